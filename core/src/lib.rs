@@ -1,0 +1,25 @@
+//! The mathematics and the protocols of umbra.
+//!
+//! No I/O, no clock, no threads, no allocator: time, randomness and memory come in as arguments, so
+//! the same code trains under MPI, on one core, in a simulator and on a machine without an
+//! operating system. Every buffer is lent by the caller and never grown.
+//!
+//! Map, arrows pointing left: `units, rng, float, batch ← kernel ← dense, sparse ← model`,
+//! `float ← optim`, `units ← sync`. `sync` never imports `dense`: it sees `&mut [f32]`.
+#![no_std]
+#![deny(unsafe_code)]
+
+#[cfg(feature = "std")]
+extern crate std;
+
+pub mod batch;
+pub mod dense;
+pub mod float;
+pub mod kernel;
+pub mod metrics;
+pub mod model;
+pub mod optim;
+pub mod rng;
+pub mod sparse;
+pub mod sync;
+pub mod units;

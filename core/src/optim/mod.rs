@@ -1,0 +1,18 @@
+//! Optimizers: what turns a gradient into an update.
+//!
+//! One rule serves dense parameters and embedding rows alike: an element has its parameter, its
+//! gradient and up to two state values ([`Optimizer::state_planes`]); rows may carry one word more
+//! (row-wise Adagrad's accumulator, Adam's own step count). Everything here works on plain slices;
+//! [`crate::dense::replica`] applies it to the shared replica, [`crate::sparse::table`] to rows.
+//!
+//! - `rule.rs`: the element rules and their settings
+//! - `row.rs`: [`RowOptimizer`], the seam towards embedding rows
+//! - `schedule.rs`: learning rate over steps
+
+mod row;
+mod rule;
+mod schedule;
+
+pub use row::{RowOptimizer, SparseOptimizer};
+pub use rule::{Adam, Optimizer, OptimizerKind, StepSize};
+pub use schedule::Schedule;

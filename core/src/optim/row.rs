@@ -1,0 +1,125 @@
+//! Optimizers of embedding rows.
+//!
+//! A row travels as one record, `[values | state]`, so that the two are saved and recovered
+//! together. Row-wise Adagrad keeps one accumulator per row, the mean of the squared gradient over
+//! its elements (FBGEMM's and the reference DLRM's `RWSAdagrad`). Adam is lazy: a row's moments
+//! move only when the row is touched, and its bias correction counts the row's own steps.
+
+use super::rule::{Optimizer, OptimizerKind, StepSize};
+use crate::float;
+
+/// Updates a row in place: the seam between tables and optimizers.
+pub trait RowOptimizer {
+    /// f32s of state behind a row of `width` values.
+    fn state_len(&self, width: usize) -> usize;
+
+    /// State of a row that was never updated. `[state_len]`
+    fn initialize(&self, state: &mut [f32]);
+
+    /// Updates the record `[values | state]` with the row's whole gradient of one step
+    /// (duplicates coalesced). `record: [width + state_len(width)]`, `gradient: [width]`
+    fn update(&self, rate: f32, record: &mut [f32], gradient: &[f32]);
+}
+
+/// The optimizers for rows.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum SparseOptimizer {
+    /// An element rule, the same as for dense parameters.
+    Elementwise(Optimizer),
+    /// Adagrad with one accumulator per row.
+    RowwiseAdagrad {
+        /// Added to the root.
+        eps: f32,
+        /// Accumulator at the start.
+        initial: f32,
+        /// λ of `g ← g + λp`.
+        weight_decay: f32,
+    },
+}
+
+impl SparseOptimizer {
+    const fn counts_steps(&self) -> bool {
+        matches!(self, Self::Elementwise(Optimizer { kind: OptimizerKind::Adam(_), .. }))
+    }
+}
+
+impl RowOptimizer for SparseOptimizer {
+    fn state_len(&self, width: usize) -> usize {
+        match self {
+            Self::Elementwise(rule) => {
+                rule.state_planes() * width + usize::from(self.counts_steps())
+            }
+            Self::RowwiseAdagrad { .. } => 1,
+        }
+    }
+
+    fn initialize(&self, state: &mut [f32]) {
+        match self {
+            Self::Elementwise(rule) => state.fill(rule.initial_state()),
+            Self::RowwiseAdagrad { initial, .. } => state.fill(*initial),
+        }
+    }
+
+    fn update(&self, rate: f32, record: &mut [f32], gradient: &[f32]) {
+        let (values, state) = record.split_at_mut(gradient.len());
+        match self {
+            Self::Elementwise(rule) => {
+                let (planes, own_steps) = state.split_at_mut(rule.state_planes() * gradient.len());
+                // The count is kept as an integer's bits: exact beyond 2^24 steps.
+                let count = own_steps.first_mut().map_or(1, |word| {
+                    let count = word.to_bits().saturating_add(1);
+                    *word = f32::from_bits(count);
+                    u64::from(count)
+                });
+                let first = rule.state_planes().min(1) * gradient.len();
+                let (first, second) = planes.split_at_mut(first);
+                rule.update(StepSize { rate, count }, values, first, second, gradient);
+            }
+            Self::RowwiseAdagrad { eps, weight_decay, .. } => {
+                let mut squares = 0.0;
+                for (p, g) in values.iter().zip(gradient) {
+                    let g = g + weight_decay * p;
+                    squares += g * g;
+                }
+                state[0] += squares / gradient.len() as f32;
+                let step = rate / (float::sqrt(state[0]) + eps);
+                for (p, g) in values.iter_mut().zip(gradient) {
+                    *p -= step * (g + weight_decay * *p);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Adam;
+    use super::*;
+
+    #[test]
+    fn rowwise_adagrad_divides_by_the_root_of_the_mean_square() {
+        let optimizer =
+            SparseOptimizer::RowwiseAdagrad { eps: 0.0, initial: 0.0, weight_decay: 0.0 };
+        let mut record = [1.0, 1.0, 0.0];
+        optimizer.update(0.1, &mut record, &[3.0, 4.0]);
+        assert_eq!(record[2], 12.5);
+        assert!((record[0] - (1.0 - 0.1 * 3.0 / 12.5f32.sqrt())).abs() < 1e-6);
+    }
+
+    #[test]
+    fn rows_of_adam_count_their_own_steps() {
+        let adam = Adam { beta1: 0.9, beta2: 0.999, eps: 1e-8 };
+        let rule = Optimizer { kind: OptimizerKind::Adam(adam), weight_decay: 0.0 };
+        let optimizer = SparseOptimizer::Elementwise(rule);
+        assert_eq!(optimizer.state_len(2), 5);
+        let mut record = [1.0, -1.0, 0.0, 0.0, 0.0, 0.0, 0.0];
+        let (mut p, mut m, mut v) = ([1.0, -1.0], [0.0; 2], [0.0; 2]);
+        for count in 1..=3 {
+            let gradient = [0.5 * count as f32, -0.25];
+            optimizer.update(0.1, &mut record, &gradient);
+            rule.update(StepSize { rate: 0.1, count }, &mut p, &mut m, &mut v, &gradient);
+        }
+        assert_eq!(record[..2], p);
+        assert_eq!(record[6].to_bits(), 3);
+    }
+}

@@ -1,0 +1,184 @@
+//! The element rules.
+//!
+//! Momentum: B. T. Polyak 1964, in the form of PyTorch's SGD (`m ← βm + g; p ← p − ηm`). Adagrad:
+//! J. Duchi, E. Hazan, Y. Singer, JMLR 12 (2011), `s ← s + g²; p ← p − ηg / (√s + ε)`. Adam: D. P.
+//! Kingma, J. Ba, ICLR 2015, algorithm 1. Weight decay is the L2 term `g ← g + λp` of all three
+//! papers' PyTorch forms.
+
+use crate::float;
+
+/// Which rule.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum OptimizerKind {
+    /// `p ← p − ηg`
+    Sgd,
+    /// Heavy ball; one state plane, the velocity.
+    Momentum {
+        /// Share of the velocity kept per step.
+        beta: f32,
+    },
+    /// Element-wise Adagrad; one state plane, the accumulator.
+    Adagrad {
+        /// Added to the root.
+        eps: f32,
+        /// Accumulator at the start.
+        initial: f32,
+    },
+    /// Adam; two state planes, the moments.
+    Adam(Adam),
+}
+
+/// Settings of Adam.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Adam {
+    /// Share of the first moment kept per step.
+    pub beta1: f32,
+    /// Share of the second moment kept per step.
+    pub beta2: f32,
+    /// Added to the root.
+    pub eps: f32,
+}
+
+/// A rule and its weight decay.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Optimizer {
+    /// The rule.
+    pub kind: OptimizerKind,
+    /// λ of `g ← g + λp`.
+    pub weight_decay: f32,
+}
+
+/// What changes from step to step.
+#[derive(Clone, Copy, Debug)]
+pub struct StepSize {
+    /// η, schedule applied.
+    pub rate: f32,
+    /// Steps taken so far including this one, from 1: Adam's bias correction.
+    pub count: u64,
+}
+
+impl Optimizer {
+    /// State values per element.
+    #[must_use]
+    pub const fn state_planes(&self) -> usize {
+        match self.kind {
+            OptimizerKind::Sgd => 0,
+            OptimizerKind::Momentum { .. } | OptimizerKind::Adagrad { .. } => 1,
+            OptimizerKind::Adam(_) => 2,
+        }
+    }
+
+    /// Value that every state element starts from.
+    #[must_use]
+    pub const fn initial_state(&self) -> f32 {
+        match self.kind {
+            OptimizerKind::Adagrad { initial, .. } => initial,
+            _ => 0.0,
+        }
+    }
+
+    /// Updates a stretch of elements: `parameters`, `first`, `second` and `gradient` have one
+    /// length; planes the rule does not have are empty.
+    #[inline]
+    pub fn update(
+        &self,
+        step: StepSize,
+        parameters: &mut [f32],
+        first: &mut [f32],
+        second: &mut [f32],
+        gradient: &[f32],
+    ) {
+        let (rate, decay) = (step.rate, self.weight_decay);
+        let pairs = parameters.iter_mut().zip(gradient);
+        match self.kind {
+            OptimizerKind::Sgd => {
+                for (p, g) in pairs {
+                    *p -= rate * (g + decay * *p);
+                }
+            }
+            OptimizerKind::Momentum { beta } => {
+                for ((p, g), m) in pairs.zip(first) {
+                    *m = beta * *m + (g + decay * *p);
+                    *p -= rate * *m;
+                }
+            }
+            OptimizerKind::Adagrad { eps, .. } => {
+                for ((p, g), s) in pairs.zip(first) {
+                    let g = g + decay * *p;
+                    *s += g * g;
+                    *p -= rate * g / (float::sqrt(*s) + eps);
+                }
+            }
+            OptimizerKind::Adam(adam) => {
+                let correction = adam.correction(step.count);
+                for (((p, g), m), v) in pairs.zip(first).zip(second) {
+                    let g = g + decay * *p;
+                    *m += (1.0 - adam.beta1) * (g - *m);
+                    *v += (1.0 - adam.beta2) * (g * g - *v);
+                    let root = float::sqrt(*v * correction.second) + adam.eps;
+                    *p -= rate * (*m * correction.first) / root;
+                }
+            }
+        }
+    }
+}
+
+/// Factors that undo the moments' bias towards 0 (Kingma and Ba, section 3).
+struct Correction {
+    first: f32,
+    second: f32,
+}
+
+impl Adam {
+    /// `1 / (1 − β^count)` for both moments.
+    fn correction(&self, count: u64) -> Correction {
+        #[expect(clippy::cast_possible_truncation, reason = "a factor in f32 is what is wanted")]
+        let factor = |beta: f32| (1.0 / (1.0 - libm::pow(f64::from(beta), count as f64))) as f32;
+        Correction { first: factor(self.beta1), second: factor(self.beta2) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STEP: StepSize = StepSize { rate: 0.1, count: 1 };
+
+    /// Runs `steps` updates of one parameter from 1.0 with gradient `p` (the bowl p²/2).
+    fn descend(kind: OptimizerKind, weight_decay: f32, steps: u64) -> f32 {
+        let optimizer = Optimizer { kind, weight_decay };
+        let (mut p, mut a, mut b) = ([1.0], [optimizer.initial_state()], [0.0]);
+        for count in 1..=steps {
+            let g = p;
+            let planes = optimizer.state_planes();
+            let (first, second) = (planes.min(1), planes.saturating_sub(1));
+            optimizer.update(
+                StepSize { count, ..STEP },
+                &mut p,
+                &mut a[..first],
+                &mut b[..second],
+                &g,
+            );
+        }
+        p[0]
+    }
+
+    #[test]
+    fn one_and_two_steps_by_hand() {
+        let near = |a: f32, b: f32| assert!((a - b).abs() < 1e-6, "{a} and {b}");
+        near(descend(OptimizerKind::Sgd, 0.0, 2), 0.81);
+        near(descend(OptimizerKind::Sgd, 1.0, 1), 0.8);
+        // m = 1, p = .9; m = .9 + .9 = 1.8, p = .72
+        near(descend(OptimizerKind::Momentum { beta: 0.9 }, 0.0, 2), 0.72);
+        // s = 1, p = .9; s = 1.81, p = .9 - .09 / √1.81
+        let adagrad = OptimizerKind::Adagrad { eps: 0.0, initial: 0.0 };
+        near(descend(adagrad, 0.0, 2), 0.9 - 0.09 / 1.81f32.sqrt());
+        // The first step of Adam is η whatever the gradient (section 2.1 of the paper).
+        let adam = OptimizerKind::Adam(Adam { beta1: 0.9, beta2: 0.999, eps: 1e-8 });
+        near(descend(adam, 0.0, 1), 0.9);
+        let m = 0.1 * 0.9 + 0.09;
+        let v = 0.001 * 0.999 + 0.001 * 0.81;
+        let expected = 0.9 - 0.1 * (m / 0.19) / (v / (1.0 - 0.999 * 0.999f32)).sqrt();
+        assert!((descend(adam, 0.0, 2) - expected).abs() < 1e-5);
+    }
+}

@@ -1,0 +1,105 @@
+//! The distinct rows of a batch.
+//!
+//! Duplicate ids are one row: it travels once, and its gradient is summed before one update. Rows
+//! come out in the order of their first appearance, so the same batch always gives the same list.
+
+use super::Numbering;
+use crate::batch::Jagged;
+
+/// Words of scratch that [`coalesce`] needs for up to `values_max` ids: a power of two.
+#[must_use]
+pub const fn heads_len(values_max: usize) -> usize {
+    (2 * values_max + 1).next_power_of_two()
+}
+
+/// Finds the distinct rows of `bags` and writes their numbers to `unique` and, for every id, its
+/// index in `unique` to `slot`. Returns how many there are.
+///
+/// `heads: [heads_len(values)]` or more, a power of two, scratch; `unique` and `slot`: `[values]` or
+/// more. Ids are below their field's cardinality (the reader has checked).
+pub fn coalesce(
+    bags: Jagged<'_>,
+    numbering: Numbering<'_>,
+    heads: &mut [u32],
+    unique: &mut [u32],
+    slot: &mut [u32],
+) -> usize {
+    debug_assert!(heads.len().is_power_of_two() && heads.len() > bags.values.len());
+    heads.fill(EMPTY);
+    let shift = 32 - heads.len().trailing_zeros();
+    let mask = heads.len() - 1;
+    let mut found = 0u32;
+    for (bag, ends) in bags.offsets.windows(2).enumerate() {
+        let first = numbering.first(bag % numbering.fields());
+        for value in ends[0] as usize..ends[1] as usize {
+            let row = first + bags.values[value];
+            let mut at = home(row, shift) & mask;
+            let index = loop {
+                match heads[at] {
+                    EMPTY => {
+                        heads[at] = found;
+                        unique[found as usize] = row;
+                        found += 1;
+                        break found - 1;
+                    }
+                    index if unique[index as usize] == row => break index,
+                    _ => at = (at + 1) & mask,
+                }
+            };
+            slot[value] = index;
+        }
+    }
+    found as usize
+}
+
+const EMPTY: u32 = u32::MAX;
+
+/// Fibonacci hashing (Knuth, The Art of Computer Programming 3, section 6.4).
+#[inline]
+fn home(row: u32, shift: u32) -> usize {
+    row.wrapping_mul(0x9E37_79B9).checked_shr(shift).unwrap_or(0) as usize
+}
+
+#[cfg(test)]
+#[allow(clippy::cast_possible_truncation, reason = "small test data")]
+mod tests {
+    use std::vec;
+    use std::vec::Vec;
+
+    use super::*;
+    use crate::rng::{Purpose, Stream};
+
+    /// Against a plain search through a list.
+    #[test]
+    fn equals_the_plain_search() {
+        for seed in 0..50 {
+            let stream = Stream::new(seed, Purpose::Test(0));
+            let fields = 1 + stream.below(0, 4) as usize;
+            let bags_count = fields * stream.below(1, 40) as usize;
+            let mut offsets = vec![0u32];
+            for bag in 0..bags_count {
+                offsets.push(offsets[bag] + stream.below(100 + bag as u64, 4) as u32);
+            }
+            let n = offsets[bags_count] as usize;
+            let values: Vec<u32> =
+                (0..n as u64).map(|i| stream.below(10_000 + i, 7) as u32).collect();
+            let first: Vec<u32> = (0..=fields as u32).map(|field| field * 7).collect();
+            let numbering = Numbering::new(&first);
+            let mut heads = vec![0; heads_len(n)];
+            let (mut unique, mut slot) = (vec![0; n], vec![0; n]);
+            let bags = Jagged { values: &values, offsets: &offsets };
+            let count = coalesce(bags, numbering, &mut heads, &mut unique, &mut slot);
+            let mut plain: Vec<u32> = vec![];
+            for bag in 0..bags_count {
+                for value in offsets[bag] as usize..offsets[bag + 1] as usize {
+                    let row = (bag % fields) as u32 * 7 + values[value];
+                    if !plain.contains(&row) {
+                        plain.push(row);
+                    }
+                    assert_eq!(unique[slot[value] as usize], row, "seed {seed}");
+                }
+            }
+            assert_eq!(unique[..count], plain, "seed {seed}");
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! Embedding tables: which rows a batch needs, where they live, how they are pooled and updated.
+//!
+//! All tables of a model share one numbering: *row number* `first[field] + id`, a `u32`. Row numbers
+//! are what travels and what is partitioned.
+//!
+//! - `coalesce.rs`: the distinct rows of a batch, and the slot of every id among them
+//! - `partition.rs`: row number → partition and index
+//! - `table.rs`: the store of records `[values | optimizer state]`
+//! - `bag.rs`: pooling of a bag's rows, forward and backward
+
+mod coalesce;
+mod partition;
+mod table;
+
+pub use coalesce::{coalesce, heads_len};
+pub use partition::{Numbering, NumberingError, Partitioning};
+pub use table::Table;
+
+pub mod bag;
