@@ -1,0 +1,41 @@
+//! Datasets in HDF5 files: written, opened and read.
+//!
+//! The library holds one process-wide lock, so one thread of a rank reads; nothing computes while
+//! it waits for HDF5.
+
+mod attributes;
+mod write;
+
+use std::path::Path;
+
+use hdf5::File;
+
+use crate::DatasetError;
+
+pub use write::{Vocabulary, Writer, read_vocabulary};
+
+/// Opens `path` for reading, with a chunk cache of `cache_bytes` for each of its datasets.
+pub(crate) fn open_file(path: &Path, cache_bytes: Option<usize>) -> Result<File, DatasetError> {
+    // The system says better than HDF5 why a file cannot be opened.
+    let mut head = std::fs::File::open(path).map_err(|e| DatasetError::io(path, "open", e))?;
+    if path.to_str().is_none() {
+        return Err(DatasetError::Path { path: path.to_owned() });
+    }
+    let mut signature = [0u8; 8];
+    std::io::Read::read_exact(&mut head, &mut signature)
+        .ok()
+        .filter(|()| signature == *SIGNATURE)
+        .ok_or_else(|| DatasetError::NotHdf5 { path: path.to_owned() })?;
+    drop(head);
+    let mut builder = File::with_options();
+    if let Some(bytes) = cache_bytes {
+        builder.with_fapl(|access| access.chunk_cache(CACHE_SLOTS, bytes, 1.0));
+    }
+    builder.open(path).map_err(|e| DatasetError::hdf5(path, "open", "the file", &e))
+}
+
+/// First bytes of an HDF5 file without a user block (HDF5 file format specification, II.A).
+const SIGNATURE: &[u8; 8] = b"\x89HDF\r\n\x1a\n";
+
+/// Hash slots of a chunk cache: a prime, far above the chunks that are held.
+const CACHE_SLOTS: usize = 12_421;

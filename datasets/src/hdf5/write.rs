@@ -1,0 +1,524 @@
+//! Writes one dataset file, and reads back its vocabularies.
+//!
+//! Columns are cut in chunks of [`CHUNK_ROWS`] rows and filtered by shuffle, deflate 1 and
+//! fletcher32, which any HDF5 reads without plugins. The file grows under a temporary name in the
+//! same folder and takes its own name when it is complete and on disk; a writer that is dropped
+//! earlier leaves nothing behind.
+//!
+//! Invariants: only whole chunks are written before the end; `sparse_offsets[0]` is 0; ids are
+//! below the cardinality, labels lie in [0, 1], every float is finite.
+
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use hdf5::{Dataset, Extent, File, Group, H5Type};
+use ndarray::{ArrayView1, ArrayView2};
+
+use super::attributes;
+use crate::DatasetError;
+use crate::schema::{CHUNK_ROWS, DatasetInfo, DatasetSummary, Fingerprint, RowBlock, VERSION};
+
+/// Chunks that a column gathers before it calls HDF5.
+const CHUNKS_PER_WRITE: usize = 16;
+
+/// Bounds of the chunk of the one-dimensional columns of bags, in elements.
+const BAG_CHUNK: (usize, usize) = (1024, 131_072);
+
+/// Writes a dataset, row block by row block.
+#[derive(Debug)]
+pub struct Writer {
+    path: PathBuf,
+    /// Closed before the temporary file is removed: fields are dropped in this order.
+    columns: Columns,
+    temporary: Temporary,
+    info: DatasetInfo,
+    /// Largest id of every field, or `None` without any. `[S]`
+    id_max: Vec<Option<u32>>,
+    rows: u64,
+    values: u64,
+    values_per_row_max: u64,
+    fingerprint: Fingerprint,
+}
+
+impl Writer {
+    /// Begins the file that will be `path`, under a temporary name in the same folder.
+    ///
+    /// # Errors
+    /// When the folder cannot be written, or names and cardinalities differ in number.
+    pub fn create(path: &Path, info: DatasetInfo) -> Result<Self, DatasetError> {
+        let temporary = Temporary::beside(path)?;
+        let columns = Columns::create(&temporary.path, &info)?;
+        Ok(Self {
+            path: path.to_owned(),
+            columns,
+            temporary,
+            id_max: vec![None; info.sparse_names.len()],
+            info,
+            rows: 0,
+            values: 0,
+            values_per_row_max: 0,
+            fingerprint: Fingerprint::default(),
+        })
+    }
+
+    /// Appends the rows of `block`.
+    ///
+    /// # Errors
+    /// When a column has another length than `block.label`, or a value is outside its range; the
+    /// dataset is then unchanged. When HDF5 cannot write.
+    pub fn append(&mut self, block: &RowBlock<'_>) -> Result<(), DatasetError> {
+        self.check(block)?;
+        let fields = self.info.sparse_names.len();
+        let (columns, path) = (&mut self.columns, &self.path);
+        columns.label.push(path, block.label)?;
+        self.fingerprint.label(block.label);
+        if let Some(column) = &mut columns.weight {
+            column.push(path, block.weight)?;
+            self.fingerprint.weight(block.weight);
+        }
+        if let Some(column) = &mut columns.group {
+            column.push(path, block.group)?;
+            self.fingerprint.group(block.group);
+        }
+        if let Some(column) = &mut columns.dense {
+            column.push(path, block.dense)?;
+            self.fingerprint.dense(block.dense);
+        }
+        if let Some(column) = &mut columns.values {
+            column.push(path, block.values)?;
+            self.fingerprint.values(block.values);
+        }
+        if let Some(column) = &mut columns.offsets {
+            let base = self.values;
+            column.extend(path, block.offsets[1..].iter().map(|&end| base + u64::from(end)))?;
+            self.fingerprint.lengths(block.offsets.windows(2).map(|w| w[1] - w[0]));
+        }
+        if block.offsets.is_empty() {
+            for row in block.values.chunks_exact(fields.max(1)) {
+                for (max, &id) in self.id_max.iter_mut().zip(row) {
+                    *max = (*max).max(Some(id));
+                }
+            }
+            self.values_per_row_max = self.values_per_row_max.max(fields as u64);
+        } else {
+            for (bag, bounds) in block.offsets.windows(2).enumerate() {
+                let ids = &block.values[bounds[0] as usize..bounds[1] as usize];
+                let max = &mut self.id_max[bag % fields];
+                *max = (*max).max(ids.iter().copied().max());
+            }
+            for row in 0..block.label.len() {
+                let length = block.offsets[(row + 1) * fields] - block.offsets[row * fields];
+                self.values_per_row_max = self.values_per_row_max.max(u64::from(length));
+            }
+        }
+        self.rows += block.label.len() as u64;
+        self.values += block.values.len() as u64;
+        Ok(())
+    }
+
+    /// Sets the cardinality of every field, at any time before [`finish`](Self::finish). `[S]`
+    pub fn set_cardinality(&mut self, cardinality: Vec<u64>) {
+        self.info.cardinality = cardinality;
+    }
+
+    /// Sets what was done to the raw values, at any time before [`finish`](Self::finish).
+    pub fn set_transform(&mut self, transform: String) {
+        self.info.transform = transform;
+    }
+
+    /// Rows appended so far.
+    #[must_use]
+    pub fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    /// Stores the vocabulary of `field`: key number `i` is `keys[offsets[i]..offsets[i + 1]]`,
+    /// under the group `/vocabulary/<field>`.
+    ///
+    /// # Errors
+    /// When it is there already, or `offsets` do not describe `keys`.
+    pub fn write_vocabulary(
+        &mut self,
+        field: usize,
+        keys: &[u8],
+        offsets: &[u64],
+    ) -> Result<(), DatasetError> {
+        let bounds_hold = offsets.first() == Some(&0)
+            && offsets.last() == Some(&(keys.len() as u64))
+            && offsets.is_sorted();
+        if !bounds_hold {
+            return Err(self.misfit(
+                "offsets of a vocabulary",
+                format!("bounds that grow from 0 to {}", keys.len()),
+                format!("{:?}..{:?}", offsets.first(), offsets.last()),
+            ));
+        }
+        let file = &self.columns.file;
+        let name = format!("vocabulary/{field}");
+        let error = |e: hdf5::Error| DatasetError::hdf5(&self.path, "write", name.as_str(), &e);
+        let parent = if file.link_exists("vocabulary") {
+            file.group("vocabulary")
+        } else {
+            file.create_group("vocabulary")
+        }
+        .map_err(error)?;
+        let group = parent.create_group(&field.to_string()).map_err(error)?;
+        write_whole(&group, "keys", keys).map_err(error)?;
+        write_whole(&group, "offsets", offsets).map_err(error)
+    }
+
+    /// Completes the file: attributes, fingerprint, flush to disk, own name.
+    ///
+    /// # Errors
+    /// When an id is not below its cardinality, or the disk refuses. The temporary file is removed.
+    pub fn finish(self) -> Result<DatasetSummary, DatasetError> {
+        self.check_cardinality()?;
+        let Self { path, mut columns, temporary, info, .. } = self;
+        columns.flush(&path)?;
+        let fingerprint = self.fingerprint.finish();
+        let file = &columns.file;
+        attributes::write_integer(file, &path, "umbra_version", VERSION)?;
+        attributes::write_integer(file, &path, "rows", self.rows)?;
+        attributes::write_strings(file, &path, "dense_names", &info.dense_names)?;
+        attributes::write_strings(file, &path, "sparse_names", &info.sparse_names)?;
+        attributes::write_slice(file, &path, "cardinality", &info.cardinality)?;
+        attributes::write_integer(file, &path, "values_per_row_max", self.values_per_row_max)?;
+        attributes::write_string(file, &path, "transform", &info.transform)?;
+        attributes::write_string(file, &path, "fingerprint", &fingerprint)?;
+        file.flush().map_err(|e| DatasetError::hdf5(&path, "flush", "the file", &e))?;
+        drop(columns);
+        let file_bytes = temporary.publish(&path)?;
+        Ok(DatasetSummary {
+            rows: self.rows,
+            values: self.values,
+            values_per_row_max: self.values_per_row_max,
+            cardinality: info.cardinality,
+            fingerprint,
+            file_bytes,
+        })
+    }
+
+    /// Lengths and ranges of a block.
+    fn check(&self, block: &RowBlock<'_>) -> Result<(), DatasetError> {
+        let (rows, fields) = (block.label.len(), self.info.sparse_names.len());
+        let count = |what, expected: usize, got: usize| {
+            if expected == got {
+                Ok(())
+            } else {
+                Err(self.misfit(what, format!("{expected} for {rows} rows"), got.to_string()))
+            }
+        };
+        count("weights", if self.info.has_weight { rows } else { 0 }, block.weight.len())?;
+        count("groups", if self.info.has_group { rows } else { 0 }, block.group.len())?;
+        count("dense features", rows * self.info.dense_names.len(), block.dense.len())?;
+        if block.offsets.is_empty() && self.info.one_hot {
+            count("sparse values", rows * fields, block.values.len())?;
+        } else {
+            count("sparse offsets", rows * fields + 1, block.offsets.len())?;
+            if !block.offsets.is_sorted()
+                || block.offsets[0] != 0
+                || block.offsets[rows * fields] as usize != block.values.len()
+            {
+                return Err(self.misfit(
+                    "sparse offsets",
+                    format!("bounds that grow from 0 to {}", block.values.len()),
+                    format!("{}..{}", block.offsets[0], block.offsets[rows * fields]),
+                ));
+            }
+            if self.info.one_hot && block.offsets.windows(2).any(|w| w[1] - w[0] != 1) {
+                return Err(self.misfit("sparse values", "one per field".into(), "a bag".into()));
+            }
+        }
+        let range = |what, expected: &str, values: &[f32], legal: fn(f32) -> bool| match values
+            .iter()
+            .find(|&&v| !legal(v))
+        {
+            None => Ok(()),
+            Some(v) => Err(self.misfit(what, expected.to_owned(), v.to_string())),
+        };
+        range("label", "a number from 0 to 1", block.label, |v| (0.0..=1.0).contains(&v))?;
+        range("weight", "a finite number from 0", block.weight, |v| v.is_finite() && v >= 0.0)?;
+        range("dense feature", "a finite number", block.dense, f32::is_finite)
+    }
+
+    fn check_cardinality(&self) -> Result<(), DatasetError> {
+        let fields = self.info.sparse_names.len();
+        if self.info.cardinality.len() != fields {
+            return Err(self.misfit(
+                "cardinality",
+                format!("{fields} numbers, one per field"),
+                self.info.cardinality.len().to_string(),
+            ));
+        }
+        for ((&max, &cardinality), name) in
+            self.id_max.iter().zip(&self.info.cardinality).zip(&self.info.sparse_names)
+        {
+            if let Some(id) = max
+                && u64::from(id) >= cardinality
+            {
+                return Err(self.misfit(
+                    "sparse values",
+                    format!("ids of field `{name}` below its cardinality {cardinality}"),
+                    id.to_string(),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn misfit(&self, what: &'static str, expected: String, got: String) -> DatasetError {
+        DatasetError::Rows { path: self.path.clone(), what, expected, got }
+    }
+}
+
+/// The open file and its columns. The file is closed when all of them are dropped.
+#[derive(Debug)]
+struct Columns {
+    label: Column<f32>,
+    weight: Option<Column<f32>>,
+    group: Option<Column<u64>>,
+    dense: Option<Column<f32>>,
+    values: Option<Column<u32>>,
+    offsets: Option<Column<u64>>,
+    file: File,
+}
+
+impl Columns {
+    fn create(path: &Path, info: &DatasetInfo) -> Result<Self, DatasetError> {
+        let (dense, fields) = (info.dense_names.len(), info.sparse_names.len());
+        // The system says better than HDF5 why a file cannot be made.
+        fs::File::create(path).map_err(|e| DatasetError::io(path, "create", e))?;
+        let file =
+            File::create(path).map_err(|e| DatasetError::hdf5(path, "create", "the file", &e))?;
+        let rows = CHUNK_ROWS;
+        let bags = (rows * fields).clamp(BAG_CHUNK.0, BAG_CHUNK.1);
+        let label = Column::vector(&file, path, "label", rows)?;
+        let weight =
+            info.has_weight.then(|| Column::vector(&file, path, "weight", rows)).transpose()?;
+        let group =
+            info.has_group.then(|| Column::vector(&file, path, "group", rows)).transpose()?;
+        let dense =
+            (dense > 0).then(|| Column::matrix(&file, path, "dense", dense, rows)).transpose()?;
+        let (values, offsets) = if fields == 0 {
+            (None, None)
+        } else if info.one_hot {
+            (Some(Column::matrix(&file, path, "sparse", fields, rows)?), None)
+        } else {
+            let mut offsets = Column::vector(&file, path, "sparse_offsets", bags)?;
+            offsets.push(path, &[0])?;
+            (Some(Column::vector(&file, path, "sparse_values", bags)?), Some(offsets))
+        };
+        Ok(Self { label, weight, group, dense, values, offsets, file })
+    }
+
+    fn flush(&mut self, path: &Path) -> Result<(), DatasetError> {
+        self.label.flush(path)?;
+        for column in [&mut self.weight, &mut self.dense].into_iter().flatten() {
+            column.flush(path)?;
+        }
+        self.group.iter_mut().try_for_each(|c| c.flush(path))?;
+        self.values.iter_mut().try_for_each(|c| c.flush(path))?;
+        self.offsets.iter_mut().try_for_each(|c| c.flush(path))
+    }
+}
+
+/// One growing dataset, gathered in memory until whole chunks can be written.
+#[derive(Debug)]
+struct Column<T> {
+    dataset: Dataset,
+    name: &'static str,
+    /// Columns of a matrix, or `None` for a vector.
+    width: Option<usize>,
+    /// Rows in a chunk.
+    chunk: usize,
+    pending: Vec<T>,
+    /// Rows already in the file.
+    written: usize,
+}
+
+impl<T: H5Type + Copy> Column<T> {
+    fn vector(
+        file: &File,
+        path: &Path,
+        name: &'static str,
+        chunk: usize,
+    ) -> Result<Self, DatasetError> {
+        Self::create(file, path, name, None, chunk)
+    }
+
+    fn matrix(
+        file: &File,
+        path: &Path,
+        name: &'static str,
+        width: usize,
+        chunk: usize,
+    ) -> Result<Self, DatasetError> {
+        Self::create(file, path, name, Some(width), chunk)
+    }
+
+    fn create(
+        file: &File,
+        path: &Path,
+        name: &'static str,
+        width: Option<usize>,
+        chunk: usize,
+    ) -> Result<Self, DatasetError> {
+        let builder = file.new_dataset::<T>().shuffle().deflate(1).fletcher32();
+        let created = match width {
+            None => builder.chunk((chunk,)).shape((0..,)).create(name),
+            Some(width) => builder
+                .chunk((chunk, width))
+                .shape((Extent::from(0..), Extent::from(width)))
+                .create(name),
+        };
+        let dataset =
+            created.map_err(|e| DatasetError::hdf5(path, "create", dataset_label(name), &e))?;
+        Ok(Self { dataset, name, width, chunk, pending: Vec::new(), written: 0 })
+    }
+
+    fn push(&mut self, path: &Path, values: &[T]) -> Result<(), DatasetError> {
+        self.pending.extend_from_slice(values);
+        self.write_whole_chunks(path)
+    }
+
+    fn extend(&mut self, path: &Path, values: impl Iterator<Item = T>) -> Result<(), DatasetError> {
+        self.pending.extend(values);
+        self.write_whole_chunks(path)
+    }
+
+    fn write_whole_chunks(&mut self, path: &Path) -> Result<(), DatasetError> {
+        let rows = self.pending.len() / self.width.unwrap_or(1);
+        if rows < CHUNKS_PER_WRITE * self.chunk {
+            return Ok(());
+        }
+        self.write(path, rows - rows % self.chunk)
+    }
+
+    fn flush(&mut self, path: &Path) -> Result<(), DatasetError> {
+        self.write(path, self.pending.len() / self.width.unwrap_or(1))
+    }
+
+    /// Writes the first `rows` pending rows.
+    fn write(&mut self, path: &Path, rows: usize) -> Result<(), DatasetError> {
+        if rows == 0 {
+            return Ok(());
+        }
+        let (from, to) = (self.written, self.written + rows);
+        let length = rows * self.width.unwrap_or(1);
+        let values = &self.pending[..length];
+        let written = match self.width {
+            None => self
+                .dataset
+                .resize((to,))
+                .and_then(|()| self.dataset.write_slice(ArrayView1::from(values), from..to)),
+            Some(width) => self.dataset.resize((to, width)).and_then(|()| {
+                let values = ArrayView2::from_shape((rows, width), values)?;
+                self.dataset.write_slice(values, (from..to, 0..width))
+            }),
+        };
+        written.map_err(|e| {
+            DatasetError::hdf5(
+                path,
+                "write",
+                format!("{} rows {from}..{to}", dataset_label(self.name)),
+                &e,
+            )
+        })?;
+        self.pending.drain(..length);
+        self.written = to;
+        Ok(())
+    }
+}
+
+/// The file under its temporary name; removed when dropped before it is published.
+#[derive(Debug)]
+struct Temporary {
+    path: PathBuf,
+    published: bool,
+}
+
+impl Temporary {
+    /// A name in the folder of `path` that no other writer uses.
+    fn beside(path: &Path) -> Result<Self, DatasetError> {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let wrong = || DatasetError::Path { path: path.to_owned() };
+        let name =
+            path.to_str().and(path.file_name()).and_then(|n| n.to_str()).ok_or_else(wrong)?;
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!(".{name}.{}-{number}.partial", std::process::id());
+        Ok(Self { path: path.with_file_name(name), published: false })
+    }
+
+    /// Puts the content on disk and gives it the name `path`. Returns its size in bytes.
+    fn publish(mut self, path: &Path) -> Result<u64, DatasetError> {
+        let io = |doing| move |e| DatasetError::io(path, doing, e);
+        let file = fs::File::open(&self.path).map_err(io("reopen"))?;
+        file.sync_all().map_err(io("flush"))?;
+        let bytes = file.metadata().map_err(io("measure"))?.len();
+        fs::rename(&self.path, path).map_err(io("rename"))?;
+        self.published = true;
+        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        fs::File::open(folder).and_then(|f| f.sync_all()).map_err(io("flush the folder of"))?;
+        Ok(bytes)
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        if !self.published {
+            // An error is already on its way to the user; this is only tidying.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Keys of one field, concatenated, and their bounds: `offsets[i]..offsets[i + 1]` of key `i`.
+pub type Vocabulary = (Vec<u8>, Vec<u64>);
+
+/// The vocabulary of `field` of the dataset `path`, or `None` when the file has none.
+///
+/// # Errors
+/// When the file cannot be read, or the bounds do not describe the keys.
+pub fn read_vocabulary(path: &Path, field: usize) -> Result<Option<Vocabulary>, DatasetError> {
+    let file = super::open_file(path, None)?;
+    let name = format!("vocabulary/{field}");
+    if !file.link_exists("vocabulary") || !file.link_exists(&name) {
+        return Ok(None);
+    }
+    let error = |e: hdf5::Error| DatasetError::hdf5(path, "read", name.as_str(), &e);
+    let group = file.group(&name).map_err(error)?;
+    let keys = group.dataset("keys").and_then(|d| d.read_raw::<u8>()).map_err(error)?;
+    let offsets = group.dataset("offsets").and_then(|d| d.read_raw::<u64>()).map_err(error)?;
+    let bounds_hold = offsets.first() == Some(&0)
+        && offsets.last() == Some(&(keys.len() as u64))
+        && offsets.is_sorted();
+    if !bounds_hold {
+        return Err(DatasetError::mismatch(
+            path,
+            format!("dataset `{name}/offsets`"),
+            format!("bounds that grow from 0 to {}", keys.len()),
+            format!("{:?}..{:?}", offsets.first(), offsets.last()),
+        ));
+    }
+    Ok(Some((keys, offsets)))
+}
+
+/// Writes a whole vector at once, compressed unless it is empty.
+fn write_whole<T: H5Type + Copy>(
+    group: &Group,
+    name: &str,
+    values: &[T],
+) -> Result<(), hdf5::Error> {
+    let builder = group.new_dataset::<T>();
+    if values.is_empty() {
+        return builder.shape((0,)).create(name).map(drop);
+    }
+    let chunk = values.len().min(BAG_CHUNK.1);
+    let builder = builder.shuffle().deflate(1).fletcher32().chunk((chunk,));
+    builder.shape((values.len(),)).create(name)?.write_raw(values)
+}
+
+fn dataset_label(name: &str) -> String {
+    format!("dataset `{name}`")
+}
