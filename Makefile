@@ -1,0 +1,35 @@
+# The commands of the project. Each is a script that can also be run by hand.
+
+.DEFAULT_GOAL := help
+.PHONY: help setup build demo test lint test-peers
+
+help:
+	@echo 'make setup        look for compilers, MPI and HDF5; install them where allowed'
+	@echo 'make build        the program: target/release/umbra'
+	@echo 'make demo         synthetic data, training on 4 MPI ranks, a table of results (5 minutes)'
+	@echo 'make test         everything that must hold before a change goes in; what CI runs'
+	@echo 'make lint         the quick part of it: format, clippy, docs'
+	@echo 'make test-peers   models and gradients against PyTorch (from the Python registry)'
+	@echo 'make show-NAME    measure a published figure: $(sort $(patsubst hpc/show/%.sh,%,$(wildcard hpc/show/*.sh)))'
+
+setup:
+	@hpc/setup.sh
+
+build:
+	@hpc/setup.sh --quiet
+	@. hpc/env.sh && cargo build --release -p umbra-mpi --bin umbra
+
+demo:
+	@hpc/demo.sh
+
+test:
+	@hpc/check.sh
+
+lint:
+	@hpc/check.sh format clippy docs
+
+test-peers:
+	@tests/peers/run.sh
+
+show-%: hpc/show/%.sh
+	@hpc/show/$*.sh

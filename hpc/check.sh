@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Everything that must hold before a change goes in: what CI runs and what a person runs.
+#
+#     hpc/check.sh            all stages
+#     hpc/check.sh STAGE…     some of: format clippy docs core build test
+#
+# A stage that fails ends the run with its exit code; each prints the seconds it took.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+stages=("$@")
+[ $# != 0 ] || stages=(format clippy docs core build test)
+
+stage_format() { cargo fmt --all --check; }
+stage_clippy() { cargo clippy --workspace --all-targets -- -D warnings; }
+stage_docs() { RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps; }
+# The core alone, without std: nothing in the workspace may have lent it a feature.
+stage_core() { cargo build -p umbra-core --no-default-features; }
+# All that the tests run, the program included, in one compilation; "test" then finds it built.
+stage_build() { cargo build --workspace --lib --bins --tests --examples; }
+# Tests that need several ranks start mpirun themselves, on 2 and on 4 ranks.
+stage_test() { cargo test --workspace --no-fail-fast; }
+
+timing=
+run() {
+    local from=$SECONDS status=0
+    echo "== $1"
+    "stage_$1" || status=$?
+    timing+=$(printf '%8s  %4d s' "$1" $((SECONDS - from)))$'\n'
+    if [ $status != 0 ]; then
+        printf '%s' "$timing"
+        echo "check: $1 failed" >&2
+        exit $status
+    fi
+}
+
+for stage in "${stages[@]}"; do
+    case "$stage" in
+        format | clippy | docs | core | build | test) ;;
+        *)
+            echo "check: no stage '$stage'; expected: format clippy docs core build test" >&2
+            exit 2
+            ;;
+    esac
+done
+hpc/setup.sh
+. hpc/env.sh
+# errexit does not reach into functions called with ||: each stage is one command, and so is safe.
+for stage in "${stages[@]}"; do
+    run "$stage"
+done
+printf '%s' "$timing"
+echo "check: all of ${stages[*]} hold, $SECONDS s"
