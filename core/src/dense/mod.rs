@@ -1,0 +1,17 @@
+//! The dense part of a model: layers as functions over lent buffers.
+//!
+//! - `mlp.rs`: chains of linear, batch norm, ReLU and dropout, forward and backward
+//! - `norm.rs`: batch normalisation over the global batch
+//! - `dropout.rs`: masks that depend on the example, not on its place
+//! - `interaction.rs`: dot products of DLRM, the second order of factorization machines
+//! - `loss.rs`: sigmoid and cross entropy in one
+//! - `replica.rs`: the parameters that workers share
+//!
+//! A leading `d_` is a gradient with respect to what follows. Layers hold offsets, never numbers.
+
+pub mod dropout;
+pub mod interaction;
+pub mod loss;
+pub mod mlp;
+pub mod norm;
+pub mod replica;

@@ -1,0 +1,245 @@
+//! One training step, and evaluation.
+//!
+//! Examples do not see each other except in batch norm, so without it a batch goes through the model
+//! forward and backward in tiles whose activations stay in the cache. With batch norm the whole batch is one tile.
+//!
+//! Sums over workers, in this order, the same for every worker whatever its batch: the weights; every
+//! norm forward, first layer first; every norm backward, last layer first.
+
+use super::buffers::{Buffers, Workspace};
+use super::{Model, ModelKind, StepKey};
+use crate::batch::{Batch, Jagged};
+use crate::dense::loss;
+use crate::dense::mlp::{Replica, Training};
+use crate::dense::norm::Reduce;
+use crate::sparse::bag::Bags;
+
+/// Most examples in a tile.
+const TILE: usize = 256;
+
+/// A batch and the rows it names.
+#[derive(Clone, Copy, Debug)]
+pub struct Input<'a> {
+    /// The examples.
+    pub batch: Batch<'a>,
+    /// Gathered distinct rows. `[U, row_width]`
+    pub rows: &'a [f32],
+    /// Index into `rows` for every value of the batch's bags.
+    pub slot: &'a [u32],
+}
+
+/// What a training step writes. Every element is overwritten.
+#[derive(Debug)]
+pub struct Gradients<'a> {
+    /// This worker's part of the gradient of the parameters. `[parameters_len]`
+    pub parameters: &'a mut [f32],
+    /// This worker's part of the gradient of the gathered rows. `[U, row_width]`
+    pub rows: &'a mut [f32],
+    /// Mean and unbiased variance of the global batch, in the order of the replica's statistics. The
+    /// caller moves the running ones: r += momentum · (s − r). When the global batch has fewer than
+    /// two examples these are the running ones themselves. `[replica_len - parameters_len]`
+    pub statistics: &'a mut [f32],
+}
+
+/// Loss of this worker's batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct StepLoss {
+    /// Sum of weight times cross entropy, in nats.
+    pub loss_sum: f64,
+    /// Sum of weights.
+    pub weight_sum: f64,
+}
+
+/// Consecutive examples of a batch.
+#[derive(Clone, Copy)]
+pub(super) struct Tile<'a> {
+    /// Examples.
+    pub(super) n: usize,
+    /// `[n]`
+    label: &'a [f32],
+    /// `[n]` or `[0]`
+    weight: &'a [f32],
+    /// `[n, D]`
+    pub(super) dense: &'a [f32],
+    /// `[n]`
+    row: &'a [u64],
+    /// Bags, with their slots.
+    pub(super) bags: Bags<'a>,
+    /// `[U, row_width]`
+    pub(super) rows: &'a [f32],
+}
+
+/// What a backward pass reads and writes beside its buffers.
+pub(super) struct BackwardPass<'a> {
+    pub(super) parameters: &'a [f32],
+    pub(super) d_parameters: &'a mut [f32],
+    pub(super) d_rows: &'a mut [f32],
+    /// First tile: set the gradients of parameters instead of adding to them.
+    pub(super) fresh: bool,
+    pub(super) reduce: &'a mut Reduce<'a>,
+}
+
+impl Model {
+    /// Scores examples: running statistics, no dropout. `replica: [replica_len]`, `logits: [n]`
+    ///
+    /// The logit of an example does not depend on the others or on its place.
+    ///
+    /// # Panics
+    /// When a buffer does not have the length told, or the workspace is too short.
+    pub fn forward(
+        &self,
+        replica: &[f32],
+        input: &Input<'_>,
+        workspace: &mut Workspace<'_>,
+        logits: &mut [f32],
+    ) {
+        self.check(replica, input);
+        let n = input.batch.len();
+        assert_eq!(logits.len(), n, "logits for {n} examples");
+        let length = self.tile_len(n, true).max(1);
+        for (start, logits) in (0..n).step_by(length).zip(logits.chunks_mut(length)) {
+            let tile = self.tile(input, start, logits.len());
+            let buffers = &mut Buffers::carve(self, tile.n, workspace);
+            self.tile_forward(replica, &tile, None, buffers);
+            logits.copy_from_slice(buffers.logits);
+        }
+    }
+
+    /// Loss and gradients of the weighted mean loss over the batch of all workers.
+    ///
+    /// `reduce` sums a vector over the workers that compute one global batch; each calls it equally often,
+    /// with an empty local batch too. Gradients are scaled by the global sum of weights, so the sum of
+    /// all workers' parts is the gradient of the mean; where that sum of weights is 0 they are 0.
+    ///
+    /// # Panics
+    /// When a buffer does not have the length told, or the workspace is too short.
+    pub fn train_step(
+        &self,
+        replica: &[f32],
+        input: &Input<'_>,
+        step: StepKey,
+        reduce: &mut dyn FnMut(&mut [f64]),
+        workspace: &mut Workspace<'_>,
+        out: &mut Gradients<'_>,
+    ) -> StepLoss {
+        self.check(replica, input);
+        assert_eq!(out.parameters.len(), self.parameters_len, "length of the gradient");
+        assert_eq!(out.rows.len(), input.rows.len(), "length of the gradient of rows");
+        assert_eq!(out.statistics.len(), self.statistics_len, "length of the statistics");
+        let batch = &input.batch;
+        let n = batch.len();
+        let weight_sum = if batch.weight.is_empty() {
+            n as f64
+        } else {
+            batch.weight.iter().map(|w| f64::from(*w)).sum()
+        };
+        let mut total = [weight_sum];
+        reduce(&mut total);
+        let scale = if total[0] > 0.0 { 1.0 / total[0] } else { 0.0 };
+
+        out.rows.fill(0.0);
+        if n == 0 {
+            out.parameters.fill(0.0);
+        }
+        let length = self.tile_len(n, false);
+        // An empty batch with norms still makes one pass, for its calls of `reduce`.
+        let tiles = if self.statistics_len > 0 { 1 } else { n.div_ceil(length.max(1)) };
+        let mut loss_sum = 0.0;
+        for number in 0..tiles {
+            let start = number * length;
+            let tile = self.tile(input, start, length.min(n - start));
+            let buffers = &mut Buffers::carve(self, tile.n, workspace);
+            let training = &mut Training {
+                key: step,
+                rows: tile.row,
+                statistics: out.statistics,
+                reduce: &mut *reduce,
+            };
+            self.tile_forward(replica, &tile, Some(training), buffers);
+            loss_sum += tile.loss(scale, buffers.logits, buffers.d_logits);
+            let pass = BackwardPass {
+                parameters: &replica[..self.parameters_len],
+                d_parameters: out.parameters,
+                d_rows: out.rows,
+                fresh: number == 0,
+                reduce: &mut *reduce,
+            };
+            match self.kind {
+                ModelKind::Dlrm => self.dlrm_backward(&tile, pass, buffers),
+                _ => self.factorization_backward(&tile, pass, buffers),
+            }
+        }
+        StepLoss { loss_sum, weight_sum }
+    }
+
+    fn tile_forward(
+        &self,
+        replica: &[f32],
+        tile: &Tile<'_>,
+        training: Option<&mut Training<'_>>,
+        buffers: &mut Buffers<'_>,
+    ) {
+        let (parameters, statistics) = replica.split_at(self.parameters_len);
+        let replica = Replica { parameters, statistics };
+        match self.kind {
+            ModelKind::Dlrm => self.dlrm_forward(replica, tile, training, buffers),
+            _ => self.factorization_forward(replica, tile, training, buffers),
+        }
+    }
+
+    /// Examples of a full tile of a batch of `n`.
+    pub(super) fn tile_len(&self, n: usize, evaluation: bool) -> usize {
+        if self.statistics_len > 0 && !evaluation { n } else { n.min(TILE) }
+    }
+
+    fn tile<'a>(&self, input: &Input<'a>, start: usize, n: usize) -> Tile<'a> {
+        let (batch, fields) = (&input.batch, self.fields);
+        let weight = if batch.weight.is_empty() { &[] } else { &batch.weight[start..start + n] };
+        let bags = Jagged {
+            values: batch.bags.values,
+            offsets: &batch.bags.offsets[start * fields..=(start + n) * fields],
+        };
+        let (pooling, row_width) = (self.pooling, self.row_width());
+        Tile {
+            n,
+            label: &batch.label[start..start + n],
+            weight,
+            dense: &batch.dense[start * self.dense_features..(start + n) * self.dense_features],
+            row: &batch.row[start..start + n],
+            bags: Bags { bags, slot: input.slot, fields, pooling, row_width },
+            rows: input.rows,
+        }
+    }
+
+    fn check(&self, replica: &[f32], input: &Input<'_>) {
+        let batch = &input.batch;
+        let n = batch.len();
+        assert_eq!(replica.len(), self.replica_len(), "length of the replica");
+        assert!(batch.weight.is_empty() || batch.weight.len() == n, "weights for {n} examples");
+        assert_eq!(batch.dense.len(), n * self.dense_features, "dense features");
+        assert_eq!(batch.row.len(), n, "row numbers for {n} examples");
+        assert_eq!(batch.bags.offsets.len(), n * self.fields + 1, "offsets of bags");
+        assert_eq!(input.slot.len(), batch.bags.values.len(), "one slot for every value");
+        assert!(input.rows.len().is_multiple_of(self.row_width()), "whole rows");
+    }
+}
+
+impl Tile<'_> {
+    /// Sum of weighted losses; writes the gradient of every logit, scaled.
+    fn loss(&self, scale: f64, logits: &[f32], d_logits: &mut [f32]) -> f64 {
+        let mut sum = 0.0;
+        for i in 0..self.n {
+            let weight = self.weight.get(i).map_or(1.0, |weight| f64::from(*weight));
+            let (logit, label) = (logits[i], self.label[i]);
+            sum += weight * loss::cross_entropy(logit, label);
+            let gradient = f64::from(loss::cross_entropy_gradient(logit, label)) * weight * scale;
+            d_logits[i] = rounded(gradient);
+        }
+        sum
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "a gradient of f32 parameters")]
+fn rounded(x: f64) -> f32 {
+    x as f32
+}

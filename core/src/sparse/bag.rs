@@ -1,0 +1,152 @@
+//! Pooling: the rows of a bag become one vector.
+//!
+//! The operator is `EmbeddingBag` of Naumov et al., "Deep Learning Recommendation Model for
+//! Personalization and Recommendation Systems", arXiv 1906.00091, section 2.1.1: sum or mean of the
+//! bag's rows. An empty bag pools to zeros and passes no gradient on. An id that stands twice in a
+//! bag counts twice.
+
+use core::ops::Range;
+
+use crate::batch::Jagged;
+
+/// How the rows of a bag become one vector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pooling {
+    /// Their sum.
+    Sum,
+    /// Their sum divided by how many there are.
+    Mean,
+}
+
+impl Pooling {
+    /// What every row of a bag of `len` ids is multiplied by.
+    #[inline]
+    fn scale(self, len: usize) -> f32 {
+        match self {
+            Self::Mean if len > 1 => 1.0 / len as f32,
+            _ => 1.0,
+        }
+    }
+}
+
+/// Bags whose ids have been resolved to gathered rows.
+#[derive(Clone, Copy, Debug)]
+pub struct Bags<'a> {
+    /// Bags, example-major; `offsets` may start anywhere in `values`.
+    pub bags: Jagged<'a>,
+    /// Index of every value's row among the gathered rows. As long as `bags.values`.
+    pub slot: &'a [u32],
+    /// Fields of one example.
+    pub fields: usize,
+    /// The operator.
+    pub pooling: Pooling,
+    /// Elements of one gathered row.
+    pub row_width: usize,
+}
+
+/// Where pooled vectors stand in a buffer: that of example `i`, field `s` is
+/// `buffer[i * stride + at + s * columns.len()..][..columns.len()]`.
+#[derive(Clone, Debug)]
+pub struct Pooled {
+    /// The columns of a row that are pooled; the others are left out.
+    pub columns: Range<usize>,
+    /// Elements between examples.
+    pub stride: usize,
+    /// Place of field 0 within an example.
+    pub at: usize,
+}
+
+impl Bags<'_> {
+    /// Slots of bag `bag`.
+    #[inline]
+    fn slots(&self, bag: usize) -> &[u32] {
+        let offsets = self.bags.offsets;
+        &self.slot[offsets[bag] as usize..offsets[bag + 1] as usize]
+    }
+
+    /// The pooled columns of row `slot`.
+    #[inline]
+    fn place(&self, slot: u32, columns: &Range<usize>) -> Range<usize> {
+        let row = slot as usize * self.row_width;
+        row + columns.start..row + columns.end
+    }
+
+    /// Pools the bags of `n` examples. `rows`: `[U, row_width]`; `out` as [`Pooled`] tells, of which
+    /// every pooled element is written.
+    pub fn pool(&self, n: usize, rows: &[f32], shape: &Pooled, out: &mut [f32]) {
+        let width = shape.columns.len();
+        for example in 0..n {
+            let at = example * shape.stride + shape.at;
+            let out = &mut out[at..at + self.fields * width];
+            for (field, out) in out.chunks_exact_mut(width).enumerate() {
+                let slots = self.slots(example * self.fields + field);
+                let Some((first, rest)) = slots.split_first() else {
+                    out.fill(0.0);
+                    continue;
+                };
+                out.copy_from_slice(&rows[self.place(*first, &shape.columns)]);
+                for slot in rest {
+                    let row = &rows[self.place(*slot, &shape.columns)];
+                    out.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
+                }
+                let scale = self.pooling.scale(slots.len());
+                if scale != 1.0 {
+                    out.iter_mut().for_each(|sum| *sum *= scale);
+                }
+            }
+        }
+    }
+
+    /// Adds to `row_gradient` `[U, row_width]` what the gradient `pooled` of the pooled vectors says.
+    pub fn pool_backward(
+        &self,
+        n: usize,
+        pooled: &[f32],
+        shape: &Pooled,
+        row_gradient: &mut [f32],
+    ) {
+        let width = shape.columns.len();
+        for example in 0..n {
+            let at = example * shape.stride + shape.at;
+            let pooled = &pooled[at..at + self.fields * width];
+            for (field, gradient) in pooled.chunks_exact(width).enumerate() {
+                let slots = self.slots(example * self.fields + field);
+                let scale = self.pooling.scale(slots.len());
+                for slot in slots {
+                    let row = &mut row_gradient[self.place(*slot, &shape.columns)];
+                    row.iter_mut().zip(gradient).for_each(|(sum, g)| *sum += scale * g);
+                }
+            }
+        }
+    }
+
+    /// Sum over the fields of column `column`, pooled: the first-order term of example `example`.
+    #[must_use]
+    pub fn pool_column(&self, example: usize, rows: &[f32], column: usize) -> f32 {
+        let mut total = 0.0;
+        for bag in example * self.fields..(example + 1) * self.fields {
+            let slots = self.slots(bag);
+            let sum: f32 =
+                slots.iter().map(|slot| rows[*slot as usize * self.row_width + column]).sum();
+            total += sum * self.pooling.scale(slots.len());
+        }
+        total
+    }
+
+    /// Adds to column `column` of `row_gradient` the gradient of [`Self::pool_column`].
+    pub fn pool_column_backward(
+        &self,
+        example: usize,
+        gradient: f32,
+        column: usize,
+        row_gradient: &mut [f32],
+    ) {
+        for bag in example * self.fields..(example + 1) * self.fields {
+            let slots = self.slots(bag);
+            let gradient = gradient * self.pooling.scale(slots.len());
+            for slot in slots {
+                row_gradient[*slot as usize * self.row_width + column] += gradient;
+            }
+        }
+    }
+}
