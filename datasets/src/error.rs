@@ -198,6 +198,13 @@ pub enum DatasetError {
         path: PathBuf,
     },
 
+    /// The system has no thread for the reader.
+    #[error("cannot start the reader thread: {source}")]
+    Thread {
+        /// The system's own words.
+        source: Arc<io::Error>,
+    },
+
     /// The reader thread ended without saying why.
     #[error("the reader thread ended before the data did")]
     ReaderLost,

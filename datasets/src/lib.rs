@@ -1,15 +1,25 @@
 //! Files to batches: HDF5 datasets of clicks, how they are made and how they are read.
 //!
 //! Map: [`schema`] says what a dataset is · [`hdf5`] writes, opens and reads the files ·
+//! [`dataset`] joins files to a split · [`batch`] is what a worker gets ·
 //! [`shard`] decides which worker sees which row when (pure functions) · [`pipeline`] is the one
 //! thread of a rank that owns HDF5 and fills the workers' batches · [`synthetic`] makes click logs
 //! with a planted model.
 #![forbid(unsafe_code)]
 
+pub mod batch;
+pub mod dataset;
 pub mod error;
 pub mod hdf5;
+mod lane;
+pub mod pipeline;
 pub mod schema;
+pub mod shard;
 
+pub use batch::{BatchBuffer, BatchSource};
+pub use dataset::Dataset;
 pub use error::DatasetError;
-pub use hdf5::{Writer, read_vocabulary};
+pub use hdf5::{Vocabulary, Writer, read_vocabulary};
+pub use pipeline::{Pipeline, WorkerBatches};
 pub use schema::{DatasetInfo, DatasetSummary, RowBlock};
+pub use shard::{TrainOrder, steps_per_epoch};

@@ -4,6 +4,8 @@
 //! it waits for HDF5.
 
 mod attributes;
+mod open;
+mod read;
 mod write;
 
 use std::path::Path;
@@ -12,6 +14,8 @@ use hdf5::File;
 
 use crate::DatasetError;
 
+pub(crate) use open::{FileInfo, Sparse, inspect};
+pub(crate) use read::{Block, FileReader};
 pub use write::{Vocabulary, Writer, read_vocabulary};
 
 /// Opens `path` for reading, with a chunk cache of `cache_bytes` for each of its datasets.

@@ -1,0 +1,290 @@
+//! One split: a list of files read as one dataset.
+
+use core::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::DatasetError;
+use crate::hdf5::{Block, FileInfo, FileReader, Sparse, inspect};
+use crate::shard::Grid;
+
+/// Opened and checked files, in the order given: rows of the second follow those of the first.
+///
+/// Holds no file open; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Dataset {
+    parts: Arc<Parts>,
+}
+
+#[derive(Debug)]
+struct Parts {
+    files: Vec<FileInfo>,
+    /// Where the files lie in the rows of the dataset. `[files]`
+    grid: Vec<Grid>,
+    rows: u64,
+    dense_names: Vec<String>,
+    sparse_names: Vec<String>,
+    fingerprint: String,
+    values_per_row_max: usize,
+}
+
+impl Dataset {
+    /// Opens `paths` and checks the structure of every file, and that they belong together.
+    ///
+    /// # Errors
+    /// When a file cannot be opened, is not laid out as version 1 says, or disagrees with the
+    /// first in features, fields, cardinality, weights or groups.
+    pub fn open(paths: &[PathBuf]) -> Result<Self, DatasetError> {
+        let files = paths.iter().map(|p| inspect(p)).collect::<Result<Vec<_>, _>>()?;
+        let Some((first, others)) = files.split_first() else { return Err(DatasetError::NoFiles) };
+        for other in others {
+            agree(first, other)?;
+            let optional = [
+                ("dataset `weight`", first.has_weight, other.has_weight),
+                ("dataset `group`", first.has_group, other.has_group),
+            ];
+            for (what, expected, got) in optional {
+                same(first, other, what, &yes(expected), &yes(got))?;
+            }
+        }
+        let mut grid = Vec::with_capacity(files.len());
+        let mut rows = 0;
+        for file in &files {
+            grid.push(Grid { first: rows, rows: file.rows, chunk_rows: file.chunk_rows });
+            rows += file.rows;
+        }
+        let values = files.iter().map(|f| f.values_per_row_max).max().unwrap_or(0);
+        let values_per_row_max = usize::try_from(values).map_err(|_| {
+            DatasetError::mismatch(
+                &first.path,
+                "attribute `values_per_row_max`",
+                "a number that fits in memory",
+                values.to_string(),
+            )
+        })?;
+        let name = |prefix: &str, n: usize| (0..n).map(|i| format!("{prefix}{i}")).collect();
+        let parts = Parts {
+            dense_names: first
+                .dense_names
+                .clone()
+                .unwrap_or_else(|| name("dense", first.dense_features)),
+            sparse_names: first
+                .sparse_names
+                .clone()
+                .unwrap_or_else(|| name("sparse", first.cardinality.len())),
+            fingerprint: fingerprint(&files),
+            values_per_row_max,
+            grid,
+            rows,
+            files,
+        };
+        Ok(Self { parts: Arc::new(parts) })
+    }
+
+    /// Rows over all files; at least one.
+    #[must_use]
+    pub fn rows(&self) -> u64 {
+        self.parts.rows
+    }
+
+    /// D.
+    #[must_use]
+    pub fn dense_features(&self) -> usize {
+        self.parts.dense_names.len()
+    }
+
+    /// S.
+    #[must_use]
+    pub fn fields(&self) -> usize {
+        self.parts.sparse_names.len()
+    }
+
+    /// Ids of every field are below it. `[S]`
+    #[must_use]
+    pub fn cardinality(&self) -> &[u64] {
+        &self.parts.files[0].cardinality
+    }
+
+    /// Names of the dense features, `dense0`… where the file has none. `[D]`
+    #[must_use]
+    pub fn dense_names(&self) -> &[String] {
+        &self.parts.dense_names
+    }
+
+    /// Names of the sparse fields, `sparse0`… where the file has none. `[S]`
+    #[must_use]
+    pub fn sparse_names(&self) -> &[String] {
+        &self.parts.sparse_names
+    }
+
+    /// What was done to the raw values of the first file; empty when it does not say.
+    #[must_use]
+    pub fn transform(&self) -> &str {
+        &self.parts.files[0].transform
+    }
+
+    /// Fingerprint of the content, or `absent` when a file has none.
+    #[must_use]
+    pub fn fingerprint(&self) -> &str {
+        &self.parts.fingerprint
+    }
+
+    /// Rows carry a group.
+    #[must_use]
+    pub fn has_groups(&self) -> bool {
+        self.parts.files[0].has_group
+    }
+
+    /// Rows carry a weight.
+    #[must_use]
+    pub fn has_weights(&self) -> bool {
+        self.parts.files[0].has_weight
+    }
+
+    /// Most sparse values in one row: what a buffer for `n` rows must hold is `n` times this.
+    #[must_use]
+    pub fn values_per_row_max(&self) -> usize {
+        self.parts.values_per_row_max
+    }
+
+    /// The files, in order.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.parts.files.iter().map(|f| f.path.as_path())
+    }
+
+    /// `other` can be scored by a model of `self`: same features, fields and cardinality, and same
+    /// names where both have them.
+    ///
+    /// # Errors
+    /// Naming both files and what differs.
+    pub fn check_compatible(&self, other: &Self) -> Result<(), DatasetError> {
+        agree(&self.parts.files[0], &other.parts.files[0])
+    }
+
+    pub(crate) fn grid(&self) -> &[Grid] {
+        &self.parts.grid
+    }
+
+    /// Whether every bag holds exactly one id.
+    pub(crate) fn one_hot(&self) -> bool {
+        self.parts.files.iter().all(|f| !matches!(f.sparse, Sparse::Bags { .. }))
+    }
+
+    pub(crate) fn files(&self) -> &[FileInfo] {
+        &self.parts.files
+    }
+}
+
+/// The open files of a dataset; belongs to the thread that reads.
+#[derive(Debug)]
+pub(crate) struct Rows {
+    dataset: Dataset,
+    /// Opened when first read. `[files]`
+    open: Vec<Option<FileReader>>,
+    cache_bytes: usize,
+}
+
+/// Bounds of the chunk cache of one HDF5 dataset, in bytes.
+const CACHE_BYTES: (usize, usize) = (1 << 20, 1 << 28);
+
+impl Rows {
+    /// For reading in `places` places at once.
+    pub(crate) fn new(dataset: &Dataset, places: usize) -> Self {
+        let chunk = dataset.files().iter().map(|f| f.chunk_bytes).max().unwrap_or(0);
+        let cache_bytes = chunk.saturating_mul(places + 1).clamp(CACHE_BYTES.0, CACHE_BYTES.1);
+        let open = dataset.files().iter().map(|_| None).collect();
+        Self { dataset: dataset.clone(), open, cache_bytes }
+    }
+
+    /// Appends rows of the dataset, all of one file, to `block`.
+    pub(crate) fn append(
+        &mut self,
+        rows: Range<u64>,
+        block: &mut Block,
+    ) -> Result<(), DatasetError> {
+        let file = self.dataset.grid().partition_point(|g| g.first <= rows.start) - 1;
+        let first = self.dataset.grid()[file].first;
+        let reader = match &mut self.open[file] {
+            Some(reader) => reader,
+            closed => {
+                let info = &self.dataset.files()[file];
+                closed.insert(FileReader::open(info, self.cache_bytes)?)
+            }
+        };
+        reader.append(rows.start - first..rows.end - first, block)
+    }
+}
+
+/// Same features, fields, cardinality; same names where both have them.
+fn agree(first: &FileInfo, second: &FileInfo) -> Result<(), DatasetError> {
+    let count = |n: usize| n.to_string();
+    same(
+        first,
+        second,
+        "number of dense features",
+        &count(first.dense_features),
+        &count(second.dense_features),
+    )?;
+    let fields = |f: &FileInfo| count(f.cardinality.len());
+    same(first, second, "number of sparse fields", &fields(first), &fields(second))?;
+    let field_name = |i: usize| {
+        first.sparse_names.as_ref().map_or(String::new(), |names| format!(" (`{}`)", names[i]))
+    };
+    for (i, (&a, &b)) in first.cardinality.iter().zip(&second.cardinality).enumerate() {
+        let what = format!("cardinality of field {i}{}", field_name(i));
+        same(first, second, &what, &a.to_string(), &b.to_string())?;
+    }
+    let names = [
+        ("dense feature", &first.dense_names, &second.dense_names),
+        ("sparse field", &first.sparse_names, &second.sparse_names),
+    ];
+    for (what, a, b) in names {
+        let (Some(a), Some(b)) = (a, b) else { continue };
+        for (i, (a, b)) in a.iter().zip(b).enumerate() {
+            same(first, second, &format!("name of {what} {i}"), a, b)?;
+        }
+    }
+    Ok(())
+}
+
+fn same(
+    first: &FileInfo,
+    second: &FileInfo,
+    what: &str,
+    expected: &str,
+    got: &str,
+) -> Result<(), DatasetError> {
+    if expected == got {
+        return Ok(());
+    }
+    Err(DatasetError::Incompatible {
+        first: first.path.clone(),
+        second: second.path.clone(),
+        what: what.to_owned(),
+        expected: expected.to_owned(),
+        got: got.to_owned(),
+    })
+}
+
+fn yes(there: bool) -> String {
+    if there { "one" } else { "none" }.to_owned()
+}
+
+/// Fingerprint of a list: that of its only file, else CRC-32 over the files' own, word by word.
+fn fingerprint(files: &[FileInfo]) -> String {
+    let prints: Option<Vec<&str>> = files.iter().map(|f| f.fingerprint.as_deref()).collect();
+    match prints.as_deref() {
+        None => "absent".to_owned(),
+        Some(&[one]) => one.to_owned(),
+        Some(many) => (0..4)
+            .map(|word| {
+                let mut hasher = crc32fast::Hasher::new();
+                for print in many {
+                    let part = print.get(word * 8..(word + 1) * 8).unwrap_or(print);
+                    hasher.update(part.as_bytes());
+                }
+                format!("{:08x}", hasher.finalize())
+            })
+            .collect(),
+    }
+}

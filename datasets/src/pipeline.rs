@@ -1,0 +1,343 @@
+//! From files to the workers of a rank: one thread owns HDF5 and fills every worker's batches.
+//!
+//! ```text
+//! reader thread ── bounded ring per worker ──▶ WorkerBatches::next
+//!       ▲                                            │
+//!       └────────────── used buffers ────────────────┘ recycle
+//! ```
+//! Batches are dealt in the order of steps, worker after worker. A worker that falls behind holds
+//! the others back only when its ring of `prefetch` batches is full. Buffers come back through a
+//! channel of their own, so that after the first few batches none is allocated. An error is told
+//! once to every worker, after the batches before it. When all [`WorkerBatches`] are dropped the
+//! thread ends.
+
+use core::ops::Range;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::thread::JoinHandle;
+
+use crate::dataset::Rows;
+use crate::lane::Lane;
+use crate::shard::lane_rows;
+use crate::{BatchBuffer, BatchSource, Dataset, DatasetError, TrainOrder, steps_per_epoch};
+
+/// The reader thread of a rank.
+#[derive(Debug)]
+pub struct Pipeline {
+    thread: JoinHandle<()>,
+}
+
+/// The batches of one worker, in order.
+///
+/// One thread may hold several of them if it takes from them in turn: the rings are bounded.
+#[derive(Debug)]
+pub struct WorkerBatches {
+    ring: Receiver<Delivery>,
+    used: SyncSender<BatchBuffer>,
+    ended: bool,
+}
+
+/// What the reader sends.
+#[derive(Debug)]
+enum Delivery {
+    Batch(BatchBuffer),
+    Failed(DatasetError),
+    End,
+}
+
+impl Pipeline {
+    /// Training batches of the workers `workers` (numbers over all ranks) for `epochs`.
+    ///
+    /// Every worker gets `steps_per_epoch` batches in every epoch; at the ragged end they may be
+    /// short or empty. `prefetch` batches are read ahead for each.
+    ///
+    /// # Errors
+    /// When `order` or `workers` make no sense, or the thread cannot be started. Errors of the
+    /// data come from [`WorkerBatches::next`].
+    pub fn train(
+        dataset: &Dataset,
+        order: &TrainOrder,
+        workers: Range<usize>,
+        epochs: Range<u32>,
+        prefetch: usize,
+    ) -> Result<(Self, Vec<WorkerBatches>), DatasetError> {
+        Self::resume(dataset, order, workers, epochs, 0, prefetch)
+    }
+
+    /// As [`train`](Self::train), from step `first_step` of the first epoch on.
+    ///
+    /// # Errors
+    /// As [`train`](Self::train).
+    pub fn resume(
+        dataset: &Dataset,
+        order: &TrainOrder,
+        workers: Range<usize>,
+        epochs: Range<u32>,
+        first_step: u64,
+        prefetch: usize,
+    ) -> Result<(Self, Vec<WorkerBatches>), DatasetError> {
+        order.check()?;
+        if workers.is_empty() || workers.end > order.workers_total {
+            return Err(DatasetError::Order {
+                what: "workers of this rank",
+                expected: format!("a range within 0..{}", order.workers_total),
+                got: workers.end as u64,
+            });
+        }
+        let (dataset, order) = (dataset.clone(), *order);
+        let (rings, batches) = rings(workers.len(), prefetch);
+        start(rings, batches, move |outlet| {
+            read_training(&dataset, &order, workers, epochs, first_step, outlet)
+        })
+    }
+
+    /// Rows of shard `shard` of `shards` in the order of the files, every row once, dealt batch by
+    /// batch to `workers` local workers in turn.
+    ///
+    /// # Errors
+    /// When the numbers make no sense, or the thread cannot be started.
+    pub fn evaluate(
+        dataset: &Dataset,
+        shard: usize,
+        shards: usize,
+        workers: usize,
+        batch_size: usize,
+        prefetch: usize,
+    ) -> Result<(Self, Vec<WorkerBatches>), DatasetError> {
+        let order = TrainOrder {
+            seed: 0,
+            workers_total: workers,
+            lanes: workers,
+            batch_size,
+            shuffle: false,
+        };
+        order.check()?;
+        if shard >= shards {
+            return Err(DatasetError::Order {
+                what: "shard",
+                expected: format!("below the number of shards, {shards}"),
+                got: shard as u64,
+            });
+        }
+        let dataset = dataset.clone();
+        let range = lane_rows(dataset.rows(), shards, shard);
+        let (rings, batches) = rings(workers, prefetch);
+        start(rings, batches, move |outlet| read_in_order(&dataset, range, batch_size, outlet))
+    }
+
+    /// Waits until the reader thread has ended: after the last batch was sent, after an error, or
+    /// after all [`WorkerBatches`] were dropped.
+    pub fn join(self) {
+        // A panic there was seen by the workers as `ReaderLost`.
+        let _ = self.thread.join();
+    }
+
+    /// The reader thread has ended.
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        self.thread.is_finished()
+    }
+}
+
+impl WorkerBatches {
+    /// The next batch, or `None` after the last. Waits for the reader.
+    ///
+    /// # Errors
+    /// When the data could not be read; once, then `None`.
+    #[expect(clippy::should_implement_trait, reason = "fallible: Result<Option<_>>")]
+    pub fn next(&mut self) -> Result<Option<BatchBuffer>, DatasetError> {
+        if self.ended {
+            return Ok(None);
+        }
+        match self.ring.recv() {
+            Ok(Delivery::Batch(batch)) => Ok(Some(batch)),
+            Ok(Delivery::End) => {
+                self.ended = true;
+                Ok(None)
+            }
+            Ok(Delivery::Failed(error)) => {
+                self.ended = true;
+                Err(error)
+            }
+            Err(_) => {
+                self.ended = true;
+                Err(DatasetError::ReaderLost)
+            }
+        }
+    }
+
+    /// Gives a used buffer back to the reader.
+    pub fn recycle(&self, batch: BatchBuffer) {
+        match self.used.try_send(batch) {
+            // Full: more buffers than the rings need. Disconnected: the reader has ended.
+            Ok(()) | Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {}
+        }
+    }
+}
+
+impl BatchSource for WorkerBatches {
+    fn fill(&mut self, batch: &mut BatchBuffer) -> Result<bool, DatasetError> {
+        let Some(next) = self.next()? else { return Ok(false) };
+        self.recycle(core::mem::replace(batch, next));
+        Ok(true)
+    }
+}
+
+/// The reader's ends of the channels.
+struct Outlet {
+    /// `None` once the worker is gone. `[workers]`
+    rings: Vec<Option<SyncSender<Delivery>>>,
+    used: Receiver<BatchBuffer>,
+}
+
+/// All workers are gone: nobody is left to read for.
+struct Deserted;
+
+/// Why reading ended early.
+enum Halt {
+    Data(DatasetError),
+    Deserted(Deserted),
+}
+
+impl From<DatasetError> for Halt {
+    fn from(error: DatasetError) -> Self {
+        Self::Data(error)
+    }
+}
+
+impl From<Deserted> for Halt {
+    fn from(deserted: Deserted) -> Self {
+        Self::Deserted(deserted)
+    }
+}
+
+impl Outlet {
+    /// An empty buffer, used if there is one.
+    fn buffer(&self) -> BatchBuffer {
+        let mut buffer = self.used.try_recv().unwrap_or_default();
+        buffer.clear();
+        buffer
+    }
+
+    fn wants(&self, worker: usize) -> bool {
+        self.rings[worker].is_some()
+    }
+
+    /// Sends to `worker`, waiting while its ring is full.
+    fn send(&mut self, worker: usize, delivery: Delivery) -> Result<(), Deserted> {
+        if let Some(ring) = &self.rings[worker]
+            && ring.send(delivery).is_err()
+        {
+            self.rings[worker] = None;
+            if self.rings.iter().all(Option::is_none) {
+                return Err(Deserted);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Channels for `workers` workers and `prefetch` batches each.
+fn rings(workers: usize, prefetch: usize) -> (Outlet, Vec<WorkerBatches>) {
+    let prefetch = prefetch.max(1);
+    // Room for every buffer that can be about: in the ring, at the worker, one in the reader.
+    let (used_sender, used) = sync_channel(workers * (prefetch + 2) + 1);
+    let (rings, batches) = (0..workers)
+        .map(|_| {
+            let (sender, ring) = sync_channel(prefetch);
+            let batches = WorkerBatches { ring, used: used_sender.clone(), ended: false };
+            (Some(sender), batches)
+        })
+        .unzip();
+    (Outlet { rings, used }, batches)
+}
+
+/// Starts the thread that runs `read` and then tells every worker how it ended.
+fn start(
+    mut outlet: Outlet,
+    batches: Vec<WorkerBatches>,
+    read: impl FnOnce(&mut Outlet) -> Result<(), Halt> + Send + 'static,
+) -> Result<(Pipeline, Vec<WorkerBatches>), DatasetError> {
+    let thread = std::thread::Builder::new()
+        .name("umbra-reader".into())
+        .spawn(move || {
+            let ending = match read(&mut outlet) {
+                Ok(()) => None,
+                Err(Halt::Data(error)) => Some(error),
+                Err(Halt::Deserted(Deserted)) => return,
+            };
+            for worker in 0..outlet.rings.len() {
+                let delivery = ending.clone().map_or(Delivery::End, Delivery::Failed);
+                if outlet.send(worker, delivery).is_err() {
+                    return;
+                }
+            }
+        })
+        .map_err(|e| DatasetError::Thread { source: Arc::new(e) })?;
+    Ok((Pipeline { thread }, batches))
+}
+
+/// Reads the lanes of `workers`, step by step.
+fn read_training(
+    dataset: &Dataset,
+    order: &TrainOrder,
+    workers: Range<usize>,
+    epochs: Range<u32>,
+    first_step: u64,
+    outlet: &mut Outlet,
+) -> Result<(), Halt> {
+    let lanes_total = order.lanes_used();
+    let numbers = order.lanes_of(workers.start).start..order.lanes_of(workers.end - 1).end;
+    let each = numbers.len() / workers.len();
+    let mut files = Rows::new(dataset, numbers.len());
+    let mut lanes = Vec::with_capacity(numbers.len());
+    for lane in numbers {
+        let range = lane_rows(dataset.rows(), lanes_total, lane);
+        let length = range.end - range.start;
+        let key = (order.seed, lane, order.shuffle);
+        let mut reader = Lane::new(dataset, range, key, epochs.clone());
+        reader.skip(order.taken(lane, first_step).min(length), &mut files)?;
+        lanes.push((lane, length, reader));
+    }
+    let steps = steps_per_epoch(dataset.rows(), order);
+    for epoch in epochs.clone() {
+        for step in if epoch == epochs.start { first_step } else { 0 }..steps {
+            for (worker, lanes) in lanes.chunks_exact_mut(each).enumerate() {
+                if !outlet.wants(worker) {
+                    continue;
+                }
+                let mut batch = outlet.buffer();
+                (batch.epoch, batch.step) = (epoch, step);
+                for (lane, length, reader) in lanes {
+                    let until = |step| order.taken(*lane, step).min(*length);
+                    let count = usize::try_from(until(step + 1) - until(step)).unwrap_or(0);
+                    reader.take(&mut files, count, &mut batch)?;
+                }
+                outlet.send(worker, Delivery::Batch(batch))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Reads `range` in the order of the files, batch by batch to one worker after the other.
+fn read_in_order(
+    dataset: &Dataset,
+    range: Range<u64>,
+    batch_size: usize,
+    outlet: &mut Outlet,
+) -> Result<(), Halt> {
+    let rows = range.end - range.start;
+    let mut files = Rows::new(dataset, 1);
+    let mut reader = Lane::new(dataset, range, (0, 0, false), 0..1);
+    let workers = outlet.rings.len();
+    let batches = rows.div_ceil(batch_size as u64);
+    for step in 0..batches {
+        let mut batch = outlet.buffer();
+        (batch.epoch, batch.step) = (0, step);
+        reader.take(&mut files, batch_size, &mut batch)?;
+        let worker = usize::try_from(step % workers as u64).unwrap_or(0);
+        outlet.send(worker, Delivery::Batch(batch))?;
+    }
+    Ok(())
+}
