@@ -7,7 +7,9 @@
 //! Invariant: the sum of an element runs over k in increasing order, in blocks that depend on k
 //! alone. See the module above for what follows.
 
-use super::micro;
+use super::micro::{self, Plain, Vector};
+#[cfg(target_arch = "x86_64")]
+use super::micro::{Avx2, Avx512};
 use super::pack::{Block, pack};
 use super::{Simd, selected};
 
@@ -146,33 +148,45 @@ pub fn gemm(
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
         Simd::Avx2 => unsafe { gemm_avx2(a, b, accumulate, c, workspace) },
-        _ => blocked::<4, 8, false>(a, b, accumulate, c, workspace),
+        _ => gemm_plain(a, b, accumulate, c, workspace),
     }
 }
 
-/// 8 × 32: 16 sums, 2 rows of B, in 32 registers.
+/// 12 × 32: 24 sums, 2 vectors of B, 1 of A, in 32 registers.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx2,fma")]
 fn gemm_avx512(a: Matrix, b: Matrix, accumulate: bool, c: &mut MatrixMut, workspace: &mut [f32]) {
-    blocked::<8, 32, true>(a, b, accumulate, c, workspace);
+    // SAFETY: the features of this function are those of the vector.
+    unsafe { blocked::<Avx512, 12, 2, 32>(a, b, accumulate, c, workspace) }
 }
 
-/// 6 × 16: 12 sums, 2 rows of B, in 16 registers.
+/// 6 × 16: 12 sums, 2 vectors of B, 1 of A, in 16 registers.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma")]
 fn gemm_avx2(a: Matrix, b: Matrix, accumulate: bool, c: &mut MatrixMut, workspace: &mut [f32]) {
-    blocked::<6, 16, true>(a, b, accumulate, c, workspace);
+    // SAFETY: the features of this function are those of the vector.
+    unsafe { blocked::<Avx2, 6, 2, 16>(a, b, accumulate, c, workspace) }
 }
 
-/// The five loops around the micro-kernel.
+/// 4 × 8: 8 sums, 2 vectors of B, 1 of A, in 16 registers.
+fn gemm_plain(a: Matrix, b: Matrix, accumulate: bool, c: &mut MatrixMut, workspace: &mut [f32]) {
+    // SAFETY: this vector needs no instruction set.
+    unsafe { blocked::<Plain, 4, 2, 8>(a, b, accumulate, c, workspace) }
+}
+
+/// The five loops around the micro-kernel. `NR` is `NV` vectors.
+///
+/// # Safety
+/// The instruction set of `V` is supported.
 #[inline(always)]
-fn blocked<const MR: usize, const NR: usize, const FUSED: bool>(
+unsafe fn blocked<V: Vector, const MR: usize, const NV: usize, const NR: usize>(
     a: Matrix<'_>,
     b: Matrix<'_>,
     accumulate: bool,
     c: &mut MatrixMut<'_>,
     workspace: &mut [f32],
 ) {
+    const { assert!(NR == NV * V::LANES) }
     const { assert!(MC.is_multiple_of(MR) && NC.is_multiple_of(NR) && MR <= MR_MAX && NR <= NR_MAX) }
     let (m, n, k) = (c.rows, c.columns, a.columns);
     if m == 0 || n == 0 {
@@ -222,8 +236,11 @@ fn blocked<const MR: usize, const NR: usize, const FUSED: bool>(
                 // Loops 2 and 1: tiles.
                 for (panel_b, jr) in packed_b.chunks_exact(NR * kc).zip((jc..).step_by(NR)) {
                     for (panel_a, ir) in packed_a.chunks_exact(MR * kc).zip((ic..).step_by(MR)) {
-                        let sums = micro::tile::<MR, NR, FUSED>(panel_a, panel_b);
-                        store(&sums, ir, jr, add, c);
+                        // SAFETY: the caller's promise.
+                        unsafe {
+                            let sums = micro::tile::<V, MR, NV>(panel_a, panel_b);
+                            store::<V, MR, NV, NR>(&sums, (ir, jr), add, c);
+                        }
                     }
                 }
             }
@@ -231,32 +248,53 @@ fn blocked<const MR: usize, const NR: usize, const FUSED: bool>(
     }
 }
 
-/// Writes a tile at (`row`, `column`), cut where C ends.
+/// Writes a tile at (row, column) `at`, cut where C ends.
+///
+/// # Safety
+/// The instruction set of `V` is supported.
 #[inline(always)]
-fn store<const MR: usize, const NR: usize>(
-    sums: &[[f32; NR]; MR],
-    row: usize,
-    column: usize,
+unsafe fn store<V: Vector, const MR: usize, const NV: usize, const NR: usize>(
+    sums: &[[V; NV]; MR],
+    at: (usize, usize),
     add: bool,
     c: &mut MatrixMut<'_>,
 ) {
+    let (row, column) = at;
     let columns = NR.min(c.columns - column);
-    let rows = MR.min(c.rows - row);
-    for (i, sums) in sums.iter().enumerate().take(rows) {
-        let at = (row + i) * c.row_stride + column;
-        let to = &mut c.data[at..at + columns];
-        if let Ok(to) = <&mut [f32; NR]>::try_from(&mut *to) {
-            put(sums, add, to);
-        } else {
-            put(sums, add, to);
+    let whole = columns == NR && row + MR <= c.rows;
+    for (i, sums) in sums.iter().enumerate() {
+        if !whole && row + i >= c.rows {
+            break;
+        }
+        let start = (row + i) * c.row_stride + column;
+        let to = &mut c.data[start..start + columns];
+        // SAFETY: the caller's promise.
+        unsafe {
+            if whole {
+                put(sums, add, to);
+            } else {
+                // The edge of C: the same operations on a copy.
+                let mut copy = [0.0; NR];
+                copy[..columns].copy_from_slice(to);
+                put(sums, add, &mut copy);
+                to.copy_from_slice(&copy[..columns]);
+            }
         }
     }
 }
 
+/// Writes or adds a row of a tile.
+///
+/// # Safety
+/// The instruction set of `V` is supported.
 #[inline(always)]
-fn put(sums: &[f32], add: bool, to: &mut [f32]) {
-    for (to, sum) in to.iter_mut().zip(sums) {
-        *to = if add { *to + sum } else { *sum };
+unsafe fn put<V: Vector>(sums: &[V], add: bool, to: &mut [f32]) {
+    for (sum, to) in sums.iter().zip(to.chunks_exact_mut(V::LANES)) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let value = if add { V::load(to).add(*sum) } else { *sum };
+            value.store(to);
+        }
     }
 }
 
@@ -287,8 +325,7 @@ mod tests {
 
     /// Every compiled form this machine can run, called directly: `select` is one for the process.
     fn forms() -> Vec<(&'static str, Compiled)> {
-        let mut forms: Vec<(&'static str, Compiled)> =
-            std::vec![("plain", |a, b, s, c, w| blocked::<4, 8, false>(a, b, s, c, w))];
+        let mut forms: Vec<(&'static str, Compiled)> = std::vec![("plain", gemm_plain)];
         #[cfg(target_arch = "x86_64")]
         {
             if Simd::Avx2.is_supported() {
