@@ -1,0 +1,415 @@
+//! Every key a configuration may hold: the one place that defines them.
+//!
+//! The reader walks a file against [`KEYS`]: an unknown key names the nearest known one, a value is
+//! checked for type and range before anything is built. The types in `types.rs` then hold what has
+//! passed; a test keeps the two in step.
+
+use toml::Value;
+
+/// A key and what it may hold.
+pub struct Key {
+    /// Dotted path, e.g. `optim.dense.lr`.
+    pub path: &'static str,
+    /// What it may hold.
+    pub kind: Kind,
+    /// One line for `umbra train --help`.
+    pub about: &'static str,
+}
+
+/// What a key may hold.
+#[derive(Clone, Copy)]
+pub enum Kind {
+    /// An integer, both ends included.
+    Integer {
+        /// Least.
+        low: i64,
+        /// Greatest.
+        high: i64,
+    },
+    /// A finite number in an interval, written `[` or `(` at each end.
+    Number {
+        /// Lower end.
+        low: f64,
+        /// Whether the lower end itself is out.
+        above: bool,
+        /// Upper end.
+        high: f64,
+        /// Whether the upper end itself is out.
+        below: bool,
+    },
+    /// true or false.
+    Flag,
+    /// A path.
+    Path,
+    /// A path or a list of paths.
+    Files,
+    /// A list of layer widths.
+    Widths,
+    /// One of a few names.
+    Name {
+        /// Those built.
+        built: &'static [&'static str],
+        /// Those of later versions.
+        later: &'static [&'static str],
+    },
+    /// A key of a later version, or a whole section of them.
+    Later,
+}
+
+/// Why a value does not fit its key.
+pub(super) enum Misfit {
+    /// Wrong type or range: what was expected.
+    Expected(String),
+    /// A name of a later version: the names that are built.
+    Later(String),
+}
+
+/// The key at a dotted path; below a section of a later version, that section.
+pub(super) fn find(path: &str) -> Option<&'static Key> {
+    let below = |key: &Key| {
+        matches!(key.kind, Kind::Later)
+            && path.strip_prefix(key.path).is_some_and(|rest| rest.starts_with('.'))
+    };
+    KEYS.iter().find(|key| key.path == path || below(key))
+}
+
+/// Whether keys stand below this path.
+pub(super) fn is_section(path: &str) -> bool {
+    KEYS.iter().any(|key| {
+        key.path.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    }) && find(path).is_none()
+}
+
+/// The known key or section closest to an unknown path.
+///
+/// A key of the same name in another section comes before a misspelt one, so that a forgotten
+/// `[train]` is found; a section is only named for a section.
+pub(super) fn nearest(path: &str, wants_section: bool) -> &'static str {
+    let name =
+        SYNONYMS.iter().find(|(word, _)| *word == last(path)).map_or(last(path), |(_, name)| name);
+    let path =
+        &*if parent(path).is_empty() { name.into() } else { format!("{}.{name}", parent(path)) };
+    let distance = |candidate: &str| {
+        let whole = strsim::damerau_levenshtein(path, candidate);
+        let moved = 1 + strsim::damerau_levenshtein(name, last(candidate));
+        let same_section = parent(path) == parent(candidate);
+        // Within a section a spelling counts as it is; elsewhere a like name costs a little more.
+        if same_section { whole } else { whole.min(moved * 2) }
+    };
+    let candidates: Vec<&'static str> = if wants_section {
+        sections()
+    } else {
+        KEYS.iter().filter(|key| !matches!(key.kind, Kind::Later)).map(|key| key.path).collect()
+    };
+    candidates.into_iter().min_by_key(|candidate| distance(candidate)).unwrap_or(KEYS[0].path)
+}
+
+/// Names directly below a section, for a message.
+pub(super) fn members(section: &str) -> String {
+    let mut names: Vec<&str> = Vec::new();
+    for key in KEYS {
+        let rest = key.path.strip_prefix(section).and_then(|rest| rest.strip_prefix('.'));
+        if let Some(rest) = rest {
+            let name = rest.split('.').next().unwrap_or(rest);
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+    }
+    names.join(", ")
+}
+
+/// All sections, dotted.
+fn sections() -> Vec<&'static str> {
+    let mut found: Vec<&'static str> = Vec::new();
+    for key in KEYS {
+        for (at, _) in key.path.match_indices('.') {
+            if !found.contains(&&key.path[..at]) {
+                found.push(&key.path[..at]);
+            }
+        }
+        if matches!(key.kind, Kind::Later) && !key.path.contains('.') {
+            found.push(key.path);
+        }
+    }
+    found
+}
+
+fn last(path: &str) -> &str {
+    path.rsplit('.').next().unwrap_or(path)
+}
+
+fn parent(path: &str) -> &str {
+    path.rsplit_once('.').map_or("", |(parent, _)| parent)
+}
+
+impl Kind {
+    /// Whether a value fits.
+    pub(super) fn check(self, value: &Value) -> Result<(), Misfit> {
+        let fits = match (self, value) {
+            (Self::Integer { low, high }, Value::Integer(x)) => (low..=high).contains(x),
+            (Self::Number { .. }, Value::Integer(x)) => self.holds(*x as f64),
+            (Self::Number { .. }, Value::Float(x)) => self.holds(*x),
+            (Self::Flag, Value::Boolean(_)) => true,
+            (Self::Path, Value::String(text)) => !text.is_empty(),
+            (Self::Files, Value::String(text)) => !text.is_empty(),
+            (Self::Files, Value::Array(items)) => {
+                items.iter().all(|item| item.as_str().is_some_and(|text| !text.is_empty()))
+            }
+            (Self::Widths, Value::Array(items)) => {
+                let width = |item: &Value| {
+                    item.as_integer().is_some_and(|width| (1..=WIDTH_MAX).contains(&width))
+                };
+                items.len() <= LAYERS_MAX && items.iter().all(width)
+            }
+            (Self::Name { built, later }, Value::String(text)) => {
+                if later.contains(&text.as_str()) {
+                    let built: Vec<&str> =
+                        built.iter().copied().filter(|name| *name != "auto").collect();
+                    return Err(Misfit::Later(built.join(", ")));
+                }
+                built.contains(&text.as_str())
+            }
+            _ => false,
+        };
+        if fits { Ok(()) } else { Err(Misfit::Expected(self.expected())) }
+    }
+
+    /// What it takes, as the end of "expected …".
+    pub(super) fn expected(self) -> String {
+        match self {
+            Self::Integer { low, high: i64::MAX } => format!("an integer, at least {low}"),
+            Self::Integer { low, high } => format!("an integer from {low} to {high}"),
+            Self::Number { low, above, high, below } => {
+                let low = if low == f64::NEG_INFINITY {
+                    None
+                } else {
+                    Some(format!("{} {low}", if above { "above" } else { "at least" }))
+                };
+                let high = if high == f64::INFINITY {
+                    None
+                } else {
+                    Some(format!("{} {high}", if below { "below" } else { "at most" }))
+                };
+                let ends: Vec<String> = low.into_iter().chain(high).collect();
+                format!("a finite number, {}", ends.join(" and "))
+            }
+            Self::Flag => "true or false".into(),
+            Self::Path => "a path, as a string".into(),
+            Self::Files => "a file or a list of files, as strings".into(),
+            Self::Widths => format!(
+                "a list of at most {LAYERS_MAX} layer widths from 1 to {WIDTH_MAX}, for example \
+                 [512, 256]"
+            ),
+            Self::Name { built, .. } => {
+                let quoted: Vec<String> = built.iter().map(|name| format!("\"{name}\"")).collect();
+                format!("one of {}", quoted.join(", "))
+            }
+            Self::Later => "nothing yet".into(),
+        }
+    }
+
+    /// Whether a bare word on the command line is meant as a string.
+    pub(super) const fn takes_text(self) -> bool {
+        matches!(self, Self::Path | Self::Files | Self::Name { .. })
+    }
+
+    fn holds(self, x: f64) -> bool {
+        let Self::Number { low, above, high, below } = self else { return false };
+        x.is_finite()
+            && (if above { x > low } else { x >= low })
+            && (if below { x < high } else { x <= high })
+    }
+}
+
+/// Words of other programs for names of ours that no spelling leads to.
+const SYNONYMS: &[(&str, &str)] = &[
+    ("learning_rate", "lr"),
+    ("epsilon", "eps"),
+    ("l2", "weight_decay"),
+    ("optimizer", "kind"),
+    ("type", "kind"),
+    ("threads", "worker_threads"),
+    ("workers", "worker_threads"),
+];
+
+/// Layers an MLP may have beside its last: the core keeps shapes in arrays of 16.
+const LAYERS_MAX: usize = 15;
+/// Widest layer.
+const WIDTH_MAX: i64 = 65_536;
+
+const fn key(path: &'static str, kind: Kind, about: &'static str) -> Key {
+    Key { path, kind, about }
+}
+
+const fn integer(low: i64, high: i64) -> Kind {
+    Kind::Integer { low, high }
+}
+
+const fn at_least(low: i64) -> Kind {
+    Kind::Integer { low, high: i64::MAX }
+}
+
+const POSITIVE: Kind = Kind::Number { low: 0.0, above: true, high: f64::INFINITY, below: false };
+const NOT_NEGATIVE: Kind =
+    Kind::Number { low: 0.0, above: false, high: f64::INFINITY, below: false };
+/// A share that must leave something: [0, 1).
+const SHARE: Kind = Kind::Number { low: 0.0, above: false, high: 1.0, below: true };
+/// A factor that must keep something: (0, 1].
+const FACTOR: Kind = Kind::Number { low: 0.0, above: true, high: 1.0, below: false };
+
+/// Row-wise Adagrad is refused for dense parameters by `validate.rs`, which says what to use.
+const OPTIMIZERS: Kind =
+    Kind::Name { built: &["sgd", "momentum", "adagrad", "rowwise_adagrad", "adam"], later: &[] };
+const MODELS: Kind =
+    Kind::Name { built: &["dlrm", "deepfm", "fm", "lr"], later: &["dcn_v2", "wide_deep"] };
+const METHODS: Kind = Kind::Name {
+    built: &["auto", "none", "bsp", "local_sgd"],
+    later: &[
+        "shadow_easgd",
+        "shadow_ma",
+        "shadow_bmuf",
+        "foreground_easgd",
+        "foreground_ma",
+        "foreground_bmuf",
+        "ds_sync",
+        "shadow_ds_sync",
+        "async_ps",
+        "bsp_ps",
+        "hop_bs",
+        "hop_bw",
+        "gba",
+    ],
+};
+
+/// Greatest count of ranks, threads and the like.
+const COUNT_MAX: i64 = 1 << 20;
+
+/// Every key, in the order of the documentation.
+pub static KEYS: &[Key] = &[
+    key("seed", at_least(0), "one seed for data order, initialisation and dropout"),
+    key("data.train", Kind::Files, "training file or files, from the current directory"),
+    key("data.valid", Kind::Files, "validation file or files"),
+    key("data.test", Kind::Files, "test file or files, scored once at the end"),
+    key("data.prefetch_batches", integer(1, 4096), "batches read ahead per worker thread"),
+    key("data.lanes", integer(1, COUNT_MAX), "ranges the rows are cut into for shuffling"),
+    key("data.shuffle", Kind::Flag, "shuffle the training rows"),
+    key("data.reader_threads", Kind::Later, "HDF5 is read by one thread"),
+    key("model.kind", MODELS, "architecture"),
+    key("model.embedding_dim", integer(1, 4096), "values of an embedding vector"),
+    key("model.bottom", Kind::Widths, "dlrm: widths of the bottom MLP, the last = embedding_dim"),
+    key("model.top", Kind::Widths, "hidden widths of the top (dlrm) or deep (deepfm) MLP"),
+    key("model.pooling", Kind::Name { built: &["sum", "mean"], later: &[] }, "bag to vector"),
+    key("model.batch_norm", Kind::Flag, "batch normalisation on hidden layers"),
+    key("model.batch_norm_momentum", FACTOR, "share of the new batch in running statistics"),
+    key("model.dropout", SHARE, "probability that a hidden unit is dropped"),
+    key("optim.dense.kind", OPTIMIZERS, "optimizer of dense parameters"),
+    key("optim.dense.lr", POSITIVE, "learning rate"),
+    key("optim.dense.weight_decay", NOT_NEGATIVE, "L2 term of the gradient"),
+    key("optim.dense.momentum", SHARE, "momentum: share of the velocity kept"),
+    key("optim.dense.beta1", SHARE, "adam: share of the first moment kept"),
+    key("optim.dense.beta2", SHARE, "adam: share of the second moment kept"),
+    key("optim.dense.eps", POSITIVE, "added to the root; 1e-8 for adam, 1e-10 for adagrad"),
+    key("optim.dense.initial_accumulator", NOT_NEGATIVE, "adagrad: accumulator at the start"),
+    key("optim.dense.warmup_steps", at_least(0), "steps of linear warm-up"),
+    key("optim.dense.decay_start_step", at_least(0), "first step of the linear decay"),
+    key("optim.dense.decay_steps", at_least(1), "steps the decay takes"),
+    key("optim.dense.final_lr", NOT_NEGATIVE, "learning rate after the decay"),
+    key("optim.sparse.kind", OPTIMIZERS, "optimizer of embedding rows"),
+    key("optim.sparse.lr", POSITIVE, "learning rate"),
+    key("optim.sparse.weight_decay", NOT_NEGATIVE, "L2 term of the gradient"),
+    key("optim.sparse.momentum", SHARE, "momentum: share of the velocity kept"),
+    key("optim.sparse.beta1", SHARE, "adam: share of the first moment kept"),
+    key("optim.sparse.beta2", SHARE, "adam: share of the second moment kept"),
+    key("optim.sparse.eps", POSITIVE, "added to the root; 1e-8 for adam, 1e-10 for adagrad"),
+    key("optim.sparse.initial_accumulator", NOT_NEGATIVE, "adagrad: accumulator at the start"),
+    key("optim.sparse.warmup_steps", at_least(0), "steps of linear warm-up"),
+    key("optim.sparse.decay_start_step", at_least(0), "first step of the linear decay"),
+    key("optim.sparse.decay_steps", at_least(1), "steps the decay takes"),
+    key("optim.sparse.final_lr", NOT_NEGATIVE, "learning rate after the decay"),
+    key("train.batch_size", integer(1, 1 << 20), "examples per worker thread and step"),
+    key("train.epochs", integer(1, COUNT_MAX), "passes over the training files"),
+    key("train.max_examples", at_least(1), "stop after this many examples"),
+    key("train.worker_threads", integer(1, 4096), "per trainer; default: its share of the cores"),
+    key("train.eval_every", at_least(0), "steps between evaluations; 0: at the end of an epoch"),
+    key("train.eval_batch_size", integer(1, 1 << 20), "default: batch_size"),
+    key(
+        "train.early_stop.metric",
+        Kind::Name { built: &["auc", "logloss"], later: &[] },
+        "figure of the validation files to watch",
+    ),
+    key("train.early_stop.patience", integer(1, COUNT_MAX), "evaluations without improvement"),
+    key("train.early_stop.min_delta", NOT_NEGATIVE, "least change that is an improvement"),
+    key("train.early_stop.lr_factor", FACTOR, "learning rates × this after no improvement"),
+    key("train.early_stop.restore_best", Kind::Flag, "end with the best parameters"),
+    key(
+        "roles.layout",
+        Kind::Name { built: &["collocated", "separate"], later: &[] },
+        "whether every rank is trainer and embedding PS",
+    ),
+    key("roles.trainers", integer(1, COUNT_MAX), "ranks that train"),
+    key("roles.embedding_ps", integer(1, COUNT_MAX), "ranks that hold embedding rows"),
+    key("roles.sync_ps", integer(0, COUNT_MAX), "ranks that hold dense parameters"),
+    key("embedding.prefetch", integer(0, 4096), "batches whose rows are fetched ahead"),
+    key("embedding.partitions", integer(1, 4096), "partitions per embedding PS rank"),
+    key("sync.method", METHODS, "auto: none with one trainer, bsp with more"),
+    key("sync.every", integer(1, i64::MAX), "local_sgd: steps between averages"),
+    key(
+        "sync.batch_norm",
+        Kind::Name { built: &["global", "local"], later: &[] },
+        "bsp: statistics of the global batch or of each worker's",
+    ),
+    key("sync.switch", Kind::Later, "changing the method during a run"),
+    key("compress", Kind::Later, "compression of what is sent"),
+    key("checkpoint.dir", Kind::Path, "default: run.dir/checkpoints"),
+    key(
+        "checkpoint.save",
+        Kind::Name { built: &["last", "best", "none"], later: &[] },
+        "which model is kept",
+    ),
+    key("checkpoint.every", Kind::Later, "periodic checkpoints"),
+    key("checkpoint.keep", Kind::Later, "periodic checkpoints"),
+    key("checkpoint.resume", Kind::Later, "resuming a run"),
+    key("recovery", Kind::Later, "recovery from lost ranks"),
+    key("run.dir", Kind::Path, "run folder; default: runs/ and the name of the file"),
+    key("run.overwrite", Kind::Flag, "replace a finished run in run.dir"),
+    key("run.log_every_s", POSITIVE, "seconds between reports"),
+    key("run.tensorboard", Kind::Flag, "write TensorBoard event files"),
+    key("run.trace", Kind::Flag, "write a Chrome trace"),
+    key("run.watchdog_s", integer(1, i64::MAX), "seconds without progress before a complaint"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nearest_finds_misspelt_and_misplaced_keys() {
+        for (unknown, expected) in [
+            ("model.embeding_dim", "model.embedding_dim"),
+            ("optim.dense.learning_rate", "optim.dense.lr"),
+            ("train.threads", "train.worker_threads"),
+            ("optim.dens.lr", "optim.dense.lr"),
+            ("batch_size", "train.batch_size"),
+            ("train.batchsize", "train.batch_size"),
+            ("train.overwrite", "run.overwrite"),
+            ("sync.evry", "sync.every"),
+            ("sede", "seed"),
+        ] {
+            assert_eq!(nearest(unknown, false), expected, "for {unknown}");
+        }
+        assert_eq!(nearest("modle", true), "model");
+        assert_eq!(nearest("optim.spars", true), "optim.sparse");
+        assert_eq!(nearest("early_stop", true), "train.early_stop");
+    }
+
+    #[test]
+    fn ranges_are_closed_or_open_as_written() {
+        let fits = |kind: Kind, value: Value| kind.check(&value).is_ok();
+        assert!(fits(SHARE, Value::Float(0.0)) && !fits(SHARE, Value::Integer(1)));
+        assert!(!fits(FACTOR, Value::Integer(0)) && fits(FACTOR, Value::Integer(1)));
+        assert!(!fits(POSITIVE, Value::Float(f64::INFINITY)));
+        assert!(!fits(NOT_NEGATIVE, Value::Float(f64::NAN)));
+        assert!(fits(integer(1, 3), Value::Integer(3)) && !fits(integer(1, 3), Value::Integer(4)));
+    }
+}

@@ -1,0 +1,115 @@
+//! The configuration of a job: TOML file and `--set` arguments to checked types.
+//!
+//! Map: `keys.rs` defines every key and its range; `overrides.rs` takes `--set` apart; `read.rs`
+//! merges both into a table and remembers where each value came from; `types.rs` holds the result;
+//! `validate.rs` checks keys against each other; `resolve.rs` adds what only the launch decides.
+//!
+//! Invariant: a [`Config`] written with [`Config::to_toml`] reads back equal, so the run folder's
+//! `config.toml` and a checkpoint's repeat the run.
+
+mod error;
+pub mod keys;
+mod overrides;
+mod read;
+mod resolve;
+mod types;
+mod validate;
+
+use std::path::Path;
+
+use serde::Deserialize;
+use toml::Value;
+
+pub use error::{ConfigError, Origin};
+pub use resolve::Job;
+pub use types::*;
+
+use read::Settings;
+
+impl Config {
+    /// Reads a file (none: defaults alone) and the `--set` arguments, later ones winning.
+    ///
+    /// # Errors
+    /// The first thing wrong, with its place and the cure.
+    pub fn load(path: Option<&Path>, sets: &[String]) -> Result<Self, ConfigError> {
+        let Some(path) = path else { return Self::parse("", Path::new("job.toml"), sets) };
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ConfigError::Unreadable { path: path.into(), source })?;
+        Self::parse(&text, path, sets)
+    }
+
+    /// Like [`Config::load`] with the file's text in hand; `path` names it in messages and gives
+    /// the default run folder.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn parse(text: &str, path: &Path, sets: &[String]) -> Result<Self, ConfigError> {
+        let mut settings = Settings::default();
+        settings.file(text, path)?;
+        for argument in sets {
+            settings.argument(argument)?;
+        }
+        require(&settings)?;
+        fill(&mut settings, path);
+        let config = Self::deserialize(Value::Table(settings.table()))?;
+        config.validate().map_err(|error| error.locate(|key| settings.origin(key)))?;
+        Ok(config)
+    }
+
+    /// The configuration as TOML, every default written out.
+    ///
+    /// # Errors
+    /// A path that is not UTF-8.
+    pub fn to_toml(&self) -> Result<String, toml::ser::Error> {
+        toml::to_string(self)
+    }
+}
+
+/// Keys that have no default.
+fn require(settings: &Settings) -> Result<(), ConfigError> {
+    let always = [
+        "data.train",
+        "model.kind",
+        "optim.dense.kind",
+        "optim.dense.lr",
+        "optim.sparse.kind",
+        "optim.sparse.lr",
+    ];
+    let stop = settings.has_section("train.early_stop").then_some("train.early_stop.patience");
+    for path in always.into_iter().chain(stop) {
+        if settings.of(path).is_none() {
+            let expected = keys::find(path).map_or_else(String::new, |key| key.kind.expected());
+            return Err(ConfigError::Missing { key: path, expected });
+        }
+    }
+    let empty = settings.of("data.train").and_then(Value::as_array).is_some_and(Vec::is_empty);
+    if empty {
+        let error = ConfigError::value("data.train", "[]", "at least one file");
+        return Err(error.locate(|key| settings.origin(key)));
+    }
+    Ok(())
+}
+
+/// Defaults that depend on other keys.
+fn fill(settings: &mut Settings, path: &Path) {
+    let stem = path.file_stem().map_or_else(|| "job".into(), |stem| stem.to_string_lossy());
+    settings.fallback("run.dir", |_| format!("runs/{stem}").into());
+    settings.fallback("checkpoint.dir", |settings| {
+        let run = settings.of("run.dir").and_then(Value::as_str).unwrap_or_default();
+        Value::String(Path::new(run).join("checkpoints").to_string_lossy().into_owned())
+    });
+    settings.fallback("train.eval_batch_size", |settings| {
+        settings.of("train.batch_size").cloned().unwrap_or(Value::Integer(128))
+    });
+    for (kind, eps) in
+        [("optim.dense.kind", "optim.dense.eps"), ("optim.sparse.kind", "optim.sparse.eps")]
+    {
+        settings.fallback(eps, |settings| {
+            let adam = settings.of(kind).and_then(Value::as_str) == Some("adam");
+            Value::Float(if adam { 1e-8 } else { 1e-10 })
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests;

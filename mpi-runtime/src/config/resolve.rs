@@ -1,0 +1,144 @@
+//! What only the launch decides: roles, worker threads, the method behind `auto`.
+
+use super::types::{Config, Layout, SyncMethod};
+use super::validate::one_trainer;
+use crate::error::Error;
+use crate::launch::LaunchError;
+
+/// A configuration on a given set of ranks; its `config` has every key filled in.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// The configuration, with nothing left open.
+    pub config: Config,
+    /// Ranks that train; they are ranks `0..trainers`.
+    pub trainers: usize,
+    /// Ranks that hold embedding rows: the trainers themselves when collocated, else the ranks
+    /// after them.
+    pub embedding_ps: usize,
+    /// Worker threads per trainer.
+    pub worker_threads: usize,
+    /// How replicas stay together; not `Auto`.
+    pub method: SyncMethod,
+    /// What rank 0 should say before the run starts.
+    pub warnings: Vec<String>,
+}
+
+impl Job {
+    /// Examples in flight per step: batch × worker threads × trainers (ELP in the papers).
+    #[must_use]
+    pub const fn elp(&self) -> usize {
+        self.config.train.batch_size * self.worker_threads * self.trainers
+    }
+}
+
+impl Config {
+    /// Fills in what the launch decides. Logically collective: the arguments must be equal on all
+    /// ranks, since the number of worker threads is one number for the whole job.
+    ///
+    /// `ranks_on_node` is the most ranks on any node; `cores` the least number of cores that the
+    /// ranks of a node may use between them (their affinity masks together).
+    ///
+    /// # Errors
+    /// Roles that do not add up to the number of ranks, and a method that cannot serve them.
+    pub fn resolve(
+        mut self,
+        ranks: usize,
+        ranks_on_node: usize,
+        cores: usize,
+    ) -> Result<Job, Error> {
+        let (trainers, embedding_ps) = self.count_roles(ranks)?;
+        self.roles.trainers = Some(trainers);
+        self.roles.embedding_ps = Some(embedding_ps);
+
+        let method = match self.sync.method {
+            SyncMethod::Auto if trainers == 1 => SyncMethod::None,
+            SyncMethod::Auto => SyncMethod::Bsp,
+            SyncMethod::None if trainers > 1 => return Err(one_trainer(trainers).into()),
+            chosen => chosen,
+        };
+        self.sync.method = method;
+
+        let share = (cores / ranks_on_node.max(1)).max(1);
+        let worker_threads = *self.train.worker_threads.get_or_insert(share);
+        let mut warnings = Vec::new();
+        let busy = ranks_on_node * worker_threads;
+        if busy > cores {
+            warnings.push(format!(
+                "{ranks_on_node} ranks × {worker_threads} worker threads = {busy} threads share \
+                 {cores} cores of a node; train.worker_threads = {share} would not oversubscribe \
+                 them (with mpirun, --bind-to none lets a rank use all cores)"
+            ));
+        }
+        Ok(Job { config: self, trainers, embedding_ps, worker_threads, method, warnings })
+    }
+
+    fn count_roles(&self, ranks: usize) -> Result<(usize, usize), Error> {
+        let roles = &self.roles;
+        let (trainers, embedding_ps, wanted) = match roles.layout {
+            Layout::Collocated => {
+                let trainers = roles.trainers.unwrap_or(ranks);
+                (trainers, trainers, trainers)
+            }
+            Layout::Separate => {
+                // Both are there: `validate` refuses the layout without them.
+                let trainers = roles.trainers.unwrap_or_default();
+                let embedding_ps = roles.embedding_ps.unwrap_or_default();
+                (trainers, embedding_ps, trainers + embedding_ps)
+            }
+        };
+        if wanted == ranks {
+            return Ok((trainers, embedding_ps));
+        }
+        let sum = match roles.layout {
+            Layout::Collocated => format!("roles.trainers = {trainers}"),
+            Layout::Separate => {
+                format!("roles.trainers = {trainers} and roles.embedding_ps = {embedding_ps}")
+            }
+        };
+        Err(LaunchError::Roles { sum, wanted, ranks }.into())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::config::tests::minimal;
+
+    #[test]
+    fn auto_is_none_alone_and_bsp_together() {
+        let alone = minimal(&[]).unwrap().resolve(1, 1, 8).unwrap();
+        assert_eq!((alone.method, alone.worker_threads), (SyncMethod::None, 8));
+        let four = minimal(&[]).unwrap().resolve(4, 2, 8).unwrap();
+        assert_eq!((four.method, four.worker_threads), (SyncMethod::Bsp, 4));
+        assert_eq!((four.trainers, four.embedding_ps, four.elp()), (4, 4, 128 * 16));
+        assert_eq!(four.config.train.worker_threads, Some(4));
+        assert!(four.warnings.is_empty());
+    }
+
+    #[test]
+    fn more_threads_than_cores_warns_and_never_gives_zero() {
+        let crowded = minimal(&[]).unwrap().resolve(4, 4, 2).unwrap();
+        assert_eq!(crowded.worker_threads, 1);
+        assert!(crowded.warnings[0].contains("4 ranks × 1 worker threads = 4 threads share 2"));
+        let asked = minimal(&["train.worker_threads=3"]).unwrap().resolve(1, 1, 2).unwrap();
+        assert_eq!((asked.worker_threads, asked.warnings.len()), (3, 1));
+    }
+
+    #[test]
+    fn roles_must_add_up_to_the_ranks() {
+        let separate = ["roles.layout=separate", "roles.trainers=2", "roles.embedding_ps=1"];
+        let job = minimal(&separate).unwrap().resolve(3, 3, 8).unwrap();
+        assert_eq!((job.trainers, job.embedding_ps), (2, 1));
+        let error = minimal(&separate).unwrap().resolve(4, 4, 8).unwrap_err();
+        assert_eq!(error.exit_code(), 5);
+        assert_eq!(
+            error.to_string(),
+            "roles.trainers = 2 and roles.embedding_ps = 1 need 3 ranks, but the job has 4; start \
+             it with mpirun -n 3 (srun -n 3), or change [roles]"
+        );
+        let error = minimal(&["sync.method=none"]).unwrap().resolve(2, 2, 2).unwrap_err();
+        assert_eq!(error.exit_code(), 2);
+        assert!(error.to_string().contains("keeps 2 trainers together"), "{error}");
+    }
+}

@@ -1,0 +1,257 @@
+//! Bad configurations and what is said about them; precedence; defaults; the round trip.
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+
+use super::*;
+use crate::error::Error;
+
+/// A file with the required keys and nothing else; line 8 is its last.
+const MINIMAL: &str = r#"[data]
+train = "a.h5"
+[model]
+kind = "dlrm"
+[optim]
+dense = { kind = "sgd", lr = 0.1 }
+[optim.sparse]
+kind = "rowwise_adagrad"
+lr = 0.05
+"#;
+
+/// The minimal file with `--set` arguments.
+pub(super) fn minimal(sets: &[&str]) -> Result<Config, ConfigError> {
+    parse(MINIMAL, sets)
+}
+
+fn parse(text: &str, sets: &[&str]) -> Result<Config, ConfigError> {
+    let sets: Vec<String> = sets.iter().map(ToString::to_string).collect();
+    Config::parse(text, Path::new("jobs/small.toml"), &sets)
+}
+
+/// What is added to the minimal file or command line, and the whole message.
+const BAD_ARGUMENTS: &[(&str, &str)] = &[
+    ("train.batch_size=0", "`train.batch_size = 0`: expected an integer from 1 to 1048576"),
+    ("train.batch_size=2.5", "`train.batch_size = 2.5`: expected an integer from 1 to 1048576"),
+    ("train.epochs=three", "`train.epochs = \"three\"`: expected an integer from 1 to 1048576"),
+    ("optim.dense.lr=0", "`optim.dense.lr = 0`: expected a finite number, above 0"),
+    ("optim.dense.lr=inf", "`optim.dense.lr = inf`: expected a finite number, above 0"),
+    (
+        "model.dropout=1.0",
+        "`model.dropout = 1.0`: expected a finite number, at least 0 and below 1",
+    ),
+    ("data.shuffle=1", "`data.shuffle = 1`: expected true or false"),
+    (
+        "model.kind=dlrn",
+        "`model.kind = \"dlrn\"`: expected one of \"dlrm\", \"deepfm\", \"fm\", \"lr\"",
+    ),
+    (
+        "model.kind=dcn_v2",
+        "model.kind = \"dcn_v2\" is not in this version; built: dlrm, deepfm, fm, lr",
+    ),
+    (
+        "sync.method=shadow_easgd",
+        "sync.method = \"shadow_easgd\" is not in this version; built: none, bsp, local_sgd",
+    ),
+    (
+        "sync.switch=1",
+        "`sync.switch` (changing the method during a run) is not in this version; leave it out",
+    ),
+    (
+        "compress.dp_keep=0.1",
+        "`compress` (compression of what is sent) is not in this version; leave it out",
+    ),
+    (
+        "optim.dense.kind=rowwise_adagrad",
+        "`optim.dense.kind = \"rowwise_adagrad\"`: expected \"adagrad\": dense parameters have no \
+         rows to share an accumulator",
+    ),
+    (
+        "model.bottom=[64, 8]",
+        "`model.bottom = [64, 8]`: expected the last width to equal model.embedding_dim = 16: the \
+         interaction multiplies the two",
+    ),
+    (
+        "model.top=[64, 0]",
+        "`model.top = [64, 0]`: expected a list of at most 15 layer widths from 1 to 65536, for \
+         example [512, 256]",
+    ),
+    (
+        "model.embeding_dim=8",
+        "unknown key `model.embeding_dim`; the nearest known key is `model.embedding_dim`",
+    ),
+    ("batch_size=8", "unknown key `batch_size`; the nearest known key is `train.batch_size`"),
+    (
+        "sync=bsp",
+        "`sync = \"bsp\"`: `sync` is a section; its keys are method, every, batch_norm, switch",
+    ),
+    ("roles.sync_ps=1", "`roles.sync_ps = 1`: expected 0: no method of this version has a sync PS"),
+    ("run.trace=true", "`run.trace = true`: expected false: traces are not in this version"),
+    (
+        "train.eval_every=100",
+        "`train.eval_every = 100`: expected data.valid to be given: there is nothing to evaluate",
+    ),
+    (
+        "optim.sparse.decay_steps=10",
+        "`optim.sparse.decay_steps = 10`: expected optim.sparse.decay_start_step beside it: the \
+         step the decay begins at",
+    ),
+    ("train", "expected KEY=VALUE, for example --set optim.dense.lr=0.01"),
+];
+
+#[test]
+fn a_bad_argument_is_one_message_that_names_it() {
+    for (argument, message) in BAD_ARGUMENTS {
+        let error = minimal(&[argument]).unwrap_err();
+        assert_eq!(error.to_string(), format!("--set {argument}: {message}"));
+        assert_eq!(Error::from(error).exit_code(), 2);
+    }
+}
+
+#[test]
+fn a_mistake_in_the_file_is_given_with_its_line() {
+    for (text, message) in [
+        (
+            "[modle]\nkind = 1\n",
+            "jobs/small.toml:11: unknown key `modle`; the nearest known key is `model`",
+        ),
+        (
+            "[train]\nepochs = 1\nbatchsize = 8\n",
+            "jobs/small.toml:13: unknown key `train.batchsize`; the nearest known key is \
+             `train.batch_size`",
+        ),
+        (
+            "[train]\nepochs = \"1\"\n",
+            "jobs/small.toml:12: `train.epochs = \"1\"`: expected an integer from 1 to 1048576",
+        ),
+        (
+            "[recovery]\nmode = \"cpr\"\n",
+            "jobs/small.toml:11: `recovery` (recovery from lost ranks) is not in this version; leave it out",
+        ),
+        (
+            "[train]\nepochs = \n",
+            "jobs/small.toml:12: not valid TOML: string values must be quoted, expected literal string",
+        ),
+        ("[model]\ntop = []\n", "jobs/small.toml:11: not valid TOML: duplicate key"),
+        (
+            "[roles]\nlayout = \"separate\"\n",
+            "`roles.trainers` is missing: give the number of ranks that train, since roles.layout = \"separate\", in the file or with --set roles.trainers=…",
+        ),
+        (
+            "[train.early_stop]\nmetric = \"auc\"\n",
+            "`train.early_stop.patience` is missing: give an integer from 1 to 1048576, in the file or with --set train.early_stop.patience=…",
+        ),
+    ] {
+        let error = parse(&format!("{MINIMAL}\n{text}"), &[]).unwrap_err();
+        assert_eq!(error.to_string(), message);
+    }
+    let first = parse("zeta = 1\nalpha = 2\n", &[]).unwrap_err();
+    assert!(first.to_string().starts_with("jobs/small.toml:1: unknown key `zeta`"), "{first}");
+    let missing = parse("", &[]).unwrap_err();
+    assert_eq!(
+        missing.to_string(),
+        "`data.train` is missing: give a file or a list of files, as strings, in the file or with \
+         --set data.train=…"
+    );
+    let unreadable = Config::load(Some(Path::new("no/such.toml")), &[]).unwrap_err();
+    assert!(unreadable.to_string().starts_with("cannot read the configuration no/such.toml: "));
+}
+
+#[test]
+fn a_later_setting_wins() {
+    let config = minimal(&["train.epochs=2", "seed=9", "train.epochs=3"]).unwrap();
+    assert_eq!((config.train.epochs, config.seed), (3, 9));
+    let text = format!("{MINIMAL}[train]\nepochs = 7\n");
+    assert_eq!(parse(&text, &[]).unwrap().train.epochs, 7);
+    assert_eq!(parse(&text, &["train.epochs=8"]).unwrap().train.epochs, 8);
+    // A whole section at once replaces the keys it names and no others.
+    let config = minimal(&["optim.sparse={kind=\"adam\", eps=1e-6}"]).unwrap();
+    assert_eq!(config.optim.sparse.kind, OptimKind::Adam);
+    assert_eq!((config.optim.sparse.lr, config.optim.sparse.eps), (0.05, 1e-6));
+    // A contradiction points at the setting that won.
+    let text = format!("{MINIMAL}[roles]\nsync_ps = 1\n");
+    let error = parse(&text, &["roles.sync_ps=2"]).unwrap_err();
+    assert!(error.to_string().starts_with("--set roles.sync_ps=2: "), "{error}");
+    let error = parse(&text, &[]).unwrap_err();
+    assert!(error.to_string().starts_with("jobs/small.toml:11: "), "{error}");
+}
+
+#[test]
+fn defaults_follow_the_keys_they_depend_on() {
+    let config = minimal(&["train.batch_size=64", "optim.dense.kind=adam"]).unwrap();
+    assert_eq!(config.data.train, [Path::new("a.h5")]);
+    assert_eq!(config.run.dir, Path::new("runs/small"));
+    assert_eq!(config.checkpoint.dir, Path::new("runs/small/checkpoints"));
+    assert_eq!(config.train.eval_batch_size, 64);
+    assert_eq!((config.optim.dense.eps, config.optim.sparse.eps), (1e-8, 1e-10));
+    assert_eq!(config.train.worker_threads, None);
+    let config = minimal(&["run.dir=r", "data.train=[\"a\",\"b\"]"]).unwrap();
+    assert_eq!(config.checkpoint.dir, Path::new("r/checkpoints"));
+    assert_eq!(config.data.train.len(), 2);
+    // Constants written twice, in `fill` and in `Default`, are the same.
+    assert_eq!(minimal(&[]).unwrap().train, TrainConfig::default());
+}
+
+#[test]
+fn a_resolved_configuration_reads_back_equal() {
+    let sets = [
+        "data.valid=v.h5",
+        "train.early_stop.patience=2",
+        "optim.dense.decay_start_step=5",
+        "optim.dense.decay_steps=5",
+        "train.max_examples=100",
+    ];
+    let job = minimal(&sets).unwrap().resolve(2, 2, 4).unwrap();
+    let text = job.config.to_toml().unwrap();
+    let again = Config::parse(&text, Path::new("elsewhere.toml"), &[]).unwrap();
+    assert_eq!(again, job.config, "{text}");
+}
+
+/// The key table and the types name the same keys.
+#[test]
+fn keys_and_types_agree() {
+    let sets = [
+        "data.valid=v.h5",
+        "data.test=t.h5",
+        "train.early_stop.patience=2",
+        "optim.dense.decay_start_step=5",
+        "optim.dense.decay_steps=5",
+        "train.max_examples=100",
+        "optim.sparse.decay_start_step=5",
+        "optim.sparse.decay_steps=5",
+    ];
+    let config = minimal(&sets).unwrap().resolve(2, 2, 4).unwrap().config;
+    let mut written = Vec::new();
+    collect("", &toml::Table::try_from(&config).unwrap(), &mut written);
+    for path in &written {
+        assert!(keys::find(path).is_some(), "{path} is a field but not in KEYS");
+    }
+    for key in keys::KEYS {
+        let later = matches!(key.kind, keys::Kind::Later);
+        assert!(later || written.iter().any(|path| path == key.path), "{} has no field", key.path);
+        // Every name that is built has its variant.
+        if let keys::Kind::Name { built, .. } = key.kind {
+            for name in built {
+                let set = format!("{}={name}", key.path);
+                let result = minimal(&[
+                    "data.valid=v.h5",
+                    "train.early_stop.patience=1",
+                    "roles.trainers=1",
+                    "roles.embedding_ps=1",
+                    &set,
+                ]);
+                let expected = (*name == "rowwise_adagrad") && key.path == "optim.dense.kind";
+                assert!(result.is_ok() || expected, "{set}: {}", result.unwrap_err());
+            }
+        }
+    }
+}
+
+fn collect(prefix: &str, table: &toml::Table, into: &mut Vec<String>) {
+    for (name, value) in table {
+        let path = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
+        match value {
+            Value::Table(table) => collect(&path, table, into),
+            _ => into.push(path),
+        }
+    }
+}

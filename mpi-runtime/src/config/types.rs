@@ -1,0 +1,447 @@
+//! The configuration as types. Names are those of the file; `keys.rs` says what each may hold.
+//!
+//! A `Config` is written back, resolved, to the run folder and into checkpoints, and reads back to
+//! itself. `Option` fields are either truly optional or decided by the launch
+//! ([`Config::resolve`](super::Config::resolve)).
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// A job: everything a user can set.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// One seed for data order, initialisation and dropout.
+    #[serde(default = "defaults::seed")]
+    pub seed: u64,
+    /// Files and reading.
+    pub data: DataConfig,
+    /// What is trained.
+    pub model: ModelSection,
+    /// Optimizers.
+    pub optim: OptimConfig,
+    /// The training loop.
+    #[serde(default)]
+    pub train: TrainConfig,
+    /// Which rank does what.
+    #[serde(default)]
+    pub roles: RolesConfig,
+    /// Embedding communication.
+    #[serde(default)]
+    pub embedding: EmbeddingConfig,
+    /// Synchronization of dense replicas.
+    #[serde(default)]
+    pub sync: SyncConfig,
+    /// What is kept of the model.
+    #[serde(default)]
+    pub checkpoint: CheckpointConfig,
+    /// Run folder and reports.
+    #[serde(default)]
+    pub run: RunConfig,
+}
+
+/// `[data]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DataConfig {
+    /// Training files, relative to the current directory.
+    pub train: Vec<PathBuf>,
+    /// Validation files; empty for none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub valid: Vec<PathBuf>,
+    /// Test files, scored once at the end; empty for none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub test: Vec<PathBuf>,
+    /// Batches read ahead per worker thread.
+    #[serde(default = "defaults::prefetch_batches")]
+    pub prefetch_batches: usize,
+    /// Contiguous ranges the file is cut into; what makes the order independent of the ranks.
+    #[serde(default = "defaults::lanes")]
+    pub lanes: usize,
+    /// Shuffle within lanes.
+    #[serde(default = "defaults::yes")]
+    pub shuffle: bool,
+}
+
+/// `[model]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelSection {
+    /// Architecture.
+    pub kind: ModelKind,
+    /// d, values of an embedding vector.
+    #[serde(default = "defaults::embedding_dim")]
+    pub embedding_dim: usize,
+    /// Widths of DLRM's bottom MLP; the last is `embedding_dim`.
+    #[serde(default)]
+    pub bottom: Vec<usize>,
+    /// Hidden widths of DLRM's top or DeepFM's deep MLP, without the final 1.
+    #[serde(default)]
+    pub top: Vec<usize>,
+    /// How a bag becomes a vector.
+    #[serde(default)]
+    pub pooling: Pooling,
+    /// Batch normalisation on hidden layers.
+    #[serde(default)]
+    pub batch_norm: bool,
+    /// Share of the new batch in the running statistics.
+    #[serde(default = "defaults::batch_norm_momentum")]
+    pub batch_norm_momentum: f64,
+    /// Probability that a hidden unit is dropped.
+    #[serde(default)]
+    pub dropout: f64,
+}
+
+/// Architectures that are built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ModelKind {
+    /// Deep learning recommendation model.
+    Dlrm,
+    /// Factorization machine beside an MLP.
+    DeepFm,
+    /// Factorization machine.
+    Fm,
+    /// Logistic regression.
+    Lr,
+}
+
+/// How the rows of a bag become one vector.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Pooling {
+    /// Their sum.
+    #[default]
+    Sum,
+    /// Their mean; zero for an empty bag.
+    Mean,
+}
+
+/// `[optim]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OptimConfig {
+    /// Dense parameters.
+    pub dense: OptimSection,
+    /// Embedding rows.
+    pub sparse: OptimSection,
+}
+
+/// `[optim.dense]` or `[optim.sparse]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OptimSection {
+    /// The rule.
+    pub kind: OptimKind,
+    /// Learning rate on the plateau.
+    pub lr: f64,
+    /// λ of `g ← g + λp`.
+    #[serde(default)]
+    pub weight_decay: f64,
+    /// Share of the velocity kept per step.
+    #[serde(default = "defaults::momentum")]
+    pub momentum: f64,
+    /// Adam: share of the first moment kept.
+    #[serde(default = "defaults::beta1")]
+    pub beta1: f64,
+    /// Adam: share of the second moment kept.
+    #[serde(default = "defaults::beta2")]
+    pub beta2: f64,
+    /// Added to the root; always present once read: 1e-8 for adam, 1e-10 for the Adagrads.
+    #[serde(default = "defaults::eps")]
+    pub eps: f64,
+    /// Adagrad: value the accumulator starts from.
+    #[serde(default)]
+    pub initial_accumulator: f64,
+    /// Steps of linear warm-up.
+    #[serde(default)]
+    pub warmup_steps: u64,
+    /// First step of the linear decay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decay_start_step: Option<u64>,
+    /// Steps the decay takes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub decay_steps: Option<u64>,
+    /// Learning rate after the decay.
+    #[serde(default)]
+    pub final_lr: f64,
+}
+
+/// Optimizer rules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OptimKind {
+    /// Plain gradient steps.
+    Sgd,
+    /// Heavy ball.
+    Momentum,
+    /// Element-wise Adagrad.
+    Adagrad,
+    /// One accumulator per embedding row; sparse only.
+    RowwiseAdagrad,
+    /// Adam.
+    Adam,
+}
+
+/// `[train]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TrainConfig {
+    /// Examples per worker thread and step.
+    pub batch_size: usize,
+    /// Passes over the training files.
+    pub epochs: u32,
+    /// Stop after this many examples over all trainers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_examples: Option<u64>,
+    /// Worker threads per trainer; decided by the launch when absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub worker_threads: Option<usize>,
+    /// Steps between evaluations; 0 for the end of each epoch.
+    pub eval_every: u64,
+    /// Examples per batch of an evaluation; always present once read (default: `batch_size`).
+    pub eval_batch_size: usize,
+    /// Stop when validation no longer improves.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub early_stop: Option<EarlyStop>,
+}
+
+/// `[train.early_stop]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EarlyStop {
+    /// Which figure must improve.
+    #[serde(default)]
+    pub metric: StopMetric,
+    /// Evaluations in a row without improvement before training stops.
+    pub patience: u32,
+    /// Least change that counts as an improvement.
+    #[serde(default = "defaults::min_delta")]
+    pub min_delta: f64,
+    /// Both learning rates are multiplied by this after an evaluation without improvement.
+    #[serde(default = "defaults::one")]
+    pub lr_factor: f64,
+    /// End with the parameters of the best evaluation.
+    #[serde(default = "defaults::yes")]
+    pub restore_best: bool,
+}
+
+/// Figures that early stopping can watch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum StopMetric {
+    /// Area under the ROC curve, higher is better.
+    #[default]
+    Auc,
+    /// Log loss, lower is better.
+    LogLoss,
+}
+
+/// `[roles]`
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RolesConfig {
+    /// Whether ranks carry both roles.
+    pub layout: Layout,
+    /// Ranks that train; all of them when collocated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trainers: Option<usize>,
+    /// Ranks that hold embedding rows; all of them when collocated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub embedding_ps: Option<usize>,
+    /// Ranks that hold dense parameters; 0 in this version.
+    pub sync_ps: usize,
+}
+
+/// Whether ranks carry both roles.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Layout {
+    /// Every rank is a trainer and an embedding PS.
+    #[default]
+    Collocated,
+    /// The first `trainers` ranks train, the next `embedding_ps` hold rows.
+    Separate,
+}
+
+/// `[embedding]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct EmbeddingConfig {
+    /// Batches whose rows are fetched ahead.
+    pub prefetch: usize,
+    /// Partitions, each with its own service thread, per embedding PS rank.
+    pub partitions: usize,
+}
+
+/// `[sync]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SyncConfig {
+    /// How replicas stay together.
+    pub method: SyncMethod,
+    /// `local_sgd`: steps between averages.
+    pub every: u64,
+    /// `bsp`: whose statistics batch normalisation uses.
+    pub batch_norm: BatchNormScope,
+}
+
+/// How dense replicas stay together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SyncMethod {
+    /// `none` with one trainer, `bsp` with more; never left after `Config::resolve`.
+    #[default]
+    Auto,
+    /// One trainer.
+    None,
+    /// Gradients summed every step.
+    Bsp,
+    /// Replicas averaged every so many steps.
+    LocalSgd,
+}
+
+impl SyncMethod {
+    /// Its name in the file and in the summary.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::None => "none",
+            Self::Bsp => "bsp",
+            Self::LocalSgd => "local_sgd",
+        }
+    }
+}
+
+/// Whose batch the statistics of batch normalisation describe.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BatchNormScope {
+    /// The global batch.
+    #[default]
+    Global,
+    /// The worker's own.
+    Local,
+}
+
+/// `[checkpoint]`
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CheckpointConfig {
+    /// Folder; always present once read (default: `run.dir`/checkpoints).
+    pub dir: PathBuf,
+    /// Which model is kept.
+    pub save: Save,
+}
+
+/// Which model is kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Save {
+    /// The one training ends with.
+    #[default]
+    Last,
+    /// The one of the best validation.
+    Best,
+    /// None.
+    None,
+}
+
+/// `[run]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RunConfig {
+    /// Run folder; always present once read (default: runs/ and the name of the file).
+    pub dir: PathBuf,
+    /// Replace a finished run in it.
+    pub overwrite: bool,
+    /// Seconds between reports.
+    pub log_every_s: f64,
+    /// Write TensorBoard event files.
+    pub tensorboard: bool,
+    /// Write a trace; not in this version.
+    pub trace: bool,
+    /// Seconds without progress before the watchdog names the late rank.
+    pub watchdog_s: u64,
+}
+
+impl Default for TrainConfig {
+    fn default() -> Self {
+        Self {
+            batch_size: 128,
+            epochs: 1,
+            max_examples: None,
+            worker_threads: None,
+            eval_every: 0,
+            eval_batch_size: 128,
+            early_stop: None,
+        }
+    }
+}
+
+impl Default for EmbeddingConfig {
+    fn default() -> Self {
+        Self { prefetch: 2, partitions: 2 }
+    }
+}
+
+impl Default for SyncConfig {
+    fn default() -> Self {
+        Self { method: SyncMethod::Auto, every: 16, batch_norm: BatchNormScope::Global }
+    }
+}
+
+impl Default for RunConfig {
+    fn default() -> Self {
+        Self {
+            dir: PathBuf::from("runs/job"),
+            overwrite: false,
+            log_every_s: 10.0,
+            tensorboard: true,
+            trace: false,
+            watchdog_s: 300,
+        }
+    }
+}
+
+/// Defaults of sections that have required keys, and therefore no `Default`.
+mod defaults {
+    pub(super) const fn seed() -> u64 {
+        1
+    }
+    pub(super) const fn prefetch_batches() -> usize {
+        4
+    }
+    pub(super) const fn lanes() -> usize {
+        8
+    }
+    pub(super) const fn yes() -> bool {
+        true
+    }
+    pub(super) const fn embedding_dim() -> usize {
+        16
+    }
+    pub(super) const fn batch_norm_momentum() -> f64 {
+        0.1
+    }
+    pub(super) const fn momentum() -> f64 {
+        0.9
+    }
+    pub(super) const fn beta1() -> f64 {
+        0.9
+    }
+    pub(super) const fn beta2() -> f64 {
+        0.999
+    }
+    pub(super) const fn eps() -> f64 {
+        1e-10
+    }
+    pub(super) const fn min_delta() -> f64 {
+        1e-6
+    }
+    pub(super) const fn one() -> f64 {
+        1.0
+    }
+}

@@ -1,0 +1,96 @@
+//! Everything a verb can fail with, and the exit code each failure has.
+//!
+//! Codes (the contract of the program): 1 failure · 2 bad usage or configuration · 3 bad data ·
+//! 4 bad checkpoint · 5 bad launch or resources. A message says what was wrong, where, what was
+//! expected and how to mend it; `main` prints it once, from one rank.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use umbra_datasets::DatasetError;
+
+use crate::checkpoint::CheckpointError;
+use crate::config::ConfigError;
+use crate::launch::LaunchError;
+
+/// A verb that did not reach its end.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// An argument or a combination of arguments that cannot be.
+    #[error("{0}")]
+    Usage(String),
+    /// A configuration that cannot be used.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A dataset that cannot be read or does not fit the model.
+    #[error("{0}")]
+    Data(String),
+    /// A dataset that cannot be read, written or used.
+    #[error(transparent)]
+    Dataset(#[from] DatasetError),
+    /// A checkpoint that is incomplete, damaged or of another model.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// Ranks, threads or memory that are not what the job needs.
+    #[error("{0}")]
+    Launch(String),
+    /// A file of ours that the system would not read or write.
+    #[error("{}: cannot {doing}: {source}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What was attempted.
+        doing: &'static str,
+        /// The system's own words.
+        source: io::Error,
+    },
+    /// Anything else that ended the work.
+    #[error("{0}")]
+    Failure(String),
+    /// Asked to stop before the work was done; nothing to requeue from in this version.
+    #[error("stopped by signal {signal} before the end; there is no checkpoint to go on from")]
+    Stopped {
+        /// The signal's number.
+        signal: i32,
+    },
+    /// Another rank failed and speaks for all.
+    #[error("rank {rank} failed with exit code {code}")]
+    Elsewhere {
+        /// The rank that prints its message.
+        rank: usize,
+        /// The exit code all ranks leave with.
+        code: u8,
+    },
+}
+
+impl Error {
+    /// The exit code of the process.
+    #[must_use]
+    pub const fn exit_code(&self) -> u8 {
+        match self {
+            Self::Failure(_) | Self::File { .. } | Self::Stopped { .. } => 1,
+            Self::Usage(_) | Self::Config(_) => 2,
+            Self::Data(_) | Self::Dataset(_) => 3,
+            Self::Checkpoint(_) => 4,
+            Self::Launch(_) => 5,
+            Self::Elsewhere { code, .. } => *code,
+        }
+    }
+
+    /// Whether another rank prints the message.
+    #[must_use]
+    pub const fn is_silent(&self) -> bool {
+        matches!(self, Self::Elsewhere { .. })
+    }
+
+    /// The system refused something on a file of ours.
+    pub fn file(path: &Path, doing: &'static str, source: io::Error) -> Self {
+        Self::File { path: path.into(), doing, source }
+    }
+}
+
+impl From<LaunchError> for Error {
+    fn from(error: LaunchError) -> Self {
+        Self::Launch(error.to_string())
+    }
+}

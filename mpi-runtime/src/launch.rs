@@ -1,0 +1,383 @@
+//! Was this job started the way its user meant? The launcher's environment against MPI's own count.
+//!
+//! A program linked with one MPI and started by another's launcher, or by `srun` with the wrong
+//! PMI, becomes N jobs of one rank that all write the same files (open-mpi/ompi#13523). MPI cannot
+//! tell; the environment can. Every launcher that says how many processes it started must agree
+//! with MPI, the closest one first: inside an allocation `mpirun` starts its daemons as a Slurm
+//! step, so Slurm's numbers count only where no MPI launcher left its own.
+
+use core::fmt;
+use std::collections::BTreeSet;
+
+/// A launch that is not what the job needs. Exit code 5.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LaunchError {
+    /// A launcher started more processes than MPI sees.
+    #[error(
+        "{variable} = {expected}: {launcher} started {expected} processes, but MPI sees {ranks}; \
+         {cure}"
+    )]
+    Ranks {
+        /// Who started the processes.
+        launcher: &'static str,
+        /// The environment variable that tells.
+        variable: &'static str,
+        /// Its value.
+        expected: usize,
+        /// MPI's number of ranks.
+        ranks: usize,
+        /// What to do.
+        cure: &'static str,
+    },
+    /// One process in a batch script that has room for more.
+    #[error(
+        "the batch job has SLURM_NTASKS = {expected} tasks, but umbra runs as one process in the \
+         batch script; put \"srun --mpi=pmix\" or \"mpirun\" before it, or set \
+         UMBRA_ALLOW_SINGLETON=1 if one process is what you want"
+    )]
+    Batch {
+        /// SLURM_NTASKS.
+        expected: usize,
+    },
+    /// `[roles]` asks for another number of ranks.
+    #[error(
+        "{sum} need {wanted} ranks, but the job has {ranks}; start it with mpirun -n {wanted} \
+         (srun -n {wanted}), or change [roles]"
+    )]
+    Roles {
+        /// The keys and their values.
+        sum: String,
+        /// Ranks they need.
+        wanted: usize,
+        /// Ranks there are.
+        ranks: usize,
+    },
+}
+
+/// Compares what the launchers left in the environment with MPI's `rank` and `size`. Not
+/// collective; every process checks for itself, since wrongly started processes cannot talk.
+///
+/// # Errors
+/// The launcher that disagrees, and the cure.
+pub fn check(
+    env: &dyn Fn(&str) -> Option<String>,
+    rank: usize,
+    size: usize,
+) -> Result<(), LaunchError> {
+    let number = |name: &str| env(name).and_then(|value| value.trim().parse::<usize>().ok());
+    let mut counted = false;
+    for (variable, launcher, cure) in LAUNCHERS {
+        let Some(expected) = number(variable) else { continue };
+        counted |= *variable != LOCAL_RANKS;
+        let fits = if *variable == LOCAL_RANKS { expected <= size } else { expected == size };
+        if !fits {
+            return Err(LaunchError::Ranks { launcher, variable, expected, ranks: size, cure });
+        }
+    }
+    if counted || size > 1 {
+        return Ok(());
+    }
+    // One rank, and no MPI launcher says that it meant one.
+    if let Some(pmix_rank) = number("PMIX_RANK").filter(|&pmix_rank| pmix_rank > rank) {
+        return Err(LaunchError::Ranks {
+            launcher: "a PMIx launcher",
+            variable: "PMIX_RANK",
+            expected: pmix_rank + 1,
+            ranks: size,
+            cure: OTHER_MPI,
+        });
+    }
+    let batch_step =
+        |step: &str| matches!(step, "batch" | BATCH_STEP | EXTERN_STEP | INTERACTIVE_STEP);
+    match env("SLURM_STEP_ID").or_else(|| env("SLURM_STEPID")) {
+        Some(step) if !batch_step(step.trim()) => match number("SLURM_STEP_NUM_TASKS") {
+            Some(expected @ 2..) => Err(LaunchError::Ranks {
+                launcher: "srun",
+                variable: "SLURM_STEP_NUM_TASKS",
+                expected,
+                ranks: size,
+                cure: SRUN,
+            }),
+            _ => Ok(()),
+        },
+        Some(step) if step.trim() == INTERACTIVE_STEP => Ok(()),
+        // Slurm sets SLURM_PROCID in a batch script, and not in the shell of `salloc`.
+        step if step.is_some() || env("SLURM_PROCID").is_some() => match number("SLURM_NTASKS") {
+            Some(expected @ 2..) if env("UMBRA_ALLOW_SINGLETON").as_deref() != Some("1") => {
+                Err(LaunchError::Batch { expected })
+            }
+            _ => Ok(()),
+        },
+        _ => Ok(()),
+    }
+}
+
+/// Variable, launcher, cure: who counts processes, closest to the process first.
+const LAUNCHERS: &[(&str, &str, &str)] = &[
+    ("OMPI_COMM_WORLD_SIZE", "Open MPI's mpirun", OTHER_MPI),
+    ("PMI_SIZE", "a PMI launcher (mpiexec.hydra, srun --mpi=pmi2)", OTHER_PMI),
+    (LOCAL_RANKS, "MPICH's mpiexec", OTHER_MPI),
+];
+const LOCAL_RANKS: &str = "MPI_LOCALNRANKS";
+/// Step ids of Slurm that are no `srun` step.
+const BATCH_STEP: &str = "4294967291";
+const EXTERN_STEP: &str = "4294967292";
+const INTERACTIVE_STEP: &str = "4294967290";
+
+const OTHER_MPI: &str = "umbra is linked with another MPI than the one that launched it: use the \
+                         mpirun of that MPI (umbra doctor names it), for example mpirun -n N umbra …";
+const OTHER_PMI: &str = "launcher and MPI library do not understand each other: try \
+                         \"srun --mpi=pmix …\" or the mpirun of the MPI that umbra is linked with \
+                         (umbra doctor names it)";
+const SRUN: &str = "srun and the MPI library do not understand each other: try \
+                    \"srun --mpi=pmix …\" (srun --mpi=list shows what this Slurm offers), or \
+                    \"mpirun -n N\" inside the allocation";
+
+/// Cores a process may run on: its affinity mask.
+///
+/// Written and read as Linux writes it, "0-3,8", so that ranks of a node can exchange masks.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Cores(BTreeSet<usize>);
+
+impl Cores {
+    /// The mask of this process (of its main thread, before any thread is pinned).
+    #[must_use]
+    pub fn allowed() -> Self {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+        let cores = list.map(Self::parse).unwrap_or_default();
+        if !cores.0.is_empty() {
+            return cores;
+        }
+        // No /proc: the standard library asks the system for the number at least.
+        let count = std::thread::available_parallelism().map_or(1, core::num::NonZero::get);
+        Self((0..count).collect())
+    }
+
+    /// Reads "0-3,8"; what is not a number or a range is left out.
+    #[must_use]
+    pub fn parse(list: &str) -> Self {
+        let ranges = list.trim().split(',').filter_map(|range| {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            Some(first.trim().parse().ok()?..=last.trim().parse().ok()?)
+        });
+        Self(ranges.flatten().collect())
+    }
+
+    /// Adds the cores of another rank of the node.
+    pub fn join(&mut self, other: &Self) {
+        self.0.extend(&other.0);
+    }
+
+    /// How many cores, no more than a quota on processor time allows.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        // `available_parallelism` also knows the quotas of control groups.
+        let parallel = std::thread::available_parallelism().map_or(1, core::num::NonZero::get);
+        let own = Self::allowed().0.len();
+        // A quota shows as less parallelism than this process's own mask has cores.
+        if parallel < own { self.0.len().min(parallel) } else { self.0.len() }
+    }
+}
+
+impl fmt::Display for Cores {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut cores = self.0.iter().copied().peekable();
+        let mut separator = "";
+        while let Some(first) = cores.next() {
+            let mut last = first;
+            while let Some(next) = cores.next_if_eq(&(last + 1)) {
+                last = next;
+            }
+            let range = if first == last { first.to_string() } else { format!("{first}-{last}") };
+            write!(f, "{separator}{range}")?;
+            separator = ",";
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    type Case = (&'static str, &'static [(&'static str, &'static str)], usize, usize);
+
+    fn run(&(_, variables, rank, size): &Case) -> Result<(), LaunchError> {
+        let env = |name: &str| {
+            variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).into())
+        };
+        check(&env, rank, size)
+    }
+
+    #[test]
+    fn honest_launches_pass() {
+        let cases: &[Case] = &[
+            ("a shell", &[], 0, 1),
+            ("mpirun -n 4", &[("OMPI_COMM_WORLD_SIZE", "4"), ("PMIX_RANK", "3")], 3, 4),
+            ("mpirun -n 1", &[("OMPI_COMM_WORLD_SIZE", "1"), ("PMIX_RANK", "0")], 0, 1),
+            ("mpiexec.hydra -n 2", &[("PMI_SIZE", "2"), ("MPI_LOCALNRANKS", "2")], 1, 2),
+            ("two nodes", &[("PMI_SIZE", "4"), ("MPI_LOCALNRANKS", "2")], 1, 4),
+            ("srun -n 4", &[("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "4")], 2, 4),
+            (
+                "srun -n 1",
+                &[
+                    ("SLURM_STEP_ID", "0"),
+                    ("SLURM_STEP_NUM_TASKS", "1"),
+                    ("SLURM_NTASKS", "1"),
+                    ("SLURM_PROCID", "0"),
+                ],
+                0,
+                1,
+            ),
+            (
+                "srun -n 1 of 8",
+                &[
+                    ("SLURM_STEP_ID", "3"),
+                    ("SLURM_STEP_NUM_TASKS", "1"),
+                    ("SLURM_NTASKS", "8"),
+                    ("SLURM_PROCID", "0"),
+                ],
+                0,
+                1,
+            ),
+            ("heterogeneous step", &[("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "2")], 0, 6),
+            (
+                "mpirun -n 1 whose daemon is a step of 4",
+                &[
+                    ("OMPI_COMM_WORLD_SIZE", "1"),
+                    ("SLURM_STEP_ID", "0"),
+                    ("SLURM_STEP_NUM_TASKS", "4"),
+                ],
+                0,
+                1,
+            ),
+            ("the shell of salloc", &[("SLURM_JOB_ID", "7"), ("SLURM_NTASKS", "8")], 0, 1),
+            (
+                "an interactive step",
+                &[
+                    ("SLURM_STEP_ID", "4294967290"),
+                    ("SLURM_NTASKS", "8"),
+                    ("SLURM_PROCID", "0"),
+                    ("SLURM_STEP_NUM_TASKS", "1"),
+                ],
+                0,
+                1,
+            ),
+            (
+                "sbatch -n 1",
+                &[("SLURM_JOB_ID", "7"), ("SLURM_NTASKS", "1"), ("SLURM_PROCID", "0")],
+                0,
+                1,
+            ),
+            ("sbatch without -n", &[("SLURM_JOB_ID", "7"), ("SLURM_PROCID", "0")], 0, 1),
+            (
+                "sbatch -n 8, one process on purpose",
+                &[
+                    ("SLURM_JOB_ID", "7"),
+                    ("SLURM_NTASKS", "8"),
+                    ("SLURM_PROCID", "0"),
+                    ("UMBRA_ALLOW_SINGLETON", "1"),
+                ],
+                0,
+                1,
+            ),
+            (
+                "sbatch -n 8 with mpirun",
+                &[("OMPI_COMM_WORLD_SIZE", "8"), ("SLURM_NTASKS", "8"), ("SLURM_PROCID", "0")],
+                5,
+                8,
+            ),
+        ];
+        for case in cases {
+            assert_eq!(run(case), Ok(()), "{}", case.0);
+        }
+    }
+
+    #[test]
+    fn wrong_launches_are_refused_with_a_cure() {
+        let cases: &[(Case, &str)] = &[
+            (
+                (
+                    "srun with the wrong PMI",
+                    &[("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "4"), ("SLURM_PROCID", "2")],
+                    0,
+                    1,
+                ),
+                "srun --mpi=pmix",
+            ),
+            (
+                (
+                    "the same, old name",
+                    &[("SLURM_STEPID", "0"), ("SLURM_STEP_NUM_TASKS", "4")],
+                    0,
+                    1,
+                ),
+                "srun --mpi=pmix",
+            ),
+            (
+                (
+                    "srun --mpi=pmi2 under Open MPI",
+                    &[("PMI_SIZE", "4"), ("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "4")],
+                    0,
+                    1,
+                ),
+                "srun --mpi=pmix",
+            ),
+            (
+                (
+                    "Open MPI's mpirun, MPICH's library",
+                    &[("OMPI_COMM_WORLD_SIZE", "4"), ("PMIX_RANK", "1")],
+                    0,
+                    1,
+                ),
+                "umbra doctor",
+            ),
+            (
+                ("MPICH's mpiexec, Open MPI's library", &[("MPI_LOCALNRANKS", "2")], 0, 1),
+                "umbra doctor",
+            ),
+            (("prterun, another library", &[("PMIX_RANK", "3")], 0, 1), "umbra doctor"),
+            (("half the ranks", &[("OMPI_COMM_WORLD_SIZE", "4")], 1, 2), "umbra doctor"),
+            (
+                (
+                    "sbatch -n 8, no launcher",
+                    &[("SLURM_JOB_ID", "7"), ("SLURM_NTASKS", "8"), ("SLURM_PROCID", "0")],
+                    0,
+                    1,
+                ),
+                "UMBRA_ALLOW_SINGLETON=1",
+            ),
+            (
+                (
+                    "the same with a step id",
+                    &[("SLURM_STEP_ID", "4294967291"), ("SLURM_NTASKS", "8")],
+                    0,
+                    1,
+                ),
+                "UMBRA_ALLOW_SINGLETON=1",
+            ),
+            (
+                ("the same by name", &[("SLURM_STEP_ID", "batch"), ("SLURM_NTASKS", "8")], 0, 1),
+                "UMBRA_ALLOW_SINGLETON=1",
+            ),
+        ];
+        for (case, cure) in cases {
+            let error = run(case).expect_err(case.0);
+            assert!(error.to_string().contains(cure), "{}: {error}", case.0);
+        }
+    }
+
+    #[test]
+    fn masks_are_written_as_linux_writes_them() {
+        for list in ["0", "0-3", "0-3,8", "1,3,5-6"] {
+            assert_eq!(Cores::parse(list).to_string(), list);
+        }
+        let mut cores = Cores::parse("\t0-1\n");
+        cores.join(&Cores::parse("1-2"));
+        assert_eq!(cores, Cores::parse("0-2"));
+        assert_eq!(Cores::parse("nonsense"), Cores::default());
+        assert!(Cores::allowed().count() >= 1);
+    }
+}
