@@ -1,0 +1,154 @@
+//! Bulk-synchronous training: every step, the gradients of all workers of all trainers become one
+//! update.
+//!
+//! L. G. Valiant, "A bridging model for parallel computation", CACM 33 (1990); synchronous SGD.
+//!
+//! Workers of a trainer meet in a [`Group`]; whoever comes last sums their contributions in the order
+//! of their numbers and hands the sum to the dense communicator thread, which adds the trainers in
+//! rank order. So a step's result is a function of the examples alone: the same seed gives the same
+//! bits.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crossbeam_channel::{Receiver, Sender};
+
+use crate::comm::Comm;
+use crate::group::Group;
+use crate::reduce::{sum_f32, sum_f64};
+use crate::watch::Watch;
+
+/// What a worker brings to the end of a step.
+#[derive(Default)]
+pub struct Contribution {
+    /// Its share of the gradient of the global batch. `[parameters_len]`
+    pub gradient: Vec<f32>,
+    /// Statistics of batch normalisation, equal for all workers when global. `[statistics]`
+    pub statistics: Vec<f32>,
+    /// Loss, weight, and 1 if this trainer was asked to stop: summed over all.
+    pub sums: Vec<f64>,
+}
+
+/// A sum for the dense communicator thread to take over all trainers.
+pub enum Job {
+    /// A few sums.
+    Sums(Vec<f64>),
+    /// A gradient.
+    Gradient(Vec<f32>),
+}
+
+/// The dense communicator thread, seen by the workers.
+pub struct DenseLink {
+    /// Sums of this trainer.
+    pub jobs: Sender<Job>,
+    /// Sums of all trainers, in the order of the jobs.
+    pub done: Receiver<Job>,
+}
+
+/// The meeting of all workers, once or more per step.
+pub struct Bsp {
+    sums: Group<Vec<f64>>,
+    contributions: Group<Contribution>,
+    link: Option<DenseLink>,
+    watch: Arc<Watch>,
+    /// Loss of every step so far, over the global batch.
+    pub losses: Mutex<Vec<f64>>,
+}
+
+impl Bsp {
+    /// The meeting of `workers` threads, with other trainers behind `link`, if there are any.
+    #[must_use]
+    pub fn new(workers: usize, link: Option<DenseLink>, watch: &Arc<Watch>) -> Self {
+        Self {
+            sums: Group::new(workers, Arc::clone(watch)),
+            contributions: Group::new(workers, Arc::clone(watch)),
+            link,
+            watch: Arc::clone(watch),
+            losses: Mutex::new(vec![]),
+        }
+    }
+
+    /// Sums `values` over all workers of all trainers. Every worker calls it with the same length,
+    /// in the same order of calls. `buffer` is scratch.
+    pub fn sum(&self, worker: usize, values: &mut [f64], buffer: &mut Vec<f64>) {
+        let mut item = core::mem::take(buffer);
+        item.clear();
+        item.extend_from_slice(values);
+        let item = self.sums.meet(worker, item, "a sum over the global batch", |items| {
+            let (total, rest) = items.split_at_mut(1);
+            for item in &*rest {
+                total[0].iter_mut().zip(item).for_each(|(sum, x)| *sum += x);
+            }
+            if let Job::Sums(sums) = self.over_trainers(Job::Sums(core::mem::take(&mut total[0]))) {
+                total[0] = sums;
+            }
+            rest.iter_mut().for_each(|item| item.copy_from_slice(&total[0]));
+        });
+        values.copy_from_slice(&item);
+        *buffer = item;
+    }
+
+    /// Ends a step: sums gradients and losses over all workers; `update` gets gradient and
+    /// statistics of the global batch, once per trainer. Returns the contribution, with the sums of
+    /// all and the buffers to use again.
+    pub fn finish_step(
+        &self,
+        worker: usize,
+        contribution: Contribution,
+        update: impl FnOnce(&[f32], &[f32]),
+    ) -> Contribution {
+        self.contributions.meet(worker, contribution, "the end of a step", |items| {
+            let (total, rest) = items.split_at_mut(1);
+            let total = &mut total[0];
+            for item in &*rest {
+                total.gradient.iter_mut().zip(&item.gradient).for_each(|(sum, g)| *sum += g);
+                total.sums.iter_mut().zip(&item.sums).for_each(|(sum, x)| *sum += x);
+            }
+            let job = Job::Gradient(core::mem::take(&mut total.gradient));
+            if let Job::Gradient(gradient) = self.over_trainers(job) {
+                total.gradient = gradient;
+            }
+            let job = Job::Sums(core::mem::take(&mut total.sums));
+            if let Job::Sums(sums) = self.over_trainers(job) {
+                total.sums = sums;
+            }
+            update(&total.gradient, &total.statistics);
+            let loss = total.sums[0] / total.sums[1];
+            self.losses.lock().unwrap_or_else(PoisonError::into_inner).push(loss);
+            rest.iter_mut().for_each(|item| item.sums.copy_from_slice(&total.sums));
+        })
+    }
+
+    fn over_trainers(&self, job: Job) -> Job {
+        let Some(link) = &self.link else { return job };
+        let what = match job {
+            Job::Sums(_) => "sums of the other trainers",
+            Job::Gradient(_) => "gradients of the other trainers",
+        };
+        let sent = link.jobs.send(job).is_ok();
+        let done = self.watch.receive(&link.done, &what).filter(|_| sent);
+        done.unwrap_or_else(|| panic!("the dense communicator thread has ended before {what}"))
+    }
+}
+
+/// Adds up the trainers until the workers have gone: the dense communicator thread. Returns the
+/// bytes it sent. *Collective over `comm`; jobs come in the same order on all trainers.*
+pub fn add_trainers(comm: &Comm, jobs: &Receiver<Job>, done: &Sender<Job>) -> u64 {
+    let (mut scratch, mut few) = (vec![], vec![]);
+    let (mut bytes, others) = (0, comm.size() as u64 - 1);
+    while let Ok(mut job) = jobs.recv() {
+        match &mut job {
+            Job::Sums(sums) => {
+                sum_f64(comm, sums, &mut few, "sums over the global batch");
+                bytes += 8 * sums.len() as u64 * others;
+            }
+            Job::Gradient(gradient) => {
+                sum_f32(comm, gradient, &mut scratch, "the sum of gradients");
+                bytes += 8 * gradient.len() as u64 * others / comm.size() as u64;
+            }
+        }
+        if done.send(job).is_err() {
+            break;
+        }
+    }
+    bytes
+}

@@ -1,0 +1,131 @@
+//! Writing a checkpoint: every rank its partitions, the first rank the rest, the manifest last.
+//!
+//! Everything is written to a folder of a temporary name and synced; the rename makes it visible.
+
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use super::manifest::{CheckpointError, DENSE, FileEntry, MANIFEST, Manifest, rows_file};
+use crate::comm::Comm;
+use crate::error::Error;
+use crate::tables::Partition;
+use crate::world::World;
+
+/// What a rank has to write.
+pub struct Contents<'a> {
+    /// The manifest without its files; used on the first rank.
+    pub manifest: Manifest,
+    /// Replica and optimizer state; used on the first rank.
+    pub dense: [&'a [AtomicU32]; 2],
+    /// Partitions of this rank.
+    pub partitions: &'a [Partition],
+}
+
+/// Writes a checkpoint to `dir`, replacing what is there. Nothing may train meanwhile. Returns its
+/// bytes. *Collective over `control`; `dir` equal on all ranks and on a file system they share.*
+///
+/// # Errors
+/// When a file can't be written, on every rank.
+pub fn write(
+    world: &World,
+    control: &Comm,
+    dir: &Path,
+    contents: Contents<'_>,
+) -> Result<u64, Error> {
+    let temporary = beside(dir, "tmp");
+    let first = control.rank() == 0;
+    let made = if first { make_empty(&temporary) } else { Ok(()) };
+    world.agree(control, made.map_err(Error::from))?;
+    let entries = own_files(&temporary, first, &contents);
+    let entries = world.agree(control, entries.map_err(Error::from))?;
+    let json = serde_json::to_vec(&entries).map_err(|error| Error::Failure(error.to_string()))?;
+    let all = control.all_gather_varied(&json, "the files of a checkpoint");
+    let mut files: Vec<FileEntry> = vec![];
+    for json in &all {
+        let entries: Result<Vec<FileEntry>, _> = serde_json::from_slice(json);
+        files.extend(entries.map_err(|error| Error::Failure(error.to_string()))?);
+    }
+    let bytes = files.iter().map(|file| file.bytes).sum();
+    let finished =
+        if first { finish(&temporary, dir, Manifest { files, ..contents.manifest }) } else { Ok(()) };
+    world.agree(control, finished.map_err(Error::from))?;
+    Ok(bytes)
+}
+
+fn own_files(
+    folder: &Path,
+    first: bool,
+    contents: &Contents<'_>,
+) -> Result<Vec<FileEntry>, CheckpointError> {
+    let mut entries = vec![];
+    if first {
+        entries.push(write_words(folder, DENSE.to_owned(), &contents.dense)?);
+    }
+    for partition in contents.partitions {
+        entries.push(write_words(folder, rows_file(partition.number), &[partition.words()])?);
+    }
+    Ok(entries)
+}
+
+fn write_words(
+    folder: &Path,
+    name: String,
+    parts: &[&[AtomicU32]],
+) -> Result<FileEntry, CheckpointError> {
+    let path = folder.join(&name);
+    let mut file = BufWriter::with_capacity(1 << 20, File::create(&path).map_err(at(&path))?);
+    let (mut crc, mut bytes) = (crc32fast::Hasher::new(), 0);
+    let mut block = Vec::with_capacity(BLOCK * 4);
+    for words in parts.iter().flat_map(|part| part.chunks(BLOCK)) {
+        block.clear();
+        block.extend(words.iter().flat_map(|word| word.load(Relaxed).to_le_bytes()));
+        crc.update(&block);
+        bytes += block.len() as u64;
+        file.write_all(&block).map_err(at(&path))?;
+    }
+    let file = file.into_inner().map_err(|error| at(&path)(error.into_error()))?;
+    file.sync_all().map_err(at(&path))?;
+    Ok(FileEntry { name, bytes, crc32: crc.finalize() })
+}
+
+/// Words written at a time.
+const BLOCK: usize = 1 << 16;
+
+fn finish(temporary: &Path, dir: &Path, manifest: Manifest) -> Result<(), CheckpointError> {
+    let path = temporary.join(MANIFEST);
+    let json = serde_json::to_string_pretty(&manifest).map_err(|error| {
+        CheckpointError::Manifest { path: path.clone(), message: error.to_string() }
+    })?;
+    let mut file = File::create(&path).map_err(at(&path))?;
+    file.write_all(json.as_bytes()).map_err(at(&path))?;
+    file.sync_all().map_err(at(&path))?;
+    let old = beside(dir, "old");
+    if dir.exists() {
+        remove(&old)?;
+        fs::rename(dir, &old).map_err(at(dir))?;
+    }
+    fs::rename(temporary, dir).map_err(at(dir))?;
+    remove(&old)
+}
+
+fn make_empty(folder: &Path) -> Result<(), CheckpointError> {
+    remove(folder)?;
+    fs::create_dir_all(folder).map_err(at(folder))
+}
+
+fn remove(folder: &Path) -> Result<(), CheckpointError> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(at(folder)(error)),
+        _ => Ok(()),
+    }
+}
+
+fn beside(dir: &Path, suffix: &str) -> PathBuf {
+    dir.with_added_extension(suffix)
+}
+
+fn at(path: &Path) -> impl FnOnce(std::io::Error) -> CheckpointError + '_ {
+    |source| CheckpointError::Io { path: path.to_owned(), source }
+}

@@ -1,0 +1,78 @@
+//! The embedding communicator: one thread per rank that carries messages between this rank and the
+//! others, for the rank's workers and for its partitions.
+//!
+//! It knows nothing of rows: requests go to the thread that owns the partition, answers to the
+//! worker that asked. It polls MPI and its channel in turn, and sleeps when both are quiet.
+
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+use crossbeam_channel::{Receiver, Sender};
+
+use crate::comm::Mailbox;
+use crate::embedding_ps::{Asker, Request};
+use crate::watch::Backoff;
+use crate::wire::{Header, Kind};
+
+/// Where incoming messages go on this rank.
+pub struct Inlets {
+    /// Partitions of this rank: `[number % stride]`, `None` for those elsewhere.
+    pub partitions: Vec<Option<Sender<Request>>>,
+    /// Answers for the workers of this rank.
+    pub workers: Vec<Sender<Vec<u32>>>,
+    /// Number over all trainers of this rank's first worker.
+    pub first_worker: usize,
+}
+
+/// Carries messages until `stop` is set. *Not collective; the only user of its communicator.*
+///
+/// `stop` may be set when no worker of any rank waits for an answer (the main threads have met).
+pub fn carry(
+    mut mailbox: Mailbox,
+    outgoing: &Receiver<(usize, Vec<u32>)>,
+    inlets: &Inlets,
+    stop: &AtomicBool,
+    bytes_sent: &AtomicU64,
+) {
+    let mut backoff = Backoff::default();
+    loop {
+        let mut moved = false;
+        for (to, words) in outgoing.try_iter() {
+            bytes_sent.fetch_add(4 * words.len() as u64, Relaxed);
+            mailbox.send(to, words);
+            moved = true;
+        }
+        while let Some((from, words)) = mailbox.receive() {
+            deliver(inlets, from, words);
+            moved = true;
+        }
+        if moved {
+            backoff.reset();
+        } else if stop.load(Relaxed) {
+            return;
+        } else {
+            backoff.wait();
+        }
+    }
+}
+
+/// Hands a message to its thread; one whose thread has gone is not needed any more.
+fn deliver(inlets: &Inlets, from: usize, words: Vec<u32>) {
+    let Some(header) = Header::read(&words) else {
+        panic!("rank {from} sent a message that is none of ours");
+    };
+    match header.kind {
+        Kind::Lookup | Kind::LookupNow | Kind::Push => {
+            let Some(Some(partition)) = inlets.partitions.get(header.partition as usize) else {
+                panic!("rank {from} asked for partition {}, not here", header.partition);
+            };
+            drop(partition.send(Request { words, from: Asker::Rank(from) }));
+        }
+        Kind::Rows | Kind::Taken => {
+            let worker = (header.worker as usize).checked_sub(inlets.first_worker);
+            let Some(worker) = worker.and_then(|worker| inlets.workers.get(worker)) else {
+                panic!("rank {from} answered worker {}, not here", header.worker);
+            };
+            drop(worker.send(words));
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! The embedding PS: one thread owns one partition of rows.
+//!
+//! Only the owner writes to its rows, so there are no locks. Two ways to take gradients:
+//!
+//! - *asynchronous*: a push is applied when it comes, lookups see whatever is there;
+//! - *synchronous* (`bsp`): the pushes of a step are kept until every worker's is here, summed per
+//!   row in the order of workers' numbers and applied once; lookups for step t wait until the
+//!   updates of step t − 1 are in.
+//!
+//! Invariants: every request is answered exactly once; in synchronous mode the result depends on the
+//! contents of the pushes, never on the order they came in.
+
+use crossbeam_channel::{Receiver, Sender};
+use umbra_core::sparse::Table;
+
+use crate::tables::{Partition, TableLayout};
+use crate::wire::{Header, Kind, body, push_body};
+
+/// A message to a partition, and where its answer goes.
+pub struct Request {
+    /// The message.
+    pub words: Vec<u32>,
+    /// Who asked.
+    pub from: Asker,
+}
+
+/// Where an answer goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asker {
+    /// A worker of this rank, by its number on this rank.
+    Worker(usize),
+    /// A worker of another rank.
+    Rank(usize),
+}
+
+/// The ways out of a partition's thread.
+#[derive(Clone)]
+pub struct Outlets {
+    /// To the workers of this rank.
+    pub workers: Vec<Sender<Vec<u32>>>,
+    /// To the embedding communicator, which sends to other ranks; `None` on one rank.
+    pub link: Option<Sender<(usize, Vec<u32>)>>,
+}
+
+/// Serves `partition` until every asker has gone. `contributors`: workers over all trainers in
+/// synchronous mode, `None` in asynchronous mode. *Not collective; talks no MPI.*
+pub fn serve(
+    partition: &Partition,
+    layout: &TableLayout,
+    contributors: Option<usize>,
+    inbox: &Receiver<Request>,
+    outlets: &Outlets,
+) {
+    let mut service = Service {
+        partition: partition.number,
+        table: partition.table(),
+        layout,
+        outlets,
+        scratch: vec![0.0; layout.record_len()],
+        answer: vec![],
+        gate: contributors.map(Gate::new),
+    };
+    while let Ok(request) = inbox.recv() {
+        service.take(request);
+    }
+}
+
+struct Service<'a> {
+    partition: u32,
+    table: Table<'a>,
+    layout: &'a TableLayout,
+    outlets: &'a Outlets,
+    scratch: Vec<f32>,
+    /// The buffer of the next answer: requests' buffers go round.
+    answer: Vec<u32>,
+    gate: Option<Gate>,
+}
+
+/// Synchronous mode: what has come for the step in hand.
+struct Gate {
+    /// The step whose pushes are being collected; lookups up to it are answered.
+    clock: u32,
+    /// The push of every worker.
+    pushes: Vec<Option<Vec<u32>>>,
+    arrived: usize,
+    /// Lookups for later steps.
+    held: Vec<Request>,
+    /// (row index, worker, place in its push) of all pushes, sorted before they are summed.
+    entries: Vec<(u32, u32, u32)>,
+    sum: Vec<f32>,
+}
+
+impl Gate {
+    fn new(contributors: usize) -> Self {
+        let pushes = (0..contributors).map(|_| None).collect();
+        Self { clock: 0, pushes, arrived: 0, held: vec![], entries: vec![], sum: vec![] }
+    }
+}
+
+impl Service<'_> {
+    fn take(&mut self, request: Request) {
+        let Some(header) = Header::read(&request.words) else {
+            panic!("partition {}: a message that is none of ours", self.partition);
+        };
+        debug_assert_eq!(header.partition, self.partition);
+        match (header.kind, &mut self.gate) {
+            (Kind::Lookup, Some(gate)) if header.clock > gate.clock => gate.held.push(request),
+            (Kind::Lookup | Kind::LookupNow, _) => self.look_up(header, request),
+            (Kind::Push, None) => {
+                let (rows, gradients) = push_body(&request.words, self.layout.width);
+                for (row, gradient) in rows.iter().zip(gradients.chunks_exact(self.layout.width)) {
+                    let index = self.layout.partitioning.index(*row) as usize;
+                    let optimizer = &self.layout.optimizer;
+                    self.table.update(optimizer, header.rate, index, gradient, &mut self.scratch);
+                }
+                self.taken(header, request.from);
+                self.answer = request.words;
+            }
+            (Kind::Push, Some(gate)) => {
+                assert_eq!(header.clock, gate.clock, "a push for another step than the one open");
+                let place = &mut gate.pushes[header.worker as usize];
+                assert!(place.is_none(), "two pushes of one worker for one step");
+                *place = Some(request.words);
+                gate.arrived += 1;
+                let complete = gate.arrived == gate.pushes.len();
+                self.taken(header, request.from);
+                if complete {
+                    self.apply(header.rate);
+                }
+            }
+            (Kind::Rows | Kind::Taken, _) => panic!("an answer was sent to a partition"),
+        }
+    }
+
+    /// Answers with the rows asked for.
+    fn look_up(&mut self, asked: Header, request: Request) {
+        let mut answer = core::mem::take(&mut self.answer);
+        Header { kind: Kind::Rows, ..asked }.write(&mut answer);
+        let rows = body(&request.words);
+        let start = answer.len();
+        answer.resize(start + rows.len() * self.layout.width, 0);
+        let values = bytemuck::cast_slice_mut(&mut answer[start..]);
+        for (row, out) in rows.iter().zip(values.chunks_exact_mut(self.layout.width)) {
+            self.table.read(self.layout.partitioning.index(*row) as usize, out);
+        }
+        self.answer = request.words;
+        self.send(request.from, answer);
+    }
+
+    fn taken(&mut self, pushed: Header, to: Asker) {
+        let mut answer = core::mem::take(&mut self.answer);
+        Header { kind: Kind::Taken, rate: 0.0, ..pushed }.write(&mut answer);
+        self.send(to, answer);
+    }
+
+    /// An asker that has gone needs no answer: its run has ended, and ours is about to.
+    fn send(&self, to: Asker, words: Vec<u32>) {
+        match to {
+            Asker::Worker(worker) => drop(self.outlets.workers[worker].send(words)),
+            Asker::Rank(rank) => {
+                if let Some(link) = &self.outlets.link {
+                    drop(link.send((rank, words)));
+                }
+            }
+        }
+    }
+
+    /// Sums the pushes of the step in hand per row, in the order of workers, and applies them.
+    fn apply(&mut self, rate: f32) {
+        let Some(gate) = &mut self.gate else { return };
+        let width = self.layout.width;
+        gate.entries.clear();
+        for (worker, words) in (0u32..).zip(&gate.pushes) {
+            let rows = words.as_ref().map_or(&[][..], |words| push_body(words, width).0);
+            gate.entries.extend((0u32..).zip(rows).map(|(place, row)| (*row, worker, place)));
+        }
+        gate.entries.sort_unstable();
+        for same_row in gate.entries.chunk_by(|a, b| a.0 == b.0) {
+            gate.sum.clear();
+            gate.sum.resize(width, 0.0);
+            for (_, worker, place) in same_row {
+                let Some(words) = &gate.pushes[*worker as usize] else { continue };
+                let gradient = &push_body(words, width).1[*place as usize * width..][..width];
+                gate.sum.iter_mut().zip(gradient).for_each(|(sum, g)| *sum += g);
+            }
+            let index = self.layout.partitioning.index(same_row[0].0) as usize;
+            let optimizer = &self.layout.optimizer;
+            self.table.update(optimizer, rate, index, &gate.sum, &mut self.scratch);
+        }
+        gate.pushes.iter_mut().for_each(|push| *push = None);
+        gate.arrived = 0;
+        gate.clock += 1;
+        let held = core::mem::take(&mut gate.held);
+        held.into_iter().for_each(|request| self.take(request));
+    }
+}

@@ -1,0 +1,165 @@
+//! Heartbeats: every rank tells the first one how far it is, so that the first can report progress
+//! and name a rank that is late.
+//!
+//! One thread per rank and a communicator of its own; point to point, so that a hung rank hangs
+//! nobody's heartbeat.
+
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use core::time::Duration;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{Builder, JoinHandle};
+use std::time::Instant;
+
+use crate::comm::{Comm, Mailbox};
+use crate::counters::{READING_WORDS, Reading, WorkerCounters};
+use crate::watch::Watch;
+
+/// The heartbeat thread of this rank.
+pub struct Heartbeat {
+    thread: JoinHandle<()>,
+    stop: Arc<AtomicBool>,
+    /// True while trainers train: only then is a rank without new steps late.
+    training: Arc<AtomicBool>,
+    /// The sum over all ranks as last heard; on the first rank.
+    total: Arc<Mutex<Reading>>,
+}
+
+/// What the first rank does with the sum of all readings, a few times a second.
+pub type Report = Box<dyn FnMut(Reading) + Send>;
+
+/// How a rank's heart beats.
+pub struct Pulse {
+    /// Counters of this rank's workers; empty on a rank that does not train.
+    pub counters: Arc<[WorkerCounters]>,
+    /// Trainers of the run: the ranks that make steps.
+    pub trainers: core::ops::Range<usize>,
+    /// The communicator; `None` on one rank.
+    pub comm: Option<Comm>,
+    /// Deadlines.
+    pub watch: Arc<Watch>,
+    /// On the first rank: takes the sum of all readings.
+    pub report: Option<Report>,
+}
+
+/// What the first rank knows of another.
+#[derive(Clone, Copy)]
+struct Rank {
+    reading: Reading,
+    heard: Instant,
+    advanced: Instant,
+}
+
+impl Heartbeat {
+    /// Starts beating. *Not collective; the only user of its communicator.*
+    ///
+    /// # Errors
+    /// When the system gives no more threads.
+    pub fn start(pulse: Pulse) -> io::Result<Self> {
+        let (stop, training) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
+        let total = Arc::<Mutex<Reading>>::default();
+        let (stopped, trains, sum) = (Arc::clone(&stop), Arc::clone(&training), Arc::clone(&total));
+        let thread = Builder::new()
+            .name("heartbeat".into())
+            .spawn(move || beat(pulse, &stopped, &trains, &sum))?;
+        Ok(Self { thread, stop, training, total })
+    }
+
+    /// Says whether trainers train now.
+    pub fn set_training(&self, training: bool) {
+        self.training.store(training, Relaxed);
+    }
+
+    /// The sum over all ranks as last heard; on the first rank.
+    #[must_use]
+    pub fn total(&self) -> Reading {
+        *self.total.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Stops beating.
+    pub fn finish(self) {
+        self.stop.store(true, Relaxed);
+        // A panic of the thread has ended the job already.
+        let _ = self.thread.join();
+    }
+}
+
+fn beat(mut pulse: Pulse, stop: &AtomicBool, training: &AtomicBool, total: &Mutex<Reading>) {
+    let size = pulse.comm.as_ref().map_or(1, Comm::size);
+    let own = pulse.comm.as_ref().map_or(0, Comm::rank);
+    let mut mailbox = pulse.comm.take().map(Mailbox::new);
+    let begun = Instant::now();
+    let silent = Rank { reading: Reading::default(), heard: begun, advanced: begun };
+    let mut ranks = vec![silent; size];
+    let (mut warned, mut trained) = (false, false);
+    while !stop.load(Relaxed) {
+        let reading = Reading::of(&pulse.counters);
+        if own > 0 {
+            if let Some(mailbox) = &mut mailbox
+                && mailbox.sending() == 0
+            {
+                let mut words = mailbox.buffer();
+                words.extend_from_slice(bytemuck::cast_slice(&reading.to_words()));
+                mailbox.send(0, words);
+            }
+        } else {
+            hear(&mut ranks[0], reading);
+            while let Some((from, words)) = mailbox.as_mut().and_then(Mailbox::receive) {
+                let words: Option<&[[u32; 2]; READING_WORDS]> =
+                    words.as_chunks().0.first_chunk();
+                if let Some(words) = words {
+                    hear(&mut ranks[from], Reading::from_words(words.map(bytemuck::cast)));
+                }
+            }
+            let sum = ranks.iter().fold(Reading::default(), |sum, rank| sum.plus(rank.reading));
+            *total.lock().unwrap_or_else(PoisonError::into_inner) = sum;
+            if let Some(report) = &mut pulse.report {
+                report(sum);
+            }
+            let trains = training.load(Relaxed);
+            if trains && !trained {
+                ranks.iter_mut().for_each(|rank| rank.advanced = Instant::now());
+            }
+            trained = trains;
+            let late = trains
+                && pulse.trainers.clone().all(|rank| {
+                    ranks[rank].advanced.elapsed() > pulse.watch.limit().mul_f32(LATE)
+                });
+            if late && !warned {
+                name_the_late(&ranks, &pulse);
+            }
+            warned = late;
+        }
+        std::thread::sleep(INTERVAL);
+    }
+    if own == 0 {
+        // Whatever still comes is taken, so that nobody waits for it to be.
+        while mailbox.as_mut().and_then(Mailbox::receive).is_some() {}
+    }
+}
+
+fn hear(rank: &mut Rank, reading: Reading) {
+    rank.heard = Instant::now();
+    if reading.steps != rank.reading.steps {
+        rank.advanced = rank.heard;
+    }
+    rank.reading = reading;
+}
+
+/// No trainer has made a step for long: says which is the furthest behind.
+fn name_the_late(ranks: &[Rank], pulse: &Pulse) {
+    let mut order: Vec<usize> = pulse.trainers.clone().collect();
+    order.sort_by_key(|rank| (ranks[*rank].reading.steps, ranks[*rank].heard));
+    let seconds = pulse.watch.limit().mul_f32(LATE).as_secs();
+    eprintln!("umbra: no training step on any rank for {seconds} s; the furthest behind first:");
+    for rank in order.into_iter().take(8) {
+        let Rank { reading, heard, .. } = ranks[rank];
+        let heard = heard.elapsed().as_secs();
+        eprintln!("umbra:   rank {rank}: {} steps, last heard of {heard} s ago", reading.steps);
+    }
+}
+
+/// Time between beats.
+const INTERVAL: Duration = Duration::from_millis(100);
+/// Share of the deadline after which the first rank speaks, before the waiting ranks give up.
+const LATE: f32 = 0.8;

@@ -1,0 +1,41 @@
+//! The MPI runtime of umbra.
+//!
+//! A rank has roles (trainer, embedding PS), a thread has one job, and each communicator is used by
+//! one thread. Reading order:
+//!
+//! - the job: [`config`] what a user can set · [`launch`] is the launch what it seems · [`roles`] which
+//!   rank does what · [`train`] the run from start to summary
+//! - ranks: [`world`] start, agreement, end · [`comm`] communicators with deadlines (the only unsafe)
+//!   · [`watch`] deadlines · [`reduce`] sums in a fixed order · [`heartbeat`] who is alive and where
+//! - embedding tables: [`tables`] layout and records · [`wire`] messages · [`embedding_ps`] owners of
+//!   partitions · [`embedding_link`] the communicator thread · [`embedding_client`] a worker's side
+//! - training: [`trainer`] the worker's loop · [`buffers`] its memory · [`group`] workers meet ·
+//!   [`bsp`] one update per step · [`driver`] runs protocols · [`counters`] what is counted
+//! - results: [`scoring`], [`scores`] exact metrics over ranks · [`evaluate`] a saved model on data ·
+//!   [`checkpoint`] models on disk · [`record`] the run folder
+//! - the shell: [`cli`], [`signals`], [`error`]
+#![deny(unsafe_code)]
+
+pub mod bsp;
+pub mod buffers;
+pub mod checkpoint;
+pub mod comm;
+pub mod config;
+pub mod counters;
+pub mod driver;
+pub mod embedding_client;
+pub mod embedding_link;
+pub mod embedding_ps;
+pub mod error;
+pub mod group;
+pub mod launch;
+pub mod reduce;
+pub mod roles;
+pub mod scores;
+pub mod scoring;
+pub mod signals;
+pub mod tables;
+pub mod trainer;
+pub mod watch;
+pub mod wire;
+pub mod world;

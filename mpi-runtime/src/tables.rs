@@ -1,0 +1,120 @@
+//! The embedding tables of a run: numbering, partitions, and the records this rank holds.
+//!
+//! Records are `[values | optimizer state]` (`umbra_core::sparse::Table`). Initial values are a
+//! function of (seed, table, row), so they do not depend on how rows are partitioned.
+
+use core::sync::atomic::AtomicU32;
+use std::sync::Arc;
+
+use rayon::prelude::*;
+use umbra_core::dense::replica::store;
+use umbra_core::model::Model;
+use umbra_core::optim::{RowOptimizer, SparseOptimizer};
+use umbra_core::sparse::{Numbering, NumberingError, Partitioning, Table};
+
+/// How rows are laid out, the same on every rank.
+#[derive(Clone, Debug)]
+pub struct TableLayout {
+    first: Arc<[u32]>,
+    /// How rows are dealt to partitions.
+    pub partitioning: Partitioning,
+    /// f32s of a row's values.
+    pub width: usize,
+    /// f32s of a row's optimizer state.
+    pub state_len: usize,
+    /// What updates rows.
+    pub optimizer: SparseOptimizer,
+}
+
+impl TableLayout {
+    /// Tables of these `cardinality`, one per field, in `partitions` partitions over all ranks.
+    ///
+    /// # Errors
+    /// When the tables have more rows together than there are row numbers.
+    pub fn new(
+        cardinality: &[u64],
+        partitions: u32,
+        width: usize,
+        optimizer: SparseOptimizer,
+    ) -> Result<Self, NumberingError> {
+        let mut first = vec![0; cardinality.len() + 1];
+        Numbering::fill(cardinality, &mut first)?;
+        Ok(Self {
+            first: first.into(),
+            partitioning: Partitioning { partitions },
+            width,
+            state_len: optimizer.state_len(width),
+            optimizer,
+        })
+    }
+
+    /// Row numbers of the tables.
+    #[must_use]
+    pub fn numbering(&self) -> Numbering<'_> {
+        Numbering::new(&self.first)
+    }
+
+    /// f32s of a record.
+    #[must_use]
+    pub const fn record_len(&self) -> usize {
+        self.width + self.state_len
+    }
+
+    /// Rows of a partition.
+    #[must_use]
+    pub fn rows_of(&self, partition: u32) -> u32 {
+        self.partitioning.rows_of(partition, self.numbering().rows())
+    }
+
+    /// Bytes of a partition's records.
+    #[must_use]
+    pub fn bytes_of(&self, partition: u32) -> u64 {
+        u64::from(self.rows_of(partition)) * 4 * self.record_len() as u64
+    }
+}
+
+/// The records of one partition.
+#[derive(Clone, Debug)]
+pub struct Partition {
+    /// Its number over all ranks.
+    pub number: u32,
+    words: Arc<[AtomicU32]>,
+    width: usize,
+    state_len: usize,
+}
+
+impl Partition {
+    /// The partition with its rows' initial values.
+    #[must_use]
+    pub fn initialized(number: u32, layout: &TableLayout, model: &Model, seed: u64) -> Self {
+        let length = layout.rows_of(number) as usize * layout.record_len();
+        let words: Arc<[AtomicU32]> = (0..length).map(|_| AtomicU32::new(0)).collect();
+        words.par_chunks(layout.record_len()).enumerate().for_each_init(
+            || vec![0.0; layout.record_len()],
+            |record, (index, words)| {
+                let index = u32::try_from(index).unwrap_or(u32::MAX);
+                let row = layout.partitioning.row(number, index);
+                let (field, id) = layout.numbering().locate(row);
+                let (values, state) = record.split_at_mut(layout.width);
+                let table = u32::try_from(field).unwrap_or(u32::MAX);
+                let cardinality = u64::from(layout.numbering().cardinality(field));
+                model.initialize_row(seed, table, cardinality, u64::from(id), values);
+                layout.optimizer.initialize(state);
+                store(words, record);
+            },
+        );
+        Self { number, words, width: layout.width, state_len: layout.state_len }
+    }
+
+    /// The records.
+    #[must_use]
+    pub fn table(&self) -> Table<'_> {
+        Table::new(&self.words, self.width, self.state_len)
+    }
+
+    /// The words of all records, for checkpoints.
+    #[must_use]
+    pub fn words(&self) -> &[AtomicU32] {
+        &self.words
+    }
+}

@@ -1,0 +1,297 @@
+//! The training loop of a worker.
+//!
+//! A worker takes a batch whose rows have arrived, copies the dense replica out, computes, pushes the
+//! row gradients, and updates the dense replica once. It calls no MPI. How replicas stay together is
+//! the [`Method`]'s affair: `none` and `local_sgd` update the shared replica at once, Hogwild
+//! fashion; `bsp` hands the gradient to the meeting of all workers.
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::Arc;
+use std::time::Instant;
+
+use crossbeam_channel::{Receiver, Sender};
+use umbra_core::dense::replica::{interpolate, load, update};
+use umbra_core::model::{Gradients, Input, Model, StepKey};
+use umbra_core::optim::{Optimizer, Schedule, StepSize};
+use umbra_datasets::{BatchBuffer, WorkerBatches};
+
+use crate::bsp::Bsp;
+use crate::buffers::StepBuffers;
+use crate::counters::{Reading, WorkerCounters};
+use crate::driver::Agreement;
+use crate::embedding_client::{Client, Lookup};
+use crate::error::Error;
+use crate::group::Group;
+use crate::signals::Signals;
+use crate::watch::Watch;
+
+/// A learning rate over the steps.
+#[derive(Clone, Copy, Debug)]
+pub struct Rate {
+    /// Rate on the plateau.
+    pub base: f32,
+    /// Warm-up and decay.
+    pub schedule: Schedule,
+}
+
+/// What the workers of a trainer share.
+pub struct Trainer {
+    /// The model's plan.
+    pub model: Model,
+    /// Seed of the run.
+    pub seed: u64,
+    /// The dense replica. `[replica_len]`
+    pub replica: Arc<[AtomicU32]>,
+    /// Its optimizer state. `[planes * parameters_len]`
+    pub state: Arc<[AtomicU32]>,
+    /// The dense optimizer.
+    pub optimizer: Optimizer,
+    /// Updates of the replica so far: Adam's step count.
+    pub updates: AtomicU64,
+    /// Learning rate of dense parameters.
+    pub dense_rate: Rate,
+    /// Learning rate of embedding rows.
+    pub sparse_rate: Rate,
+    /// Factor on both, lowered by early stopping; bits of an f32.
+    pub rate_factor: AtomicU32,
+    /// Share of a new batch in the running statistics.
+    pub statistics_momentum: f32,
+    /// Requests to stop.
+    pub signals: Arc<Signals>,
+    /// Deadlines.
+    pub watch: Arc<Watch>,
+}
+
+impl Trainer {
+    /// Learning rates of dense parameters and embedding rows at `step`.
+    #[must_use]
+    pub fn rates(&self, step: u64) -> (f32, f32) {
+        let factor = f32::from_bits(self.rate_factor.load(Relaxed));
+        let at = |rate: &Rate| factor * rate.base * rate.schedule.factor(step);
+        (at(&self.dense_rate), at(&self.sparse_rate))
+    }
+
+    fn update(&self, gradient: &[f32], statistics: &[f32], step: u64) {
+        let (parameters, running) = self.replica.split_at(gradient.len());
+        let count = self.updates.fetch_add(1, Relaxed) + 1;
+        let size = StepSize { rate: self.rates(step).0, count };
+        update(&self.optimizer, size, parameters, &self.state, gradient);
+        interpolate(running, self.statistics_momentum, statistics);
+    }
+
+    fn stop_requested(&self) -> bool {
+        self.signals.stop_requested().is_some()
+    }
+}
+
+/// How the replicas of a run stay together, as a worker sees it.
+#[derive(Clone, Copy)]
+pub enum Method<'a> {
+    /// One trainer: nothing to do.
+    Alone,
+    /// One update per step for all.
+    Bsp {
+        /// The meeting of all workers.
+        bsp: &'a Bsp,
+        /// Batch normalisation over the global batch, or the worker's own.
+        global_norm: bool,
+    },
+    /// Averages with the workers gated.
+    LocalSgd {
+        /// The gate.
+        gate: &'a Gate,
+        /// Steps between averages.
+        every: u64,
+    },
+}
+
+/// The workers' end of the gate of a foreground protocol.
+pub struct Gate {
+    group: Group<bool>,
+    knocks: Sender<bool>,
+    opens: Receiver<Agreement>,
+}
+
+impl Gate {
+    /// A gate for `workers` threads; the other ends are the driver's.
+    #[must_use]
+    pub fn new(
+        workers: usize,
+        knocks: Sender<bool>,
+        opens: Receiver<Agreement>,
+        watch: &Arc<Watch>,
+    ) -> Self {
+        Self { group: Group::new(workers, Arc::clone(watch)), knocks, opens }
+    }
+
+    /// Waits while the protocol runs a round. True when the trainers agreed to stop.
+    fn pass(&self, worker: usize, stop: bool, watch: &Watch) -> bool {
+        self.group.meet(worker, stop, "the gate of a synchronization", |stops| {
+            let knocked = self.knocks.send(stops.contains(&true)).is_ok();
+            let agreed = watch.receive(&self.opens, &"a synchronization round");
+            let Some(agreed) = agreed.filter(|_| knocked) else {
+                panic!("the dense communicator thread has ended before a round");
+            };
+            stops.fill(agreed.stop);
+        })
+    }
+}
+
+/// A stretch of training between two evaluations; equal on all workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Steps before it.
+    pub first_step: u64,
+    /// Steps in it.
+    pub steps: u64,
+}
+
+/// One worker and what it owns.
+pub struct Worker {
+    /// Its number on this rank.
+    pub local: usize,
+    /// Its batches.
+    pub batches: WorkerBatches,
+    /// Its access to the tables.
+    pub client: Client,
+    /// Its memory for a step.
+    pub buffers: StepBuffers,
+}
+
+impl Worker {
+    /// Trains a segment. True when it ended early because a stop was asked for.
+    ///
+    /// # Errors
+    /// When the data can't be read.
+    pub fn train(
+        &mut self,
+        trainer: &Trainer,
+        method: Method<'_>,
+        segment: Segment,
+        counters: &WorkerCounters,
+    ) -> Result<bool, Error> {
+        let (mut asked, mut since_average) = (0, 0);
+        for done in 0..segment.steps {
+            let mut reading = Reading { steps: 1, ..Reading::default() };
+            reading.embedding_ns += self.client.settle(false);
+            while asked < segment.steps && (self.client.ahead() == 0 || self.client.may_ask()) {
+                let start = Instant::now();
+                let batch = self.next_batch()?;
+                reading.data_ns += nanoseconds(start);
+                self.client.ask(batch, clock(segment.first_step + asked));
+                asked += 1;
+            }
+            let Some((lookup, waited)) = self.client.take() else { break };
+            reading.embedding_ns += waited;
+            reading.examples = lookup.batch.len() as u64;
+            let step = segment.first_step + done;
+            let mut stop = self.step(trainer, method, &lookup, step, &mut reading);
+            self.batches.recycle(self.client.recycle(lookup));
+            since_average += 1;
+            if let Method::LocalSgd { gate, every } = method
+                && since_average == every
+            {
+                let start = Instant::now();
+                stop = gate.pass(self.local, trainer.stop_requested(), &trainer.watch);
+                reading.sync_ns += nanoseconds(start);
+                since_average = 0;
+            }
+            counters.add(&reading);
+            if stop {
+                self.client.settle(true);
+                return Ok(true);
+            }
+        }
+        self.client.settle(true);
+        let mut stop = false;
+        if let Method::LocalSgd { gate, .. } = method
+            && since_average > 0
+        {
+            // The model that is evaluated is the average.
+            stop = gate.pass(self.local, trainer.stop_requested(), &trainer.watch);
+        }
+        Ok(stop)
+    }
+
+    fn next_batch(&mut self) -> Result<BatchBuffer, Error> {
+        self.batches.next()?.ok_or_else(|| {
+            Error::Failure("the reader ended before the epoch did: a defect of the reader".into())
+        })
+    }
+
+    /// One training step. True when a stop was agreed on.
+    fn step(
+        &mut self,
+        trainer: &Trainer,
+        method: Method<'_>,
+        lookup: &Lookup,
+        step: u64,
+        reading: &mut Reading,
+    ) -> bool {
+        let buffers = &mut self.buffers;
+        let (model, local) = (&trainer.model, self.local);
+        load(&trainer.replica, &mut buffers.replica);
+        let batch = lookup.batch.batch();
+        let input = Input { batch, rows: &lookup.rows, slot: &lookup.slot };
+        let (mut calls, mut sync_ns, sums) = (0, 0, &mut buffers.sums);
+        let mut reduce = |values: &mut [f64]| {
+            if let Method::Bsp { bsp, global_norm } = method
+                && (global_norm || calls == 0)
+            {
+                let start = Instant::now();
+                bsp.sum(local, values, sums);
+                sync_ns += nanoseconds(start);
+            }
+            calls += 1;
+        };
+        let mut gradients = Gradients {
+            parameters: &mut buffers.contribution.gradient,
+            rows: &mut buffers.row_gradients[..lookup.rows.len()],
+            statistics: &mut buffers.contribution.statistics,
+        };
+        let loss = model.train_step(
+            &buffers.replica,
+            &input,
+            StepKey { seed: trainer.seed, step },
+            &mut reduce,
+            &mut buffers.workspace.lend(),
+            &mut gradients,
+        );
+        (reading.loss_sum, reading.weight_sum) = (loss.loss_sum, loss.weight_sum);
+        let row_gradients = &buffers.row_gradients[..lookup.rows.len()];
+        self.client.push(lookup, row_gradients, trainer.rates(step).1);
+        let mut contribution = core::mem::take(&mut buffers.contribution);
+        let stop = match method {
+            Method::Bsp { bsp, .. } => {
+                let start = Instant::now();
+                contribution.sums.clear();
+                let stop = f64::from(u8::from(trainer.stop_requested()));
+                contribution.sums.extend([loss.loss_sum, loss.weight_sum, stop]);
+                contribution = bsp.finish_step(local, contribution, |gradient, statistics| {
+                    trainer.update(gradient, statistics, step);
+                });
+                sync_ns += nanoseconds(start);
+                contribution.sums[2] > 0.0
+            }
+            Method::Alone | Method::LocalSgd { .. } => {
+                // A batch at the ragged end of an epoch may be empty: nothing to learn from.
+                if loss.weight_sum > 0.0 {
+                    trainer.update(&contribution.gradient, &contribution.statistics, step);
+                }
+                matches!(method, Method::Alone) && trainer.stop_requested()
+            }
+        };
+        buffers.contribution = contribution;
+        reading.sync_ns += sync_ns;
+        stop
+    }
+}
+
+/// The step as it travels. The plan refuses runs of more steps than a `u32` counts.
+fn clock(step: u64) -> u32 {
+    u32::try_from(step).unwrap_or(u32::MAX)
+}
+
+fn nanoseconds(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,107 @@
+//! The world of ranks: start, the communicators in their fixed order, agreement, the end.
+//!
+//! MPI 3.1 chapters 6 and 8. Every communicator is made here, on the main thread, in one order:
+//! control, dense (trainers), embedding, heartbeat. Each is used by one thread.
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use mpi::Threading;
+use mpi::environment::Universe;
+use mpi::traits::Communicator;
+
+use crate::comm::{self, Comm};
+use crate::error::Error;
+use crate::watch::Watch;
+
+/// This process among the ranks. Dropped last: it finalises MPI.
+pub struct World {
+    /// This process's rank.
+    pub rank: usize,
+    /// Number of ranks.
+    pub size: usize,
+    /// Rank of this process among those of its node, and their number.
+    pub on_node: (usize, usize),
+    /// Name of the machine.
+    pub host: String,
+    universe: Universe,
+}
+
+impl World {
+    /// Starts MPI with full thread support. *Collective over all processes, main thread only.*
+    ///
+    /// # Errors
+    /// When MPI was started before, or its library does not support threads.
+    pub fn init() -> Result<Self, Error> {
+        let Some((mut universe, provided)) = mpi::initialize_with_threading(Threading::Multiple)
+        else {
+            return Err(Error::Launch("MPI was started twice in this process".into()));
+        };
+        if provided != Threading::Multiple {
+            return Err(Error::Launch(format!(
+                "this MPI library gives thread level {provided:?}; umbra needs Multiple \
+                 (MPI_THREAD_MULTIPLE): use an MPI built with thread support"
+            )));
+        }
+        universe.set_buffer_size(0);
+        let world = universe.world();
+        let node = world.split_shared(world.rank());
+        let number = |n: i32| usize::try_from(n).unwrap_or(0);
+        Ok(Self {
+            rank: number(world.rank()),
+            size: number(world.size()),
+            on_node: (number(node.rank()), number(node.size())),
+            host: mpi::environment::processor_name().unwrap_or_else(|_| "unknown".into()),
+            universe,
+        })
+    }
+
+    /// "[rank/size host]"
+    #[must_use]
+    pub fn prefix(&self) -> String {
+        format!("[{}/{} {}]", self.rank, self.size, self.host)
+    }
+
+    /// A deadline keeper for this rank.
+    #[must_use]
+    pub fn watch(&self, limit: Duration) -> Arc<Watch> {
+        Arc::new(Watch::new(limit, self.prefix()))
+    }
+
+    /// A communicator over all ranks. *Collective, main thread only, in one order on all ranks.*
+    #[must_use]
+    pub fn communicator(&self, watch: &Arc<Watch>) -> Comm {
+        Comm::duplicate(&self.universe.world(), Arc::clone(watch))
+    }
+
+    /// Version of the MPI library in one line.
+    #[must_use]
+    pub fn library(&self) -> String {
+        let version = mpi::environment::library_version().unwrap_or_default();
+        version.lines().next().unwrap_or("unknown").trim_end_matches('\0').to_owned()
+    }
+
+    /// Agrees on `result`: when any rank failed, every rank returns an error of the same exit code,
+    /// and only the lowest of the failing ranks has a message to print. *Collective.*
+    ///
+    /// # Errors
+    /// This rank's error, or [`Error::Elsewhere`] when another rank speaks.
+    pub fn agree<T>(&self, control: &Comm, result: Result<T, Error>) -> Result<T, Error> {
+        let code = result.as_ref().err().map_or(0, |error| i32::from(error.exit_code()));
+        let mut codes = vec![0; self.size];
+        control.all_gather(&[code], &mut codes, "agreement");
+        match codes.iter().position(|code| *code != 0) {
+            None => result,
+            Some(speaker) if speaker == self.rank => result,
+            Some(speaker) => Err(Error::Elsewhere {
+                rank: speaker,
+                code: u8::try_from(codes[speaker]).unwrap_or(1),
+            }),
+        }
+    }
+
+    /// Ends the job on every rank. *Not collective.*
+    pub fn abort(&self, code: u8) -> ! {
+        comm::abort(i32::from(code))
+    }
+}
