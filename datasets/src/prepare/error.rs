@@ -1,0 +1,271 @@
+//! Why a split could not be prepared.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::options::BadRow;
+pub use super::schema_file::SchemaError;
+use crate::DatasetError;
+
+/// Every way [`prepare`](super::prepare) can fail. No output is left behind.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PrepareError {
+    /// The options contradict each other.
+    #[error(transparent)]
+    Options(#[from] OptionsError),
+    /// The schema cannot be read from disk.
+    #[error("{}: cannot read the schema: {source}", path.display())]
+    SchemaUnreadable {
+        /// The schema.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The schema is not one, or does not fit the input.
+    #[error("{}: {error}", path.display())]
+    Schema {
+        /// The schema.
+        path: PathBuf,
+        /// What is wrong.
+        error: SchemaError,
+    },
+    /// An input is missing, may not be read, or its compressed stream is damaged or cut short.
+    #[error("{}: cannot read the input: {}", path.display(), read_failure(source))]
+    Input {
+        /// The input.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// An input is compressed in a way that is not read here.
+    #[error(
+        "{}: {name} is not read (plain text, gzip and zstd are): unpack it first with `{cure} {}`",
+        path.display(),
+        path.display()
+    )]
+    Compression {
+        /// The input.
+        path: PathBuf,
+        /// Name of the compression.
+        name: &'static str,
+        /// The command that unpacks it.
+        cure: &'static str,
+    },
+    /// An input has no text.
+    #[error("{}: the input is empty", path.display())]
+    EmptyInput {
+        /// The input.
+        path: PathBuf,
+    },
+    /// An input has text, but no row.
+    #[error(
+        "{}{}: no rows: {rows_bad} malformed lines, {lines_skipped} blank or comment",
+        path.display(),
+        others(*files)
+    )]
+    NoRows {
+        /// The first input.
+        path: PathBuf,
+        /// How many inputs there are.
+        files: usize,
+        /// Lines without a row.
+        lines_skipped: u64,
+        /// Malformed lines.
+        rows_bad: u64,
+    },
+    /// A line without an end in sight.
+    #[error(
+        "{}: a line is longer than {expected_bytes_max} bytes: is this a text file with one row per line?",
+        path.display()
+    )]
+    LineTooLong {
+        /// The input.
+        path: PathBuf,
+        /// The limit.
+        expected_bytes_max: usize,
+    },
+    /// More malformed lines than allowed; this is the one that was too many.
+    #[error(
+        "{row}\n{}: mend the line, or let more of them be left out with --max-bad-rows N",
+        past_limit(*max_bad_rows)
+    )]
+    BadRows {
+        /// The line that was one too many.
+        row: BadRow,
+        /// The limit.
+        max_bad_rows: u64,
+    },
+    /// The folder of the output is not there.
+    #[error("{}: the folder {} does not exist: create it first", path.display(), folder.display())]
+    OutputFolder {
+        /// The output.
+        path: PathBuf,
+        /// Its folder.
+        folder: PathBuf,
+    },
+    /// The output is there already.
+    #[error("{}: the output exists: choose another name, or replace it with --overwrite", path.display())]
+    OutputExists {
+        /// The output.
+        path: PathBuf,
+    },
+    /// The output would replace a file that is being read.
+    #[error("{}: the output is one of the files to read: choose another name", path.display())]
+    OutputIsInput {
+        /// The output.
+        path: PathBuf,
+    },
+    /// The file given by `--vocabulary` has none.
+    #[error("{}: no vocabulary inside: {cure}", path.display())]
+    NoVocabulary {
+        /// The file.
+        path: PathBuf,
+        /// What to do.
+        cure: String,
+    },
+    /// The file given by `--vocabulary` was made in another way than this run would.
+    #[error(
+        "{}: its vocabulary does not fit: {what}: expected {expected} as in this run, got {got}: use \
+         the same format, schema and transform for all splits",
+        path.display()
+    )]
+    VocabularyMismatch {
+        /// The file.
+        path: PathBuf,
+        /// What differs.
+        what: &'static str,
+        /// What this run has.
+        expected: String,
+        /// What the file has.
+        got: String,
+    },
+    /// The vocabulary in a file contradicts the rest of it.
+    #[error("{}: the vocabulary of field {field} is damaged: {reason}", path.display())]
+    DamagedVocabulary {
+        /// The file.
+        path: PathBuf,
+        /// The field.
+        field: String,
+        /// What was expected, and what is there.
+        reason: String,
+    },
+    /// Too many distinct keys for ids of 32 bits.
+    #[error(
+        "field {field}: {keys} keys are more than ids of 32 bits can name: raise --min-count, or use \
+         --hash-size"
+    )]
+    TooManyKeys {
+        /// The field.
+        field: String,
+        /// Its kept keys.
+        keys: u64,
+    },
+    /// A bag dataset block with more values than its offsets can tell.
+    #[error("{}: more than 2^32 values in one block of lines", path.display())]
+    TooManyValues {
+        /// The input.
+        path: PathBuf,
+    },
+    /// The threads could not be started.
+    #[error("cannot start {threads} threads: {reason}")]
+    Threads {
+        /// How many.
+        threads: usize,
+        /// Why.
+        reason: String,
+    },
+    /// The dataset could not be written, or the file given by `--vocabulary` not read.
+    #[error(transparent)]
+    Dataset(#[from] DatasetError),
+}
+
+impl PrepareError {
+    /// True for a mistake in the call (exit code 2), false for bad data (exit code 3).
+    pub fn is_usage(&self) -> bool {
+        matches!(
+            self,
+            Self::Options(_)
+                | Self::SchemaUnreadable { .. }
+                | Self::Schema { .. }
+                | Self::OutputFolder { .. }
+                | Self::OutputExists { .. }
+                | Self::OutputIsInput { .. }
+        )
+    }
+
+    pub(super) fn input(path: &Path, source: io::Error) -> Self {
+        Self::Input { path: path.to_path_buf(), source }
+    }
+}
+
+/// Options that contradict each other. Messages name the flags of `umbra prepare`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OptionsError {
+    /// Nothing to read.
+    #[error("--input: expected at least one file")]
+    NoInput,
+    /// A csv without a schema.
+    #[error("--format csv needs --schema S.toml, which says what the columns are")]
+    SchemaNeeded,
+    /// A schema that would be ignored.
+    #[error("--schema is for --format csv: the columns of {format} are fixed")]
+    SchemaUnused {
+        /// The format.
+        format: &'static str,
+    },
+    /// `--fields` that would be ignored.
+    #[error("--fields is for --format libfm, got {format}")]
+    FieldsUnused {
+        /// The format.
+        format: &'static str,
+    },
+    /// `--dense-transform` that would be ignored.
+    #[error("--dense-transform: libfm has no dense features")]
+    TransformUnused,
+    /// A threshold of zero.
+    #[error("--min-count: expected at least 1, got 0")]
+    MinCount,
+    /// A threshold that nothing is counted for.
+    #[error("--min-count needs a vocabulary of this run: remove {other}, or --min-count")]
+    MinCountUnused {
+        /// The other flag.
+        other: &'static str,
+    },
+    /// A table without rows.
+    #[error("--hash-size: expected at least 1, got 0")]
+    HashSize,
+    /// Two sources of ids.
+    #[error("--hash-size and --vocabulary exclude each other: remove one of the two")]
+    TwoSourcesOfIds,
+    /// No thread to work.
+    #[error("--threads: expected at least 1, got 0")]
+    Threads,
+}
+
+/// The system's word, and for a compressed file what it means.
+fn read_failure(source: &io::Error) -> String {
+    match source.kind() {
+        io::ErrorKind::UnexpectedEof => {
+            format!("{source}: the compressed file is cut short: fetch it again")
+        }
+        _ => source.to_string(),
+    }
+}
+
+fn others(files: usize) -> String {
+    match files {
+        0 | 1 => String::new(),
+        2 => " and another file".into(),
+        _ => format!(" and {} other files", files - 1),
+    }
+}
+
+fn past_limit(max_bad_rows: u64) -> String {
+    match max_bad_rows {
+        0 => "no malformed row is allowed".into(),
+        1 => "this is the second malformed row, and --max-bad-rows is 1".into(),
+        max => format!("this malformed row comes after {max} others, which is the --max-bad-rows"),
+    }
+}

@@ -1,0 +1,163 @@
+//! Raw text to an HDF5 dataset: `umbra prepare`.
+//!
+//! ```text
+//! files ─ input (plain, gzip, zstd) ─ blocks (cut at line ends) ─┬─ criteo ─┐
+//!                                                                ├─ libfm ──┤─ parsed (columns)
+//!                                          schema_file ───────── └─ csv ────┘      │
+//!   plan (settles all before a row is read)       passes: count ─ vocabulary ─ encode ─ Writer
+//! ```
+//!
+//! - [`options`](PrepareOptions): what is asked, told on the way, and returned.
+//! - `input`, `blocks`: text of all files in blocks of whole lines.
+//! - `criteo`, `libfm`, `csv` with its `schema_file`: a line to numbers and keys; `malformed` says
+//!   why not.
+//! - `parsed`: columns of the rows of one block. `transform`: numbers to dense features.
+//! - `vocabulary`, `hash`: keys to ids. `ids`: where they come from.
+//! - `plan`, `passes`: what will be done, and the threads that do it.
+//!
+//! Invariants: the output is a function of the text and the options, never of threads or blocks;
+//! no row is dropped without being counted; on failure no file is left behind; memory is bounded by
+//! the vocabulary.
+
+mod blocks;
+mod criteo;
+mod csv;
+mod error;
+mod hash;
+mod ids;
+mod input;
+mod libfm;
+mod malformed;
+mod options;
+mod parsed;
+mod passes;
+mod plan;
+mod schema_file;
+mod transform;
+mod vocabulary;
+
+use std::time::Instant;
+
+use rayon::{ThreadPool, ThreadPoolBuilder};
+
+pub use error::{OptionsError, PrepareError, SchemaError};
+pub use hash::hash_key;
+pub use options::{
+    BAD_ROWS_SHOWN, BadRow, DenseTransform, FieldSummary, Fields, Format, PrepareOptions,
+    PrepareSummary, Progress,
+};
+
+use ids::{Ids, KeysSeen};
+use passes::{EncodedTotals, Reporter, Totals};
+use plan::Plan;
+
+use crate::{DatasetInfo, Writer};
+
+/// Turns raw text into one HDF5 dataset.
+///
+/// `progress` is called on the caller's thread, about once per block and thread.
+///
+/// # Errors
+/// Any [`PrepareError`]; then no output is left behind, and an output that was there is untouched.
+pub fn prepare(
+    options: &PrepareOptions,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<PrepareSummary, PrepareError> {
+    prepare_blocks(options, BLOCK_BYTES, progress)
+}
+
+/// [`prepare`], with blocks of about `block_bytes`.
+fn prepare_blocks(
+    options: &PrepareOptions,
+    block_bytes: usize,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<PrepareSummary, PrepareError> {
+    let started = Instant::now();
+    let mut plan = Plan::new(options, block_bytes)?;
+    let pool = start_pool(options.threads)?;
+    let mut reporter = Reporter { pass: 1, passes: 1, progress };
+    let (ids, seen) = match (&options.vocabulary_from, options.hash_size) {
+        (Some(path), _) => (Ids::stored(path, &mut plan)?, None),
+        (None, Some(size)) => (Ids::Hashed(size), None),
+        (None, None) => {
+            reporter.passes = 2;
+            let (ids, seen) = Ids::count(&plan, &pool, options.min_count, &mut reporter)?;
+            reporter.pass = 2;
+            (ids, Some(seen))
+        }
+    };
+    let cardinality = ids.cardinality(&plan);
+    let (totals, encoded) = write(options, &plan, &pool, ids, &mut reporter)?;
+    Ok(PrepareSummary {
+        rows_read: totals.rows + totals.rows_bad,
+        rows_written: totals.rows,
+        rows_bad: totals.rows_bad,
+        lines_skipped: totals.lines_skipped,
+        label_sum: totals.label_sum,
+        bad_rows: totals.bad_rows,
+        dense_features: plan.layout.dense_names.len(),
+        fields: summarise_fields(&plan, &cardinality, seen.as_deref(), &encoded),
+        input_bytes: plan.input_bytes,
+        seconds: started.elapsed().as_secs_f64(),
+    })
+}
+
+/// Writes the output: vocabulary first, then the rows.
+fn write(
+    options: &PrepareOptions,
+    plan: &Plan,
+    pool: &ThreadPool,
+    ids: Ids,
+    reporter: &mut Reporter<'_>,
+) -> Result<(Totals, EncodedTotals), PrepareError> {
+    let layout = &plan.layout;
+    let info = DatasetInfo {
+        dense_names: layout.dense_names.clone(),
+        sparse_names: layout.sparse_names.clone(),
+        cardinality: ids.cardinality(plan),
+        transform: plan.recipe.to_text(),
+        one_hot: !layout.is_bag,
+        has_weight: layout.has_weight,
+        has_group: layout.has_group,
+    };
+    let mut writer = Writer::create(&options.output, info)?;
+    for (field, list) in ids.to_store().iter().enumerate() {
+        writer.write_vocabulary(field, &list.bytes, &list.offsets)?;
+    }
+    let vocabulary_path = options.vocabulary_from.as_ref().unwrap_or(&options.output);
+    let encoders = ids.into_encoders(plan, pool, vocabulary_path)?;
+    let (totals, encoded) = passes::encode(plan, pool, &encoders, &mut writer, reporter)?;
+    totals.check_rows(plan)?;
+    writer.finish()?;
+    Ok((totals, encoded))
+}
+
+fn summarise_fields(
+    plan: &Plan,
+    cardinality: &[u64],
+    seen: Option<&[KeysSeen]>,
+    encoded: &EncodedTotals,
+) -> Vec<FieldSummary> {
+    let fields = plan.layout.sparse_names.iter().zip(cardinality).enumerate();
+    let summarise = |(field, (name, &cardinality)): (usize, (&String, &u64))| FieldSummary {
+        name: name.clone(),
+        cardinality,
+        keys: seen.map(|seen| seen[field].all),
+        keys_below_threshold: seen.map(|seen| seen[field].below_threshold),
+        values: encoded.values[field],
+        values_out_of_vocabulary: encoded.unknown[field],
+    };
+    fields.map(summarise).collect()
+}
+
+fn start_pool(threads: Option<usize>) -> Result<ThreadPool, PrepareError> {
+    // Rayon takes 0 for one per core.
+    let threads = threads.unwrap_or(0);
+    let name = |thread| format!("prepare-{thread}");
+    let pool = ThreadPoolBuilder::new().num_threads(threads).thread_name(name).build();
+    pool.map_err(|error| PrepareError::Threads { threads, reason: error.to_string() })
+}
+
+/// Text parsed at once by one thread: enough to make the hand-over cheap, little enough that the
+/// blocks in flight of many threads fit in memory.
+const BLOCK_BYTES: usize = 4 << 20;

@@ -1,0 +1,351 @@
+//! Keys to ids: counted and ranked, taken from another file, or hashed.
+//!
+//! A vocabulary gives the kept keys of a field the ids 1, 2, … by descending count, ties by the bytes
+//! of their text, so that ids depend on the input alone; 0 is every other key. The text of a number
+//! key is its canonical spelling ([`Spelling`]); the text of the missing key is empty, and it is
+//! counted and kept like any other.
+
+use core::cmp::Reverse;
+
+use super::hash::{FastMap, hash_key};
+use super::parsed::{Keys, MISSING};
+
+/// How number keys are written as text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Spelling {
+    /// Eight lower-case hex digits.
+    Hex,
+    /// Decimal without leading zeros.
+    Decimal,
+}
+
+/// The kept keys of one field in the order of their ids: key number i has id i + 1, and its text is
+/// `bytes[offsets[i]..offsets[i + 1]]`. This is what a dataset stores.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct KeyList {
+    pub(super) bytes: Vec<u8>,
+    pub(super) offsets: Vec<u64>,
+}
+
+impl KeyList {
+    /// Size of the embedding table: the kept keys, and id 0.
+    pub(super) fn cardinality(&self) -> u64 {
+        self.offsets.len().max(1) as u64
+    }
+
+    fn push(&mut self, key: &[u8]) {
+        self.bytes.extend_from_slice(key);
+        self.offsets.push(self.bytes.len() as u64);
+    }
+
+    fn texts(&self) -> impl Iterator<Item = &[u8]> {
+        let bounds = self.offsets.windows(2);
+        bounds.map(|bound| {
+            let at = |offset: u64| usize::try_from(offset).unwrap_or(usize::MAX);
+            &self.bytes[at(bound[0])..at(bound[1])]
+        })
+    }
+}
+
+/// Counts the keys of one field.
+pub(super) enum Counter {
+    Number {
+        /// Counts stop at the largest u32: then only ties at the very top are ranked by key.
+        counts: FastMap<u32, u32>,
+        missing: u64,
+        spelling: Spelling,
+    },
+    Text {
+        counts: FastMap<Box<[u8]>, u64>,
+    },
+}
+
+/// What was counted in one field.
+pub(super) struct Counted {
+    pub(super) list: KeyList,
+    /// Distinct keys.
+    pub(super) keys: u64,
+    /// Distinct keys below the threshold.
+    pub(super) keys_below_threshold: u64,
+}
+
+impl Counter {
+    /// `spelling` is `None` for text keys.
+    pub(super) fn new(spelling: Option<Spelling>) -> Self {
+        match spelling {
+            Some(spelling) => Self::Number { counts: FastMap::default(), missing: 0, spelling },
+            None => Self::Text { counts: FastMap::default() },
+        }
+    }
+
+    pub(super) fn add(&mut self, keys: &Keys) {
+        match (self, keys) {
+            (Self::Number { counts, missing, .. }, Keys::Number(keys)) => {
+                for &key in keys {
+                    match u32::try_from(key) {
+                        Ok(key) => {
+                            let count = counts.entry(key).or_insert(0);
+                            *count = count.saturating_add(1);
+                        }
+                        Err(_) => *missing += 1,
+                    }
+                }
+            }
+            (Self::Text { counts }, Keys::Text(keys)) => {
+                for key in keys.iter() {
+                    match counts.get_mut(key) {
+                        Some(count) => *count += 1,
+                        None => {
+                            counts.insert(key.into(), 1);
+                        }
+                    }
+                }
+            }
+            (Self::Number { .. }, Keys::Text(_)) | (Self::Text { .. }, Keys::Number(_)) => {}
+        }
+    }
+
+    /// Ranks the keys that were seen at least `min_count` times.
+    pub(super) fn finish(self, min_count: u32) -> Counted {
+        let mut list = KeyList { bytes: Vec::new(), offsets: vec![0] };
+        let kept = |count: u64| count >= u64::from(min_count);
+        let (keys, keys_kept) = match self {
+            Self::Number { counts, missing, spelling } => {
+                let distinct = counts.len() + usize::from(missing > 0);
+                let seen_missing = (missing > 0).then_some((missing, MISSING));
+                let mut ranked: Vec<(u64, u64)> = counts
+                    .into_iter()
+                    .map(|(key, count)| (u64::from(count), u64::from(key)))
+                    .chain(seen_missing)
+                    .filter(|(count, _)| kept(*count))
+                    .collect();
+                ranked.sort_unstable_by_key(|&(count, key)| (Reverse(count), spelling.order(key)));
+                let mut text = [0; SPELLED_BYTES_MAX];
+                for &(_, key) in &ranked {
+                    list.push(spelling.spell(key, &mut text));
+                }
+                (distinct, ranked.len())
+            }
+            Self::Text { counts } => {
+                let distinct = counts.len();
+                let mut ranked: Vec<(Box<[u8]>, u64)> =
+                    counts.into_iter().filter(|(_, count)| kept(*count)).collect();
+                ranked.sort_unstable_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+                for (key, _) in &ranked {
+                    list.push(key);
+                }
+                (distinct, ranked.len())
+            }
+        };
+        Counted { list, keys: keys as u64, keys_below_threshold: (keys - keys_kept) as u64 }
+    }
+}
+
+/// Gives the keys of one field their ids.
+pub(super) enum Encoder {
+    Number { ids: FastMap<u32, u32>, missing: u32 },
+    Text { ids: FastMap<Box<[u8]>, u32> },
+    Hash { size: u32, spelling: Option<Spelling> },
+}
+
+impl Encoder {
+    /// Looks keys up in `list`.
+    ///
+    /// # Errors
+    /// A key of the list that is not in this format's spelling; its number in the list.
+    pub(super) fn from_list(list: &KeyList, spelling: Option<Spelling>) -> Result<Self, u64> {
+        let mut missing = OUT_OF_VOCABULARY;
+        let texts = (1u32..).zip(list.texts());
+        let Some(spelling) = spelling else {
+            return Ok(Self::Text { ids: texts.map(|(id, text)| (text.into(), id)).collect() });
+        };
+        let mut ids = FastMap::default();
+        ids.reserve(list.offsets.len());
+        for (id, text) in texts {
+            if text.is_empty() {
+                missing = id;
+            } else {
+                ids.insert(spelling.read(text).ok_or(u64::from(id - 1))?, id);
+            }
+        }
+        Ok(Self::Number { ids, missing })
+    }
+
+    /// Writes the id of key i to `out[start + i * stride]`. Returns how many keys have no id.
+    pub(super) fn encode(&self, keys: &Keys, out: &mut [u32], start: usize, stride: usize) -> u64 {
+        let places = out.iter_mut().skip(start).step_by(stride);
+        let mut unknown = 0;
+        let mut known = |id: Option<u32>| {
+            let id = id.unwrap_or(OUT_OF_VOCABULARY);
+            unknown += u64::from(id == OUT_OF_VOCABULARY);
+            id
+        };
+        match (self, keys) {
+            (Self::Number { ids, missing }, Keys::Number(keys)) => {
+                for (place, &key) in places.zip(keys) {
+                    *place = known(match u32::try_from(key) {
+                        Ok(key) => ids.get(&key).copied(),
+                        Err(_) => Some(*missing),
+                    });
+                }
+            }
+            (Self::Text { ids }, Keys::Text(keys)) => {
+                for (place, key) in places.zip(keys.iter()) {
+                    *place = known(ids.get(key).copied());
+                }
+            }
+            (Self::Hash { size, spelling: Some(spelling) }, Keys::Number(keys)) => {
+                let mut text = [0; SPELLED_BYTES_MAX];
+                for (place, &key) in places.zip(keys) {
+                    *place = hashed_id(spelling.spell(key, &mut text), *size);
+                }
+            }
+            (Self::Hash { size, .. }, Keys::Text(keys)) => {
+                for (place, key) in places.zip(keys.iter()) {
+                    *place = hashed_id(key, *size);
+                }
+            }
+            // A format has either numbers or texts, and its encoders are made for it.
+            _ => {}
+        }
+        unknown
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "a remainder of a u32 is a u32")]
+fn hashed_id(key: &[u8], size: u32) -> u32 {
+    (hash_key(key) % u64::from(size)) as u32
+}
+
+impl Spelling {
+    /// The text of a key; the missing key has none.
+    fn spell(self, key: u64, text: &mut [u8; SPELLED_BYTES_MAX]) -> &[u8] {
+        if key == MISSING {
+            return b"";
+        }
+        let (base, digits_min) = match self {
+            Self::Hex => (16, 8),
+            Self::Decimal => (10, 1),
+        };
+        let mut rest = key;
+        let mut start = SPELLED_BYTES_MAX;
+        while rest > 0 || SPELLED_BYTES_MAX - start < digits_min {
+            start -= 1;
+            text[start] = DIGITS[usize::try_from(rest % base).unwrap_or(0)];
+            rest /= base;
+        }
+        &text[start..]
+    }
+
+    /// The key that is spelt so.
+    fn read(self, text: &[u8]) -> Option<u32> {
+        let text = core::str::from_utf8(text).ok()?;
+        match self {
+            Self::Hex => u32::from_str_radix(text, 16).ok(),
+            Self::Decimal => text.parse().ok(),
+        }
+    }
+
+    /// Orders keys as the bytes of their texts do, without spelling them.
+    fn order(self, key: u64) -> (u64, u32) {
+        if key == MISSING {
+            return (0, 0);
+        }
+        match self {
+            // Of equal length: their order is that of the numbers.
+            Self::Hex => (key, 8),
+            // Filled up with zeros at the end they have equal length; of two that are then equal
+            // the shorter is a prefix of the longer.
+            Self::Decimal => {
+                let digits = key.checked_ilog10().unwrap_or(0) + 1;
+                (key * 10u64.pow(10 - digits), digits)
+            }
+        }
+    }
+}
+
+/// The id of every key that is not in the vocabulary.
+pub(super) const OUT_OF_VOCABULARY: u32 = 0;
+
+/// The longest spelling of a number below 2^32.
+const SPELLED_BYTES_MAX: usize = 10;
+
+const DIGITS: &[u8; 16] = b"0123456789abcdef";
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::prepare::parsed::TextKeys;
+    use proptest::prelude::*;
+
+    fn text(spelling: Spelling, key: u64) -> Vec<u8> {
+        spelling.spell(key, &mut [0; SPELLED_BYTES_MAX]).to_vec()
+    }
+
+    #[test]
+    fn ids_follow_counts_then_texts() {
+        let mut counter = Counter::new(Some(Spelling::Decimal));
+        counter.add(&Keys::Number(vec![9, 10, 2, 9, MISSING, MISSING, 100, 10, 7]));
+        let counted = counter.finish(1);
+        let texts: Vec<&[u8]> = counted.list.texts().collect();
+        assert_eq!(texts, [b"" as &[u8], b"10", b"9", b"100", b"2", b"7"]);
+        assert_eq!((counted.keys, counted.keys_below_threshold), (6, 0));
+
+        let encoder = Encoder::from_list(&counted.list, Some(Spelling::Decimal)).unwrap();
+        let mut out = [99; 8];
+        let unknown = encoder.encode(&Keys::Number(vec![7, MISSING, 8, 9]), &mut out, 1, 2);
+        assert_eq!((out, unknown), ([99, 6, 99, 1, 99, 0, 99, 3], 1));
+    }
+
+    #[test]
+    fn rare_keys_share_id_zero() {
+        let mut keys = TextKeys::default();
+        for key in ["a", "", "b", "a", "c", "c", ""] {
+            keys.push(key.as_bytes());
+        }
+        let keys = Keys::Text(keys);
+        let mut counter = Counter::new(None);
+        counter.add(&keys);
+        let counted = counter.finish(2);
+        assert_eq!((counted.keys, counted.keys_below_threshold), (4, 1));
+        assert_eq!(counted.list.cardinality(), 4);
+        let encoder = Encoder::from_list(&counted.list, None).unwrap();
+        let mut out = [99; 7];
+        assert_eq!(encoder.encode(&keys, &mut out, 0, 1), 1);
+        assert_eq!(out, [2, 1, 0, 2, 3, 3, 1]);
+    }
+
+    #[test]
+    fn a_list_in_another_spelling_is_refused() {
+        let mut list = KeyList { bytes: Vec::new(), offsets: vec![0] };
+        list.push(b"12");
+        list.push(b"x");
+        assert_eq!(Encoder::from_list(&list, Some(Spelling::Decimal)).err(), Some(1));
+    }
+
+    proptest! {
+        #[test]
+        fn spelling_is_its_own_inverse_and_order(
+            a in prop_oneof![0u64..1 << 32, 0u64..200, Just(MISSING)],
+            b in prop_oneof![0u64..1 << 32, 0u64..200, Just(MISSING)],
+        ) {
+            for spelling in [Spelling::Hex, Spelling::Decimal] {
+                let (text_a, text_b) = (text(spelling, a), text(spelling, b));
+                let format = match spelling {
+                    Spelling::Hex => format!("{a:08x}"),
+                    Spelling::Decimal => a.to_string(),
+                };
+                if a != MISSING {
+                    prop_assert_eq!(&text_a, format.as_bytes());
+                    prop_assert_eq!(spelling.read(&text_a).map(u64::from), Some(a));
+                }
+                prop_assert_eq!(
+                    text_a.cmp(&text_b),
+                    spelling.order(a).cmp(&spelling.order(b)),
+                    "{} {}", a, b
+                );
+            }
+        }
+    }
+}
