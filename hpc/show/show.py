@@ -1,0 +1,101 @@
+"""What every `make show-NAME` needs: checks against bounds, a table, target/show/NAME.json.
+
+Python's standard library only.
+"""
+
+import json
+import math
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+
+def summary(run):
+    """The summary of a run that finished."""
+    figures = json.loads((Path(run) / "summary.json").read_text())
+    if figures["status"] != "done":
+        sys.exit(f"show: {run} ended as {figures['status']}")
+    return figures
+
+
+def step_losses(run):
+    """Loss of every step, from losses.csv: a heading, then `step,loss` with all its digits."""
+    lines = (Path(run) / "losses.csv").read_text().splitlines()[1:]
+    return [float(line.split(",")[1]) for line in lines]
+
+
+def machine():
+    """The machine in one line."""
+    model = platform.processor() or platform.machine()
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            model = line.split(":", 1)[1].strip()
+            break
+    cores = len(os.sched_getaffinity(0))
+    return f"{model}, {cores} cores, {platform.system()} {platform.release()}"
+
+
+def git():
+    """The commit, marked when files differ from it."""
+    run = lambda *args: subprocess.run(["git", *args], capture_output=True, text=True).stdout.strip()
+    return run("rev-parse", "HEAD") + ("-dirty" if run("status", "--porcelain", "-uno") else "")
+
+
+class Show:
+    """Collects checks and rows; `finish` prints them, writes the file and exits."""
+
+    def __init__(self, name, seeds):
+        self.name, self.seeds, self.checks, self.rows = name, seeds, [], []
+
+    def at_least(self, id, value, bound):
+        self._check(id, value, bound, ">=", value >= bound)
+
+    def at_most(self, id, value, bound):
+        self._check(id, value, bound, "<=", value <= bound)
+
+    def measured(self, id, value):
+        """A figure without a bound."""
+        self._check(id, value, None, "", math.isfinite(value))
+
+    def row(self, **columns):
+        self.rows.append(columns)
+
+    def _check(self, id, value, bound, relation, holds):
+        # A figure that is not a number holds no bound, and is not JSON either.
+        value = value if math.isfinite(value) else None
+        self.checks.append({"id": id, "value": value, "bound": bound, "holds": holds, "relation": relation})
+
+    def finish(self):
+        print()
+        if self.rows:
+            names = list(self.rows[0])
+            table = [names] + [[text(row.get(name)) for name in names] for row in self.rows]
+            widths = [max(map(len, column)) for column in zip(*table)]
+            for line in table:
+                print("  " + "  ".join(cell.rjust(width) for cell, width in zip(line, widths)))
+            print()
+        for check in self.checks:
+            bound = f"{check['relation']} {text(check['bound'])}" if check["relation"] else ""
+            verdict = ("holds" if bound else "") if check["holds"] else "DOES NOT HOLD"
+            print(f"  {check['id']:32} {text(check['value']):>12}  {bound:14} {verdict}".rstrip())
+        folder = Path("target/show")
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"{self.name}.json"
+        result = {
+            "name": self.name,
+            "git": git(),
+            "machine": machine(),
+            "seeds": self.seeds,
+            "checks": self.checks,
+            "rows": self.rows,
+        }
+        path.write_text(json.dumps(result, indent=1) + "\n")
+        print(f"\n  {path}")
+        sys.exit(0 if all(check["holds"] for check in self.checks) else 1)
+
+
+def text(value):
+    """A number short enough to read; all digits are in the file."""
+    return f"{value:.6g}" if isinstance(value, float) else "" if value is None else str(value)
