@@ -4,7 +4,7 @@
 //! [`dataset`] joins files to a split · [`batch`] is what a worker gets ·
 //! [`shard`] decides which worker sees which row when (pure functions) · [`pipeline`] is the one
 //! thread of a rank that owns HDF5 and fills the workers' batches · [`synthetic`] makes click logs
-//! with a planted model.
+//! with a planted model · [`prepare`] turns raw text into datasets.
 #![forbid(unsafe_code)]
 
 pub mod batch;
@@ -13,13 +13,16 @@ pub mod error;
 pub mod hdf5;
 mod lane;
 pub mod pipeline;
+pub mod prepare;
 pub mod schema;
 pub mod shard;
+pub mod synthetic;
 
 pub use batch::{BatchBuffer, BatchSource};
 pub use dataset::Dataset;
 pub use error::DatasetError;
-pub use hdf5::{Vocabulary, Writer, read_vocabulary};
+pub use hdf5::{Vocabulary, Writer, read_vocabulary, verify};
 pub use pipeline::{Pipeline, WorkerBatches};
 pub use schema::{DatasetInfo, DatasetSummary, RowBlock};
 pub use shard::{TrainOrder, steps_per_epoch};
+pub use synthetic::{Preset, SynthOptions, SynthSummary, synth};

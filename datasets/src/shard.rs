@@ -238,3 +238,205 @@ pub fn window_order(key: LaneKey, position: u64, rows: u32, shuffle: bool, order
         stream.shuffle(words + (1 << 39) + position, order);
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, clippy::cast_possible_truncation)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The whole order of a lane, straight from the definitions.
+    fn sequence(range: Range<u64>, files: &[Grid], key: LaneKey, shuffle: bool) -> Vec<u64> {
+        let plan = LanePlan::new(&cut(range, files), key, shuffle);
+        let (mut all, mut order, mut position) = (Vec::new(), Vec::new(), 0);
+        for (number, window) in plan.windows.iter().enumerate() {
+            let rows: Vec<u64> = plan.pieces[window.clone()]
+                .iter()
+                .flat_map(|p| p.first..p.first + p.rows)
+                .collect();
+            assert_eq!(rows.len() as u64, plan.window_rows(number));
+            window_order(key, position, rows.len() as u32, shuffle, &mut order);
+            position += rows.len() as u64;
+            all.extend(order.iter().map(|&i| rows[i as usize]));
+        }
+        all
+    }
+
+    /// Rows of every step and worker of one epoch. `[steps][workers][n]`
+    fn epoch(files: &[Grid], order: &TrainOrder, epoch: u32) -> Vec<Vec<Vec<u64>>> {
+        let rows = files.iter().map(|f| f.rows).sum();
+        let lanes = order.lanes_used();
+        let sequences: Vec<Vec<u64>> = (0..lanes)
+            .map(|lane| {
+                let key = LaneKey { seed: order.seed, epoch, lane };
+                sequence(lane_rows(rows, lanes, lane), files, key, order.shuffle)
+            })
+            .collect();
+        let cut = |lane: usize, step| order.taken(lane, step).min(sequences[lane].len() as u64);
+        (0..steps_per_epoch(rows, order))
+            .map(|step| {
+                (0..order.workers_total)
+                    .map(|worker| {
+                        order
+                            .lanes_of(worker)
+                            .flat_map(|lane| {
+                                let (from, to) = (cut(lane, step), cut(lane, step + 1));
+                                sequences[lane][from as usize..to as usize].iter().copied()
+                            })
+                            .collect()
+                    })
+                    .collect()
+            })
+            .collect()
+    }
+
+    fn grids() -> impl Strategy<Value = Vec<Grid>> {
+        let file = (1u64..3000, prop_oneof![Just(1u64), 2u64..700, Just(1024), Just(20_000)]);
+        prop::collection::vec(file, 1..4).prop_map(|files| {
+            let mut first = 0;
+            files
+                .into_iter()
+                .map(|(rows, chunk_rows)| {
+                    let grid = Grid { first, rows, chunk_rows };
+                    first += rows;
+                    grid
+                })
+                .collect()
+        })
+    }
+
+    fn orders() -> impl Strategy<Value = TrainOrder> {
+        (any::<u64>(), 1usize..10, 1usize..20, 1usize..300, any::<bool>()).prop_map(
+            |(seed, workers_total, lanes, batch_size, shuffle)| TrainOrder {
+                seed,
+                workers_total,
+                lanes,
+                batch_size,
+                shuffle,
+            },
+        )
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(200))]
+
+        #[test]
+        fn every_row_comes_once_and_batches_are_full_until_the_end(
+            files in grids(), order in orders(), number in 0u32..5,
+        ) {
+            let rows: u64 = files.iter().map(|f| f.rows).sum();
+            let steps = epoch(&files, &order, number);
+            let mut seen: Vec<u64> = steps.iter().flatten().flatten().copied().collect();
+            seen.sort_unstable();
+            prop_assert!(seen.into_iter().eq(0..rows));
+            for (step, workers) in steps.iter().enumerate() {
+                for batch in workers {
+                    prop_assert!(batch.len() <= order.batch_size);
+                    // Only the last steps, in which some lane has ended, may be short.
+                    let shortest = (0..order.lanes_used())
+                        .map(|lane| lane_rows(rows, order.lanes_used(), lane))
+                        .map(|range| range.end - range.start)
+                        .min()
+                        .unwrap();
+                    let ended = (0..order.lanes_used())
+                        .any(|lane| order.taken(lane, step as u64 + 1) > shortest);
+                    prop_assert!(ended || batch.len() == order.batch_size);
+                }
+            }
+            prop_assert!(steps.last().is_some_and(|s| s.iter().any(|b| !b.is_empty())));
+        }
+
+        #[test]
+        fn global_batches_do_not_depend_on_the_number_of_workers(
+            files in grids(),
+            seed in any::<u64>(),
+            lanes in prop_oneof![Just(8usize), Just(12), Just(16)],
+            global in 1usize..300,
+            shuffle in any::<bool>(),
+        ) {
+            let of = |workers_total: usize| {
+                let batch_size = global / workers_total;
+                let order = TrainOrder { seed, workers_total, lanes, batch_size, shuffle };
+                let steps = epoch(&files, &order, 3);
+                steps.into_iter().map(|s| s.concat()).collect::<Vec<Vec<u64>>>()
+            };
+            let one = of(1);
+            for workers in 2..=lanes {
+                if lanes.is_multiple_of(workers) && global.is_multiple_of(workers) {
+                    prop_assert_eq!(&one, &of(workers), "{} workers", workers);
+                }
+            }
+        }
+
+        #[test]
+        fn rows_of_a_chunk_stay_together_and_pieces_fit(
+            files in grids(), from in 0u64..4000, length in 0u64..9000,
+        ) {
+            let rows: u64 = files.iter().map(|f| f.rows).sum();
+            let range = from.min(rows)..(from + length).min(rows);
+            let groups = cut(range.clone(), &files);
+            let pieces: Vec<Piece> = groups.iter().flatten().copied().collect();
+            let all: Vec<u64> = pieces.iter().flat_map(|p| p.first..p.first + p.rows).collect();
+            prop_assert!(all.into_iter().eq(range));
+            prop_assert!(pieces.iter().all(|p| (1..=PIECE_ROWS_MAX).contains(&p.rows)));
+            // No chunk is cut over two groups.
+            for pair in groups.windows(2) {
+                let at = pair[1][0].first;
+                let file = files.iter().rfind(|f| f.first <= at).unwrap();
+                prop_assert_eq!((at - file.first) % file.chunk_rows, 0);
+            }
+        }
+    }
+
+    #[test]
+    fn the_seed_the_epoch_and_the_lane_are_the_key() {
+        let files = [Grid { first: 0, rows: 40_960, chunk_rows: 1024 }];
+        let of =
+            |seed, epoch, lane| sequence(0..40_960, &files, LaneKey { seed, epoch, lane }, true);
+        let first = of(1, 0, 0);
+        assert_eq!(first, of(1, 0, 0));
+        assert_ne!(first, of(2, 0, 0));
+        assert_ne!(first, of(1, 1, 0));
+        assert_ne!(first, of(1, 0, 1));
+        // Windows of 16 chunks: the first 16,384 rows come from 16 chunks, in no order.
+        let mut chunks: Vec<u64> = first[..16_384].iter().map(|r| r / 1024).collect();
+        let switches = chunks.windows(2).filter(|w| w[0] != w[1]).count();
+        assert!(switches > 14_000, "{switches} switches of chunk in 16,384 rows");
+        chunks.sort_unstable();
+        chunks.dedup();
+        assert!(chunks.len() <= 17 && chunks != (0..16).collect::<Vec<_>>(), "{chunks:?}");
+    }
+
+    #[test]
+    fn without_shuffle_a_lane_keeps_the_order_of_the_file() {
+        let files = [Grid { first: 0, rows: 5000, chunk_rows: 100 }];
+        let key = LaneKey { seed: 9, epoch: 2, lane: 1 };
+        assert!(sequence(1234..4321, &files, key, false).into_iter().eq(1234..4321));
+    }
+
+    #[test]
+    fn lanes_that_workers_do_not_divide_are_replaced() {
+        let order = |workers_total, lanes| TrainOrder {
+            seed: 0,
+            workers_total,
+            lanes,
+            batch_size: 1,
+            shuffle: true,
+        };
+        assert_eq!(order(2, 8).lanes_used(), 8);
+        assert_eq!(order(3, 8).lanes_used(), 3);
+        assert_eq!(order(16, 8).lanes_used(), 16);
+        assert_eq!(order(4, 0).lanes_used(), 4);
+    }
+
+    #[test]
+    fn orders_that_cannot_be_are_refused() {
+        let order =
+            TrainOrder { seed: 0, workers_total: 1, lanes: 1, batch_size: 0, shuffle: false };
+        assert_eq!(
+            order.check().unwrap_err().to_string(),
+            "order of reading: batch size: expected 1 or more, got 0"
+        );
+    }
+}

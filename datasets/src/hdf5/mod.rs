@@ -2,10 +2,14 @@
 //!
 //! The library holds one process-wide lock, so one thread of a rank reads; nothing computes while
 //! it waits for HDF5.
+//!
+//! Map: `attributes` · `open` checks structure · `read` reads ranges and checks values · `verify`
+//! checks a whole file · `write` makes one.
 
 mod attributes;
 mod open;
 mod read;
+mod verify;
 mod write;
 
 use std::path::Path;
@@ -16,6 +20,7 @@ use crate::DatasetError;
 
 pub(crate) use open::{FileInfo, Sparse, inspect};
 pub(crate) use read::{Block, FileReader};
+pub use verify::verify;
 pub use write::{Vocabulary, Writer, read_vocabulary};
 
 /// Opens `path` for reading, with a chunk cache of `cache_bytes` for each of its datasets.
