@@ -1,0 +1,95 @@
+//! `metrics.jsonl`: one JSON object per report, one line each, flushed, so that a run that is cut
+//! short keeps what it has measured.
+
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::summary::EvalFigures;
+use crate::error::Error;
+
+/// What is known at one moment of a run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// Steps done by one worker since the start.
+    pub step: u64,
+    /// Examples trained on since the start, over all trainers.
+    pub examples: u64,
+    /// Epoch, from 0.
+    pub epoch: u32,
+    /// Seconds of training since the start.
+    pub seconds: f64,
+    /// Training log loss since the last report.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub logloss: Option<f64>,
+    /// Speed since the last report.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub examples_per_second: Option<f64>,
+    /// Learning rate of dense parameters, schedule applied.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lr_dense: Option<f64>,
+    /// Learning rate of embedding rows, schedule applied.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lr_sparse: Option<f64>,
+    /// Validation, when it has just been done.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub valid: Option<EvalFigures>,
+}
+
+/// Writer of `metrics.jsonl`.
+#[derive(Debug)]
+pub struct MetricsWriter {
+    file: File,
+    path: PathBuf,
+}
+
+impl MetricsWriter {
+    /// Creates or empties the file.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn create(path: &Path) -> Result<Self, Error> {
+        let file = File::create(path).map_err(|source| Error::file(path, "create it", source))?;
+        Ok(Self { file, path: path.into() })
+    }
+
+    /// Appends a report, whole and at once.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn write(&mut self, report: &Report) -> Result<(), Error> {
+        let mut line = serde_json::to_string(report)
+            .map_err(|error| Error::Failure(format!("metrics.jsonl: {error}")))?;
+        line.push('\n');
+        let written = self.file.write_all(line.as_bytes());
+        written.map_err(|source| Error::file(&self.path, "write to it", source))
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_report_is_one_line_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.jsonl");
+        let mut writer = MetricsWriter::create(&path).unwrap();
+        let first = Report { step: 1, examples: 256, logloss: Some(0.5), ..Report::default() };
+        writer.write(&first).unwrap();
+        // The writer is still open: a reader sees the line all the same.
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(
+            text,
+            "{\"step\":1,\"examples\":256,\"epoch\":0,\"seconds\":0.0,\"logloss\":0.5}\n"
+        );
+        let valid = Some(EvalFigures { examples: 9, auc: Some(0.75), ..EvalFigures::default() });
+        writer.write(&Report { step: 2, valid: valid.clone(), ..Report::default() }).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let second: Report = serde_json::from_str(text.lines().nth(1).unwrap()).unwrap();
+        assert_eq!((second.step, second.valid), (2, valid));
+    }
+}

@@ -1,0 +1,60 @@
+//! What a run leaves behind and what it says while it runs.
+//!
+//! Map: `run_folder.rs` owns the folder · `summary.rs` the figures of a whole run · `metrics.rs` one
+//! line per report · `tensorboard.rs` the same as curves · `progress.rs` lines and bars on stderr.
+//! All of it on rank 0; nothing here talks MPI.
+
+pub mod metrics;
+pub mod progress;
+mod run_folder;
+pub mod summary;
+pub mod tensorboard;
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+
+pub use metrics::Report;
+pub use progress::Progress;
+pub use run_folder::RunFolder;
+pub use summary::{EvalFigures, Status, Summary};
+
+use crate::config::Config;
+use crate::error::Error;
+
+/// Commit the program was built from, with "-dirty" for changed files; "unknown" outside git.
+#[must_use]
+pub const fn build_hash() -> &'static str {
+    env!("UMBRA_GIT")
+}
+
+/// Hash of a configuration: FNV-1a, 64 bit, of its TOML.
+///
+/// # Errors
+/// A configuration that cannot be written as TOML.
+pub fn config_hash(config: &Config) -> Result<String, Error> {
+    let hash = config_toml(config)?.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    Ok(format!("{hash:016x}"))
+}
+
+fn config_toml(config: &Config) -> Result<String, Error> {
+    config.to_toml().map_err(|error| Error::Usage(format!("configuration as TOML: {error}")))
+}
+
+/// Writes a file so that it is there whole or not at all: temporary name, fsync, rename, fsync of
+/// the folder.
+fn write_atomically(path: &Path, content: &[u8]) -> Result<(), Error> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let temporary = path.with_file_name(format!(".{name}.tmp"));
+    let write = || {
+        let mut file = File::create(&temporary)?;
+        file.write_all(content)?;
+        file.sync_all()?;
+        fs::rename(&temporary, path)?;
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        File::open(folder.unwrap_or_else(|| Path::new(".")))?.sync_all()
+    };
+    write().map_err(|source| Error::file(path, "write it", source))
+}

@@ -1,0 +1,199 @@
+//! The run folder: what every run leaves behind, and nothing of it outside.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::metrics::{MetricsWriter, Report};
+use super::summary::Summary;
+use super::tensorboard::{self, EventWriter};
+use super::{config_toml, write_atomically};
+use crate::config::Config;
+use crate::error::Error;
+
+/// An open run folder; on rank 0 only.
+#[derive(Debug)]
+pub struct RunFolder {
+    path: PathBuf,
+    metrics: MetricsWriter,
+    events: Option<EventWriter>,
+}
+
+impl RunFolder {
+    /// Makes the folder of a resolved configuration, writes `config.toml` and opens the records.
+    /// Files of an earlier run are replaced; checkpoints are left alone.
+    ///
+    /// # Errors
+    /// A folder with a finished run and no `run.overwrite` ([`Error::Usage`]), or a system that
+    /// refuses.
+    pub fn create(config: &Config, host: &str) -> Result<Self, Error> {
+        Self::check(config)?;
+        let path = &config.run.dir;
+        fs::create_dir_all(path)
+            .map_err(|source| Error::file(path, "create the folder", source))?;
+        remove_records(path)?;
+        write_atomically(&path.join("config.toml"), config_toml(config)?.as_bytes())?;
+        let metrics = MetricsWriter::create(&path.join("metrics.jsonl"))?;
+        let events = config
+            .run
+            .tensorboard
+            .then(|| EventWriter::create(path, host, wall_time()))
+            .transpose()?;
+        Ok(Self { path: path.clone(), metrics, events })
+    }
+
+    /// Whether [`RunFolder::create`] would be allowed to use the folder; touches nothing.
+    ///
+    /// # Errors
+    /// As [`RunFolder::create`].
+    pub fn check(config: &Config) -> Result<(), Error> {
+        let path = &config.run.dir;
+        if path.exists() && !path.is_dir() {
+            return Err(Error::Usage(format!(
+                "run.dir = {}: expected a folder, and this is a file",
+                path.display()
+            )));
+        }
+        if !config.run.overwrite && path.join("summary.json").exists() {
+            return Err(Error::Usage(format!(
+                "run.dir = {}: a run is there already (summary.json); choose another with --set \
+                 run.dir=…, or replace it with --set run.overwrite=true",
+                path.display()
+            )));
+        }
+        Ok(())
+    }
+
+    /// Its path.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Records a report in `metrics.jsonl` and the event file.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn report(&mut self, report: &Report) -> Result<(), Error> {
+        self.metrics.write(report)?;
+        let Some(events) = &mut self.events else { return Ok(()) };
+        let valid = report.valid.as_ref();
+        let scalars = [
+            ("train/logloss", report.logloss),
+            ("train/examples_per_second", report.examples_per_second),
+            ("train/epoch", Some(f64::from(report.epoch))),
+            ("lr/dense", report.lr_dense),
+            ("lr/sparse", report.lr_sparse),
+            ("valid/auc", valid.and_then(|valid| valid.auc)),
+            ("valid/logloss", valid.and_then(|valid| valid.logloss)),
+            ("valid/normalized_entropy", valid.and_then(|valid| valid.normalized_entropy)),
+            ("valid/calibration", valid.and_then(|valid| valid.calibration)),
+            ("valid/gauc", valid.and_then(|valid| valid.gauc)),
+        ];
+        let scalars: Vec<(&str, f64)> =
+            scalars.into_iter().filter_map(|(tag, value)| Some((tag, value?))).collect();
+        events.scalars(report.step, wall_time(), &scalars)
+    }
+
+    /// Writes `summary.json`.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn write_summary(&self, summary: &Summary) -> Result<(), Error> {
+        summary.write(&self.path.join("summary.json"))
+    }
+}
+
+/// Removes the records of an earlier run, the summary first: without it the folder is free.
+fn remove_records(path: &Path) -> Result<(), Error> {
+    let remove = |file: &Path| match fs::remove_file(file) {
+        Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+            Err(Error::file(file, "remove the earlier run's file", source))
+        }
+        _ => Ok(()),
+    };
+    remove(&path.join("summary.json"))?;
+    let entries =
+        fs::read_dir(path).map_err(|source| Error::file(path, "list the folder", source))?;
+    for entry in entries.flatten() {
+        if entry.file_name().to_string_lossy().starts_with(tensorboard::PREFIX) {
+            remove(&entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// Seconds since 1970.
+fn wall_time() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::record::summary::EvalFigures;
+
+    fn config(folder: &Path, sets: &[&str]) -> crate::config::Job {
+        let dir = format!("run.dir={}", folder.join("run").display());
+        let mut all = vec![
+            "data.train=a",
+            "model.kind=lr",
+            "optim.dense.kind=sgd",
+            "optim.dense.lr=1",
+            "optim.sparse.kind=sgd",
+            "optim.sparse.lr=1",
+            &dir,
+        ];
+        all.extend(sets);
+        let all: Vec<String> = all.into_iter().map(String::from).collect();
+        Config::load(None, &all).unwrap().resolve(1, 1, 1).unwrap()
+    }
+
+    fn files(path: &Path) -> Vec<String> {
+        let mut names: Vec<String> = fs::read_dir(path)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_run_leaves_its_records_and_is_not_overwritten_by_accident() {
+        let folder = tempfile::tempdir().unwrap();
+        let job = config(folder.path(), &[]);
+        let mut run = RunFolder::create(&job.config, "host").unwrap();
+        let valid = Some(EvalFigures { auc: Some(0.7), ..EvalFigures::default() });
+        run.report(&Report { step: 3, valid, ..Report::default() }).unwrap();
+        run.write_summary(&Summary::new(&job, 1).unwrap()).unwrap();
+        let names = files(run.path());
+        assert_eq!(names.len(), 4, "{names:?}");
+        assert_eq!(
+            [&names[0], &names[2], &names[3]],
+            ["config.toml", "metrics.jsonl", "summary.json"]
+        );
+        assert!(names[1].starts_with("events.out.tfevents."), "{names:?}");
+        let written = Config::load(Some(&run.path().join("config.toml")), &[]).unwrap();
+        assert_eq!(written, job.config);
+
+        let error = RunFolder::create(&job.config, "host").unwrap_err();
+        assert_eq!(error.exit_code(), 2);
+        assert!(error.to_string().contains("--set run.overwrite=true"), "{error}");
+
+        // The later run has one event file, its own, and no summary until it ends.
+        let sets = ["run.overwrite=true", "run.tensorboard=false"];
+        let again = config(folder.path(), &sets);
+        let run = RunFolder::create(&again.config, "host").unwrap();
+        assert_eq!(files(run.path()), ["config.toml", "metrics.jsonl"]);
+        assert_eq!(fs::read_to_string(run.path().join("metrics.jsonl")).unwrap(), "");
+    }
+
+    #[test]
+    fn a_file_in_the_way_is_said_so() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("run"), "").unwrap();
+        let error = RunFolder::check(&config(folder.path(), &[]).config).unwrap_err();
+        assert!(error.to_string().contains("expected a folder"), "{error}");
+    }
+}
