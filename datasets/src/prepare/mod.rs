@@ -36,6 +36,9 @@ mod schema_file;
 mod transform;
 mod vocabulary;
 
+#[cfg(test)]
+mod twin;
+
 use std::time::Instant;
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
