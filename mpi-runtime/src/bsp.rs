@@ -50,8 +50,7 @@ pub struct Bsp {
     contributions: Group<Contribution>,
     link: Option<DenseLink>,
     watch: Arc<Watch>,
-    /// Loss of every step so far, over the global batch.
-    pub losses: Mutex<Vec<f64>>,
+    losses: Mutex<Vec<f64>>,
 }
 
 impl Bsp {
@@ -116,6 +115,13 @@ impl Bsp {
             self.losses.lock().unwrap_or_else(PoisonError::into_inner).push(loss);
             rest.iter_mut().for_each(|item| item.sums.copy_from_slice(&total.sums));
         })
+    }
+
+    /// Ends the meetings: lets the dense communicator thread go, and returns the loss of every step
+    /// over the global batch.
+    #[must_use]
+    pub fn close(self) -> Vec<f64> {
+        self.losses.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn over_trainers(&self, job: Job) -> Job {

@@ -4,7 +4,7 @@
 //! one thread. Reading order:
 //!
 //! - the job: [`config`] what a user can set · [`launch`] is the launch what it seems · [`roles`] which
-//!   rank does what · [`train`] the run from start to summary
+//!   rank does what · [`run`] a run under way · [`train`] from start to summary
 //! - ranks: [`world`] start, agreement, end · [`comm`] communicators with deadlines (the only unsafe)
 //!   · [`watch`] deadlines · [`reduce`] sums in a fixed order · [`heartbeat`] who is alive and where
 //! - embedding tables: [`tables`] layout and records · [`wire`] messages · [`embedding_ps`] owners of
@@ -21,20 +21,30 @@ pub mod buffers;
 pub mod checkpoint;
 pub mod comm;
 pub mod config;
+pub mod convert;
 pub mod counters;
 pub mod driver;
+pub mod early_stop;
 pub mod embedding_client;
 pub mod embedding_link;
 pub mod embedding_ps;
 pub mod error;
+pub mod evaluate;
 pub mod group;
+pub mod heartbeat;
 pub mod launch;
+pub mod plan;
+pub mod record;
+pub mod recorder;
 pub mod reduce;
 pub mod roles;
+pub mod run;
 pub mod scores;
 pub mod scoring;
+pub mod services;
 pub mod signals;
 pub mod tables;
+pub mod train;
 pub mod trainer;
 pub mod watch;
 pub mod wire;

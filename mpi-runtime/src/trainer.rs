@@ -150,8 +150,8 @@ pub struct Segment {
 pub struct Worker {
     /// Its number on this rank.
     pub local: usize,
-    /// Its batches.
-    pub batches: WorkerBatches,
+    /// Its batches; `None` when nothing is trained.
+    pub batches: Option<WorkerBatches>,
     /// Its access to the tables.
     pub client: Client,
     /// Its memory for a step.
@@ -186,7 +186,10 @@ impl Worker {
             reading.examples = lookup.batch.len() as u64;
             let step = segment.first_step + done;
             let mut stop = self.step(trainer, method, &lookup, step, &mut reading);
-            self.batches.recycle(self.client.recycle(lookup));
+            let batch = self.client.recycle(lookup);
+            if let Some(batches) = &self.batches {
+                batches.recycle(batch);
+            }
             since_average += 1;
             if let Method::LocalSgd { gate, every } = method
                 && since_average == every
@@ -214,7 +217,8 @@ impl Worker {
     }
 
     fn next_batch(&mut self) -> Result<BatchBuffer, Error> {
-        self.batches.next()?.ok_or_else(|| {
+        let next = self.batches.as_mut().map_or(Ok(None), WorkerBatches::next)?;
+        next.ok_or_else(|| {
             Error::Failure("the reader ended before the epoch did: a defect of the reader".into())
         })
     }

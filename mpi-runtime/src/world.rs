@@ -4,6 +4,7 @@
 //! control, dense (trainers), embedding, heartbeat. Each is used by one thread.
 
 use core::time::Duration;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use mpi::Threading;
@@ -12,7 +13,17 @@ use mpi::traits::Communicator;
 
 use crate::comm::{self, Comm};
 use crate::error::Error;
+use crate::launch::Cores;
 use crate::watch::Watch;
+
+/// What the launch gives the busiest node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeFacts {
+    /// Most ranks on any node.
+    pub ranks: usize,
+    /// Fewest cores that the ranks of a node may use between them.
+    pub cores: usize,
+}
 
 /// This process among the ranks. Dropped last: it finalises MPI.
 pub struct World {
@@ -20,8 +31,6 @@ pub struct World {
     pub rank: usize,
     /// Number of ranks.
     pub size: usize,
-    /// Rank of this process among those of its node, and their number.
-    pub on_node: (usize, usize),
     /// Name of the machine.
     pub host: String,
     universe: Universe,
@@ -45,12 +54,10 @@ impl World {
         }
         universe.set_buffer_size(0);
         let world = universe.world();
-        let node = world.split_shared(world.rank());
         let number = |n: i32| usize::try_from(n).unwrap_or(0);
         Ok(Self {
             rank: number(world.rank()),
             size: number(world.size()),
-            on_node: (number(node.rank()), number(node.size())),
             host: mpi::environment::processor_name().unwrap_or_else(|_| "unknown".into()),
             universe,
         })
@@ -79,6 +86,25 @@ impl World {
     pub fn library(&self) -> String {
         let version = mpi::environment::library_version().unwrap_or_default();
         version.lines().next().unwrap_or("unknown").trim_end_matches('\0').to_owned()
+    }
+
+    /// The most crowded node: most ranks, fewest cores. *Collective.*
+    #[must_use]
+    pub fn node_facts(&self, control: &Comm, cores: &Cores) -> NodeFacts {
+        let own = format!("{}\n{cores}", self.host);
+        let all = control.all_gather_varied(own.as_bytes(), "hosts and cores");
+        let mut nodes: BTreeMap<String, (usize, Cores)> = BTreeMap::new();
+        for rank in &all {
+            let text = String::from_utf8_lossy(rank);
+            let (host, list) = text.split_once('\n').unwrap_or((&text, ""));
+            let node = nodes.entry(host.to_owned()).or_default();
+            node.0 += 1;
+            node.1.join(&Cores::parse(list));
+        }
+        NodeFacts {
+            ranks: nodes.values().map(|node| node.0).max().unwrap_or(1),
+            cores: nodes.values().map(|node| node.1.count()).min().unwrap_or(1),
+        }
     }
 
     /// Agrees on `result`: when any rank failed, every rank returns an error of the same exit code,

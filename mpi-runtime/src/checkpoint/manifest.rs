@@ -4,6 +4,10 @@ use std::io;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use umbra_core::model::Model;
+use umbra_datasets::Dataset;
+
+use crate::tables::TableLayout;
 
 /// Version of the layout written.
 pub(super) const VERSION: u32 = 1;
@@ -67,6 +71,41 @@ pub struct FileEntry {
     pub bytes: u64,
     /// CRC-32 (IEEE 802.3) of its contents.
     pub crc32: u32,
+}
+
+impl Manifest {
+    /// A manifest with no files yet. `progress`: training steps, updates of the replica.
+    #[must_use]
+    pub fn new(
+        git: &str,
+        config: String,
+        progress: (u64, u64),
+        (data, layout, model): (&Dataset, &TableLayout, &Model),
+        dense_len: usize,
+    ) -> Self {
+        let tensors = model.tensors().map(|tensor| TensorEntry {
+            name: tensor.name.to_string(),
+            shape: [tensor.rows, tensor.columns],
+            offset: tensor.offset,
+        });
+        Self {
+            version: VERSION,
+            git: git.to_owned(),
+            config,
+            steps: progress.0,
+            updates: progress.1,
+            dense_features: data.dense_features(),
+            sparse_names: data.sparse_names().to_vec(),
+            cardinality: data.cardinality().to_vec(),
+            partitions: layout.partitioning.partitions,
+            row_width: layout.width,
+            row_state_len: layout.state_len,
+            replica_len: model.replica_len(),
+            dense_state_len: dense_len - model.replica_len(),
+            tensors: tensors.collect(),
+            files: vec![],
+        }
+    }
 }
 
 /// Name of the file of a partition.

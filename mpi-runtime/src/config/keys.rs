@@ -376,6 +376,7 @@ pub static KEYS: &[Key] = &[
     key("run.log_every_s", POSITIVE, "seconds between reports"),
     key("run.tensorboard", Kind::Flag, "write TensorBoard event files"),
     key("run.trace", Kind::Flag, "write a Chrome trace"),
+    key("run.step_losses", Kind::Flag, "bsp: write the loss of every step to losses.csv"),
     key("run.watchdog_s", integer(1, i64::MAX), "seconds without progress before a complaint"),
 ];
 

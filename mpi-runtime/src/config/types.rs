@@ -363,6 +363,8 @@ pub struct RunConfig {
     pub tensorboard: bool,
     /// Write a trace; not in this version.
     pub trace: bool,
+    /// `bsp`: write the loss of every step over the global batch to losses.csv.
+    pub step_losses: bool,
     /// Seconds without progress before the watchdog names the late rank.
     pub watchdog_s: u64,
 }
@@ -401,6 +403,7 @@ impl Default for RunConfig {
             log_every_s: 10.0,
             tensorboard: true,
             trace: false,
+            step_losses: false,
             watchdog_s: 300,
         }
     }

@@ -15,9 +15,12 @@ use std::io::Write;
 use std::path::Path;
 
 pub use metrics::Report;
-pub use progress::Progress;
+pub use progress::{Progress, say};
 pub use run_folder::RunFolder;
-pub use summary::{EvalFigures, Status, Summary};
+pub use summary::{
+    CheckpointFigures, EvalFigures, MemoryFigures, Status, Summary, SyncFigures, TrainFigures,
+    WaitFigures, WireFigures,
+};
 
 use crate::config::Config;
 use crate::error::Error;
@@ -45,7 +48,7 @@ fn config_toml(config: &Config) -> Result<String, Error> {
 
 /// Writes a file so that it is there whole or not at all: temporary name, fsync, rename, fsync of
 /// the folder.
-fn write_atomically(path: &Path, content: &[u8]) -> Result<(), Error> {
+pub fn write_atomically(path: &Path, content: &[u8]) -> Result<(), Error> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let temporary = path.with_file_name(format!(".{name}.tmp"));
     let write = || {

@@ -1,0 +1,224 @@
+//! The plan of a run: every input opened and checked, every size known, before anything starts.
+
+use core::fmt;
+
+use umbra_core::model::Model;
+use umbra_datasets::{Dataset, TrainOrder, steps_per_epoch};
+
+use crate::config::{Job, Layout, SyncMethod};
+use crate::convert;
+use crate::error::Error;
+use crate::roles::Roles;
+use crate::tables::TableLayout;
+
+/// Everything a run is made of; equal on all ranks.
+pub struct Plan {
+    /// The configuration on these ranks.
+    pub job: Job,
+    /// Which rank does what.
+    pub roles: Roles,
+    /// The model.
+    pub model: Model,
+    /// The tables.
+    pub layout: TableLayout,
+    /// Training data.
+    pub train: Dataset,
+    /// Validation data.
+    pub valid: Option<Dataset>,
+    /// Test data.
+    pub test: Option<Dataset>,
+    /// The order of training examples.
+    pub order: TrainOrder,
+    /// Steps of an epoch.
+    pub steps_per_epoch: u64,
+    /// Steps of the run.
+    pub steps: u64,
+    /// Workers share the tables directly: one rank, no synchronization method.
+    pub local: bool,
+}
+
+impl Plan {
+    /// Plans a job. *Not collective; opens every file on the rank that calls.*
+    ///
+    /// # Errors
+    /// When an input can't be read or does not fit.
+    pub fn new(job: Job, ranks: usize) -> Result<Self, Error> {
+        let config = &job.config;
+        let train = Dataset::open(&config.data.train)?;
+        let valid = open_compatible(&config.data.valid, &train)?;
+        let test = open_compatible(&config.data.test, &train)?;
+        if train.rows() == 0 {
+            return Err(Error::Data("data.train has no rows: there is nothing to learn".into()));
+        }
+        let local = ranks == 1 && job.method == SyncMethod::None;
+        let per_rank = if local { 1 } else { config.embedding.partitions };
+        let roles = match config.roles.layout {
+            Layout::Collocated => Roles::collocated(ranks, per_rank),
+            Layout::Separate => Roles::separate(job.trainers, job.embedding_ps, per_rank),
+        };
+        let model = convert::model(&config.model, train.dense_features(), train.fields())
+            .map_err(|error| Error::Usage(format!("[model] on this data: {error}")))?;
+        let layout = TableLayout::new(
+            train.cardinality(),
+            roles.partitions,
+            model.row_width(),
+            convert::sparse_optimizer(&config.optim.sparse),
+        )
+        .map_err(|error| Error::Data(error.to_string()))?;
+        let order = TrainOrder {
+            seed: config.seed,
+            workers_total: job.trainers * job.worker_threads,
+            lanes: config.data.lanes,
+            batch_size: config.train.batch_size,
+            shuffle: config.data.shuffle,
+        };
+        let steps_per_epoch = steps_per_epoch(train.rows(), &order);
+        let global_batch = job.elp() as u64;
+        let wanted = config.train.max_examples.map_or(u64::MAX, |n| n.div_ceil(global_batch));
+        let steps = (steps_per_epoch * u64::from(config.train.epochs)).min(wanted);
+        let plan = Self {
+            local,
+            roles,
+            model,
+            layout,
+            train,
+            valid,
+            test,
+            order,
+            steps_per_epoch,
+            steps,
+            job,
+        };
+        plan.check_counts()?;
+        Ok(plan)
+    }
+
+    /// Steps and messages must fit the numbers they travel in.
+    fn check_counts(&self) -> Result<(), Error> {
+        if u32::try_from(self.steps).is_err() {
+            let steps = self.steps;
+            return Err(Error::Usage(format!(
+                "the run would take {steps} steps; at most {} are possible: raise \
+                 train.batch_size or lower train.epochs",
+                u32::MAX
+            )));
+        }
+        let words = self.rows_max() * (self.layout.width + 1);
+        if i32::try_from(words).is_err() {
+            return Err(Error::Usage(format!(
+                "a batch of train.batch_size = {} can touch rows of {words} values, more than one \
+                 MPI message holds ({}): lower train.batch_size",
+                self.batch_max(),
+                i32::MAX
+            )));
+        }
+        Ok(())
+    }
+
+    /// Most examples in a batch, of training or evaluation.
+    #[must_use]
+    pub fn batch_max(&self) -> usize {
+        self.job.config.train.batch_size.max(self.job.config.train.eval_batch_size)
+    }
+
+    /// Most distinct rows in a batch.
+    #[must_use]
+    pub fn rows_max(&self) -> usize {
+        let splits = [Some(&self.train), self.valid.as_ref(), self.test.as_ref()];
+        let per_row = splits.into_iter().flatten().map(Dataset::values_per_row_max).max();
+        self.batch_max() * per_row.unwrap_or(0)
+    }
+
+    /// The step at which the segment that starts at `step` ends.
+    #[must_use]
+    pub fn segment_end(&self, step: u64) -> u64 {
+        let length = match (&self.valid, self.job.config.train.eval_every) {
+            (Some(_), 0) => self.steps_per_epoch,
+            (Some(_), every) => every,
+            (None, _) => self.steps,
+        };
+        ((step / length + 1) * length).min(self.steps)
+    }
+
+    /// Bytes of embedding records on a rank.
+    #[must_use]
+    pub fn embedding_bytes(&self, rank: usize) -> u64 {
+        self.roles.partitions_of(rank).map(|partition| self.layout.bytes_of(partition)).sum()
+    }
+
+    /// Bytes of the dense replica and its optimizer state.
+    #[must_use]
+    pub fn dense_bytes(&self) -> u64 {
+        let planes = convert::dense_optimizer(&self.job.config.optim.dense)
+            .map_or(0, |optimizer| optimizer.state_planes());
+        4 * (self.model.replica_len() + planes * self.model.parameters_len()) as u64
+    }
+
+    /// Whether rows are updated once per step for all workers.
+    #[must_use]
+    pub fn synchronous(&self) -> bool {
+        self.job.method == SyncMethod::Bsp
+    }
+}
+
+fn open_compatible(
+    paths: &[std::path::PathBuf],
+    train: &Dataset,
+) -> Result<Option<Dataset>, Error> {
+    if paths.is_empty() {
+        return Ok(None);
+    }
+    let dataset = Dataset::open(paths)?;
+    train.check_compatible(&dataset)?;
+    Ok(Some(dataset))
+}
+
+/// What `--dry-run` prints.
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { job, roles, model, layout, .. } = self;
+        let rows = |dataset: &Option<Dataset>| {
+            dataset.as_ref().map_or("none".to_owned(), |data| format!("{} rows", data.rows()))
+        };
+        let mebibytes = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        writeln!(
+            f,
+            "ranks       {} trainers × {} worker threads, {} embedding PS × {} partitions",
+            roles.trainers.len(),
+            job.worker_threads,
+            roles.embedding_ps.len(),
+            roles.partitions as usize / roles.embedding_ps.len()
+        )?;
+        writeln!(
+            f,
+            "data        train {} rows, valid {}, test {}",
+            self.train.rows(),
+            rows(&self.valid),
+            rows(&self.test)
+        )?;
+        writeln!(
+            f,
+            "model       {:?}: {} dense parameters, {} tables, {} rows × {}",
+            job.config.model.kind,
+            model.parameters_len(),
+            layout.numbering().fields(),
+            layout.numbering().rows(),
+            layout.width
+        )?;
+        writeln!(
+            f,
+            "training    {} steps of {} examples ({} an epoch), method {}",
+            self.steps,
+            job.elp(),
+            self.steps_per_epoch,
+            job.method.name()
+        )?;
+        let most = roles.embedding_ps.clone().map(|rank| self.embedding_bytes(rank)).max();
+        write!(
+            f,
+            "memory      {:.1} MiB of rows on the fullest rank, {:.1} MiB dense on every trainer",
+            mebibytes(most.unwrap_or(0)),
+            mebibytes(self.dense_bytes())
+        )
+    }
+}

@@ -1,0 +1,439 @@
+//! A run under way: the threads and memory of this rank, and what the main threads do together.
+//!
+//! Main threads of all ranks make the same calls in the same order; between them, trainers' workers
+//! train on their own. *Every method here is collective over all ranks unless it says otherwise.*
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::time::Duration;
+use std::path::Path;
+use std::sync::Arc;
+
+use crossbeam_channel::unbounded;
+use umbra_core::dense::replica::store;
+use umbra_core::sync::LocalSgd;
+use umbra_datasets::{Dataset, Pipeline};
+
+use crate::bsp::{Bsp, DenseLink, add_trainers};
+use crate::buffers::StepBuffers;
+use crate::checkpoint::{self, Checkpoint, Manifest};
+use crate::comm::Comm;
+use crate::config::{BatchNormScope, SyncMethod};
+use crate::convert;
+use crate::counters::{Reading, WorkerCounters};
+use crate::driver::{GateKeeper, Surroundings, drive};
+use crate::error::Error;
+use crate::heartbeat::{Heartbeat, Pulse, Report};
+use crate::plan::Plan;
+use crate::scores::{Figures, Scores};
+use crate::scoring::{Share, score};
+use crate::services::{ServiceConfig, Services};
+use crate::signals::Signals;
+use crate::trainer::{Gate, Method, Segment, Trainer, Worker};
+use crate::watch::Watch;
+use crate::world::World;
+
+/// What the trainers' dense communicator threads did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DenseTraffic {
+    /// Synchronization rounds.
+    pub rounds: u64,
+    /// Bytes sent by this rank.
+    pub bytes: u64,
+}
+
+/// A run on this rank.
+pub struct Run<'w> {
+    world: &'w World,
+    control: &'w Comm,
+    /// What is run.
+    pub plan: Plan,
+    services: Services,
+    heartbeat: Heartbeat,
+    /// `None` on a rank that only holds rows.
+    trainer: Option<TrainerSide>,
+    counters: Arc<[WorkerCounters]>,
+    dense: Option<Comm>,
+    /// What went over the dense communicator so far.
+    pub dense_traffic: DenseTraffic,
+    signals: Arc<Signals>,
+    watch: Arc<Watch>,
+}
+
+struct TrainerSide {
+    shared: Trainer,
+    workers: Vec<Worker>,
+    /// Loss of every step over the global batch, where the method knows it (`bsp`).
+    losses: Vec<f64>,
+    /// Keeps the reader alive.
+    _pipeline: Option<Pipeline>,
+}
+
+impl<'w> Run<'w> {
+    /// Makes communicators, tables, replica and threads. With `training`, also opens the training
+    /// data for reading. `report` is used on the first rank. Main thread only.
+    ///
+    /// # Errors
+    /// When a thread can't be started or the data can't be read.
+    pub fn start(
+        world: &'w World,
+        control: &'w Comm,
+        plan: Plan,
+        signals: &Arc<Signals>,
+        training: bool,
+        report: Option<Report>,
+    ) -> Result<Self, Error> {
+        let config = &plan.job.config;
+        let watch = world.watch(Duration::from_secs(config.run.watchdog_s));
+        // The fixed order: dense, embedding, heartbeat; control was made before.
+        let alone = world.size == 1;
+        let all = world.communicator(&watch);
+        let dense = all.subset(plan.roles.trainers.clone());
+        let embedding = (!alone).then(|| world.communicator(&watch));
+        let heartbeats = (!alone).then(|| world.communicator(&watch));
+        let trains = plan.roles.trainers.contains(&world.rank);
+        let service = ServiceConfig {
+            rank: world.rank,
+            roles: &plan.roles,
+            layout: &plan.layout,
+            worker_threads: plan.job.worker_threads,
+            synchronous: plan.synchronous(),
+            permits: config.embedding.prefetch + 1,
+            local: plan.local,
+            watch: &watch,
+        };
+        let started = Services::start(&service, &plan.model, config.seed, embedding);
+        let (services, clients) = started.map_err(|error| no_thread(&error))?;
+        let workers = if trains { plan.job.worker_threads } else { 0 };
+        let counters: Arc<[WorkerCounters]> = (0..workers).map(|_| Default::default()).collect();
+        let heartbeat = Heartbeat::start(Pulse {
+            counters: Arc::clone(&counters),
+            trainers: plan.roles.trainers.clone(),
+            comm: heartbeats,
+            watch: Arc::clone(&watch),
+            report,
+        })
+        .map_err(|error| no_thread(&error))?;
+        let trainer = if trains {
+            Some(TrainerSide::new(&plan, world.rank, clients, training, signals, &watch)?)
+        } else {
+            None
+        };
+        let (signals, dense_traffic) = (Arc::clone(signals), DenseTraffic::default());
+        Ok(Self {
+            world,
+            control,
+            plan,
+            services,
+            heartbeat,
+            trainer,
+            counters,
+            dense,
+            dense_traffic,
+            signals,
+            watch,
+        })
+    }
+
+    /// Trains `segment` and meets the other ranks. True when the run was asked to stop.
+    ///
+    /// # Errors
+    /// When the data can't be read.
+    pub fn train(&mut self, segment: Segment) -> Result<bool, Error> {
+        self.heartbeat.set_training(true);
+        let outcome = match &mut self.trainer {
+            Some(side) => side.train(self.dense.as_mut(), &self.plan, segment, &self.counters),
+            None => Ok((false, DenseTraffic::default())),
+        };
+        if let (Err(error), true) = (&outcome, self.world.size > 1) {
+            // The others wait for this rank's gradients or rows: only ending the job frees them.
+            eprintln!("umbra: {} {error}", self.watch.prefix());
+            self.world.abort(error.exit_code());
+        }
+        self.control.barrier("the end of a stretch of training", true);
+        self.heartbeat.set_training(false);
+        let (stopped, traffic) = outcome?;
+        self.dense_traffic.rounds += traffic.rounds;
+        self.dense_traffic.bytes += traffic.bytes;
+        let mut stops = vec![0; self.world.size];
+        let stop = stopped || self.signals.stop_requested().is_some();
+        self.control.all_gather(&[u64::from(stop)], &mut stops, "the agreement to go on");
+        Ok(stops.contains(&1))
+    }
+
+    /// Scores a dataset; this trainer's share of the scores.
+    ///
+    /// # Errors
+    /// When the data can't be read, on every rank.
+    pub fn score(&mut self, dataset: &Dataset) -> Result<Scores, Error> {
+        let (config, roles) = (&self.plan.job.config, &self.plan.roles);
+        let scores = match &mut self.trainer {
+            None => Ok(Scores::default()),
+            Some(side) => score(
+                &side.shared,
+                &mut side.workers,
+                dataset,
+                Share {
+                    trainer: self.world.rank - roles.trainers.start,
+                    trainers: roles.trainers.len(),
+                    batch_size: config.train.eval_batch_size,
+                    prefetch: config.data.prefetch_batches,
+                },
+            ),
+        };
+        self.control.barrier("the end of an evaluation", true);
+        self.world.agree(self.control, scores)
+    }
+
+    /// Scores a dataset; the figures over all of it, equal on all ranks.
+    ///
+    /// # Errors
+    /// When the data can't be read, or a score is not a number.
+    pub fn evaluate(&mut self, dataset: &Dataset) -> Result<Figures, Error> {
+        let scores = self.score(dataset)?;
+        scores.figures(self.control).map_err(|error| {
+            Error::Failure(format!(
+                "evaluation: {error}: training has diverged (lower the learning rates, or warm up \
+                 with optim.dense.warmup_steps)"
+            ))
+        })
+    }
+
+    /// Lowers both learning rates by `factor`.
+    pub fn scale_rates(&self, factor: f32) {
+        if let Some(side) = &self.trainer {
+            let now = f32::from_bits(side.shared.rate_factor.load(Relaxed));
+            side.shared.rate_factor.store((now * factor).to_bits(), Relaxed);
+        }
+    }
+
+    /// Learning rates of dense parameters and rows at `step`; `None` on a rank that does not train.
+    #[must_use]
+    pub fn rates(&self, step: u64) -> Option<(f32, f32)> {
+        self.trainer.as_ref().map(|side| side.shared.rates(step))
+    }
+
+    /// Writes the model to `dir`. Returns its bytes.
+    ///
+    /// # Errors
+    /// When a file can't be written.
+    pub fn save(&self, dir: &Path, manifest: Manifest) -> Result<u64, Error> {
+        let dense: [&[AtomicU32]; 2] = match &self.trainer {
+            Some(side) => [&side.shared.replica, &side.shared.state],
+            None => [&[], &[]],
+        };
+        let contents =
+            checkpoint::Contents { manifest, dense, partitions: &self.services.partitions };
+        checkpoint::write(self.world, self.control, dir, contents)
+    }
+
+    /// Reads the model from `checkpoint` on every rank.
+    ///
+    /// # Errors
+    /// When it does not fit or is damaged.
+    pub fn restore(&mut self, checkpoint: &Checkpoint) -> Result<(), Error> {
+        let read = || -> Result<(), checkpoint::CheckpointError> {
+            if let Some(TrainerSide { shared, .. }) = &self.trainer {
+                checkpoint.read_dense(&shared.replica, &shared.state)?;
+                shared.updates.store(checkpoint.manifest.updates, Relaxed);
+            }
+            checkpoint.read_rows(&self.plan.layout, &self.services.partitions)
+        };
+        self.world.agree(self.control, read().map_err(Error::from))
+    }
+
+    /// Updates of the dense replica so far. *Not collective.*
+    #[must_use]
+    pub fn updates(&self) -> u64 {
+        self.trainer.as_ref().map_or(0, |side| side.shared.updates.load(Relaxed))
+    }
+
+    /// Loss of every step over the global batch, where the method knows it. *Not collective.*
+    #[must_use]
+    pub fn step_losses(&self) -> &[f64] {
+        self.trainer.as_ref().map_or(&[], |side| &side.losses)
+    }
+
+    /// Counters of this rank's workers. *Not collective.*
+    #[must_use]
+    pub fn reading(&self) -> Reading {
+        Reading::of(&self.counters)
+    }
+
+    /// Bytes of embedding messages this rank sent. *Not collective.*
+    #[must_use]
+    pub fn embedding_bytes_sent(&self) -> u64 {
+        self.services.bytes_sent()
+    }
+
+    /// Ends all threads of the run.
+    pub fn finish(self) {
+        let Self { control, services, heartbeat, trainer, dense, .. } = self;
+        // Workers' clients go first: partitions serve until nobody can ask.
+        drop(trainer);
+        control.barrier("the end of the run", true);
+        services.finish();
+        heartbeat.finish();
+        control.barrier("the end of the threads", false);
+        drop(dense);
+    }
+}
+
+impl TrainerSide {
+    fn new(
+        plan: &Plan,
+        rank: usize,
+        clients: Vec<crate::embedding_client::Client>,
+        training: bool,
+        signals: &Arc<Signals>,
+        watch: &Arc<Watch>,
+    ) -> Result<Self, Error> {
+        let (config, model) = (&plan.job.config, plan.model);
+        let Some(optimizer) = convert::dense_optimizer(&config.optim.dense) else {
+            return Err(Error::Usage("optim.dense.kind = \"rowwise_adagrad\" is for rows".into()));
+        };
+        let words = |len: usize| -> Arc<[AtomicU32]> { (0..len).map(|_| AtomicU32::new(0)).collect() };
+        let (replica, state) =
+            (words(model.replica_len()), words(optimizer.state_planes() * model.parameters_len()));
+        let mut initial = vec![0.0; model.replica_len()];
+        model.initialize(config.seed, &mut initial);
+        store(&replica, &initial);
+        store(&state, &vec![optimizer.initial_state(); state.len()]);
+        let first = (rank - plan.roles.trainers.start) * plan.job.worker_threads;
+        let (pipeline, batches) = if training {
+            let workers = first..first + plan.job.worker_threads;
+            let prefetch = config.data.prefetch_batches;
+            let epochs = 0..config.train.epochs;
+            let (pipeline, batches) =
+                Pipeline::train(&plan.train, &plan.order, workers, epochs, prefetch)?;
+            (Some(pipeline), batches.into_iter().map(Some).collect())
+        } else {
+            (None, (0..clients.len()).map(|_| None).collect::<Vec<_>>())
+        };
+        let workers = clients
+            .into_iter()
+            .zip(batches)
+            .enumerate()
+            .map(|(local, (client, batches))| Worker {
+                local,
+                batches,
+                client,
+                buffers: StepBuffers::new(&model, plan.batch_max(), plan.rows_max()),
+            })
+            .collect();
+        let shared = Trainer {
+            model,
+            seed: config.seed,
+            replica,
+            state,
+            optimizer,
+            updates: AtomicU64::new(0),
+            dense_rate: convert::rate(&config.optim.dense),
+            sparse_rate: convert::rate(&config.optim.sparse),
+            rate_factor: AtomicU32::new(1f32.to_bits()),
+            #[expect(clippy::cast_possible_truncation, reason = "settings are computed with in f32")]
+            statistics_momentum: config.model.batch_norm_momentum as f32,
+            signals: Arc::clone(signals),
+            watch: Arc::clone(watch),
+        };
+        Ok(Self { shared, workers, losses: vec![], _pipeline: pipeline })
+    }
+
+    /// Runs the workers, and beside them the dense communicator thread that the method needs.
+    /// *Collective over the trainers as far as the method is.*
+    fn train(
+        &mut self,
+        dense: Option<&mut Comm>,
+        plan: &Plan,
+        segment: Segment,
+        counters: &[WorkerCounters],
+    ) -> Result<(bool, DenseTraffic), Error> {
+        let count = self.workers.len();
+        let Self { shared, workers, losses, .. } = self;
+        let others = dense.as_ref().is_some_and(|comm| comm.size() > 1);
+        match (plan.job.method, dense) {
+            (SyncMethod::Bsp, Some(comm)) => {
+                let global_norm = plan.job.config.sync.batch_norm == BatchNormScope::Global;
+                let (jobs, jobs_out) = unbounded();
+                let (done_in, done) = unbounded();
+                let link = others.then_some(DenseLink { jobs, done });
+                let bsp = Bsp::new(count, link, &shared.watch);
+                let (stopped, bytes) = std::thread::scope(|scope| {
+                    let adder = others
+                        .then(|| scope.spawn(move || add_trainers(comm, &jobs_out, &done_in)));
+                    let method = Method::Bsp { bsp: &bsp, global_norm };
+                    let stopped = run_workers(shared, workers, method, segment, counters);
+                    losses.append(&mut bsp.close());
+                    (stopped, adder.map_or(0, |thread| thread.join().unwrap_or(0)))
+                });
+                let rounds = if others { segment.steps } else { 0 };
+                Ok((stopped?, DenseTraffic { rounds, bytes }))
+            }
+            (SyncMethod::LocalSgd, Some(comm)) if others => {
+                let (knock, knocks) = unbounded();
+                let (opens, open) = unbounded();
+                let every = plan.job.config.sync.every;
+                let (stopped, traffic) = std::thread::scope(|scope| {
+                    let gate = Gate::new(count, knock, open, &shared.watch);
+                    let replica = &shared.replica;
+                    let driver = scope.spawn(move || {
+                        let mut staging = vec![0.0; replica.len()];
+                        let mut protocol = LocalSgd::new(&mut staging);
+                        let gate = GateKeeper { knocks, opens };
+                        drive(&mut protocol, Surroundings { comm, mailbox: None, replica, gate })
+                    });
+                    let method = Method::LocalSgd { gate: &gate, every };
+                    let stopped = run_workers(shared, workers, method, segment, counters);
+                    drop(gate);
+                    (stopped, driver.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+                });
+                let traffic = traffic.map_err(|error| Error::Failure(error.to_string()))?;
+                Ok((stopped?, DenseTraffic { rounds: traffic.rounds, bytes: traffic.bytes }))
+            }
+            _ => {
+                let stopped = run_workers(shared, workers, Method::Alone, segment, counters)?;
+                Ok((stopped, DenseTraffic::default()))
+            }
+        }
+    }
+}
+
+/// Runs every worker on a thread of its own. True when one of them was asked to stop.
+fn run_workers(
+    trainer: &Trainer,
+    workers: &mut [Worker],
+    method: Method<'_>,
+    segment: Segment,
+    counters: &[WorkerCounters],
+) -> Result<bool, Error> {
+    let together = workers.len() > 1 && !matches!(method, Method::Alone);
+    let train = |worker: &mut Worker, counters: &WorkerCounters| {
+        let result = worker.train(trainer, method, segment, counters);
+        if let (Err(error), true) = (&result, together) {
+            // The other workers would wait for this one at the next meeting.
+            eprintln!("umbra: {} {error}", trainer.watch.prefix());
+            crate::comm::abort(i32::from(error.exit_code()));
+        }
+        result
+    };
+    let train = &train;
+    let results: Vec<Result<bool, Error>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = workers
+            .iter_mut()
+            .zip(counters)
+            .map(|(worker, counters)| scope.spawn(move || train(worker, counters)))
+            .collect();
+        let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        threads.into_iter().map(join).collect()
+    });
+    let mut stopped = false;
+    for result in results {
+        stopped |= result?;
+    }
+    Ok(stopped)
+}
+
+fn no_thread(error: &std::io::Error) -> Error {
+    Error::Launch(format!("the system gives no more threads: {error}; raise `ulimit -u`"))
+}

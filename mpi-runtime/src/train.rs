@@ -1,0 +1,322 @@
+//! A training run from start to summary.
+
+use core::time::Duration;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::checkpoint::{Checkpoint, Manifest};
+use crate::comm::Comm;
+use crate::config::{Config, Save};
+use crate::counters::{READING_WORDS, Reading};
+use crate::early_stop::Stopper;
+use crate::error::Error;
+use crate::launch::Cores;
+use crate::plan::Plan;
+use crate::record::{
+    EvalFigures, MemoryFigures, RunFolder, Status, Summary, SyncFigures,
+    TrainFigures, WaitFigures, WireFigures, build_hash, say, write_atomically,
+};
+use crate::recorder::Recorder;
+use crate::run::Run;
+use crate::scores::Figures;
+use crate::signals::Signals;
+use crate::trainer::Segment;
+use crate::world::World;
+
+/// What a training run came to.
+pub enum Outcome {
+    /// A dry run: the plan, and what to say about it.
+    Planned(Box<Plan>),
+    /// A run that ended well; the summary on the first rank.
+    Trained(Option<Box<Summary>>),
+}
+
+/// Trains. *Collective over all ranks, main thread only.*
+///
+/// # Errors
+/// The same exit code on every rank; one of them has the message.
+pub fn train(
+    world: &World,
+    control: &Comm,
+    config: Config,
+    signals: &Arc<Signals>,
+    dry_run: bool,
+) -> Result<Outcome, Error> {
+    let plan = plan(world, control, config)?;
+    let first = world.rank == 0;
+    let folder = if !first {
+        Ok(None)
+    } else if dry_run {
+        RunFolder::check(&plan.job.config).map(|()| None)
+    } else {
+        RunFolder::create(&plan.job.config, &world.host).map(Some)
+    };
+    let folder = world.agree(control, folder)?;
+    if dry_run {
+        return Ok(Outcome::Planned(Box::new(plan)));
+    }
+    let recorder = folder.map(|folder| Recorder::new(folder, &plan));
+    let summary = Summary::new(&plan.job, world.size)?;
+    let report = recorder.as_ref().map(Recorder::heartbeat);
+    let run = Run::start(world, control, plan, signals, true, report);
+    let mut session = Session {
+        world,
+        control,
+        signals,
+        run: world.agree(control, run)?,
+        recorder,
+        summary,
+        seconds: Duration::ZERO,
+    };
+    let ended = session.train();
+    session.finish(ended)
+}
+
+/// Resolves a configuration on these ranks and opens every input. *Collective.*
+pub(crate) fn plan(world: &World, control: &Comm, config: Config) -> Result<Plan, Error> {
+    let facts = world.node_facts(control, &Cores::allowed());
+    let job = world.agree(control, config.resolve(world.size, facts.ranks, facts.cores))?;
+    if world.rank == 0 {
+        job.warnings.iter().for_each(|warning| say(&format!("umbra: warning: {warning}")));
+    }
+    let plan = Plan::new(job, world.size);
+    world.agree(control, plan)
+}
+
+/// A run and what is recorded of it.
+struct Session<'w> {
+    world: &'w World,
+    control: &'w Comm,
+    signals: &'w Arc<Signals>,
+    run: Run<'w>,
+    recorder: Option<Recorder>,
+    summary: Summary,
+    seconds: Duration,
+}
+
+impl Session<'_> {
+    /// All stretches of training, the evaluations between them and after. True when it was asked
+    /// to stop.
+    fn train(&mut self) -> Result<bool, Error> {
+        let plan = &self.run.plan;
+        let early_stop = plan.job.config.train.early_stop.clone();
+        let (config, steps) = (plan.job.config.clone(), plan.steps);
+        let best = config.checkpoint.dir.join("best");
+        let keep_best = early_stop.as_ref().is_some_and(|settings| settings.restore_best)
+            || (config.checkpoint.save == Save::Best && plan.valid.is_some());
+        let factor = early_stop.as_ref().map_or(1.0, |settings| settings.lr_factor);
+        let mut stopper = Stopper::new(early_stop);
+        let (mut step, mut best_step, mut stopped) = (0, None, false);
+        while step < steps && !stopped {
+            let end = self.run.plan.segment_end(step);
+            stopped = self.stretch(Segment { first_step: step, steps: end - step })?;
+            step = end;
+            let Some(valid) = self.run.plan.valid.take() else { continue };
+            let figures = if stopped { None } else { Some(self.run.evaluate(&valid)?) };
+            self.run.plan.valid = Some(valid);
+            let Some(figures) = figures else { break };
+            self.evaluated(&figures);
+            let verdict = stopper.observe(&figures);
+            if verdict.improved {
+                self.summary.valid = Some(eval_figures(&figures));
+                best_step = Some(step);
+                if keep_best {
+                    self.save(&best, step)?;
+                }
+            } else {
+                #[expect(clippy::cast_possible_truncation, reason = "a factor on f32 rates")]
+                let factor = factor as f32;
+                self.run.scale_rates(factor);
+                if let Some(recorder) = &self.recorder {
+                    recorder.scale_rates(factor);
+                }
+            }
+            if verdict.stop {
+                break;
+            }
+        }
+        self.summary.steps = Some(self.run.reading().steps / self.summary.worker_threads as u64);
+        if stopped {
+            return Ok(true);
+        }
+        if keep_best && best_step.is_some_and(|best_step| best_step != step) {
+            let checkpoint = Checkpoint::open(&best).map_err(Error::from);
+            let checkpoint = self.world.agree(self.control, checkpoint)?;
+            self.run.restore(&checkpoint)?;
+        }
+        if let Some(test) = self.run.plan.test.take() {
+            self.summary.test = Some(eval_figures(&self.run.evaluate(&test)?));
+        }
+        if config.checkpoint.save == Save::Last {
+            self.save(&config.checkpoint.dir.join("last"), step)?;
+        }
+        Ok(false)
+    }
+
+    /// A stretch of training, timed. True when it was asked to stop.
+    fn stretch(&mut self, segment: Segment) -> Result<bool, Error> {
+        let start = Instant::now();
+        if let Some(recorder) = &self.recorder {
+            recorder.set_training(true);
+        }
+        let stopped = self.run.train(segment);
+        self.seconds += start.elapsed();
+        if let Some(recorder) = &self.recorder {
+            recorder.set_training(false);
+        }
+        stopped
+    }
+
+    fn evaluated(&self, figures: &Figures) {
+        let reading = self.total_reading();
+        if let Some(recorder) = &self.recorder {
+            recorder.evaluated(reading, eval_figures(figures));
+        }
+    }
+
+    /// Counters over all ranks. *Collective.*
+    fn total_reading(&self) -> Reading {
+        let mut all = vec![0; READING_WORDS * self.world.size];
+        self.control.all_gather(&self.run.reading().to_words(), &mut all, "counters of the run");
+        let readings = all.as_chunks::<READING_WORDS>().0.iter();
+        readings.fold(Reading::default(), |sum, words| sum.plus(Reading::from_words(*words)))
+    }
+
+    fn save(&mut self, dir: &Path, step: u64) -> Result<(), Error> {
+        let start = Instant::now();
+        let manifest = manifest(&self.run, step)?;
+        let bytes = self.run.save(dir, manifest)?;
+        let figures = self.summary.checkpoint.get_or_insert_default();
+        figures.count += 1;
+        *figures.bytes.get_or_insert_default() += bytes;
+        *figures.seconds_exposed.get_or_insert_default() += start.elapsed().as_secs_f64();
+        Ok(())
+    }
+
+    /// Ends the threads and writes the summary, whatever came before.
+    fn finish(mut self, ended: Result<bool, Error>) -> Result<Outcome, Error> {
+        self.measure();
+        if let Some(recorder) = &self.recorder {
+            recorder.end_progress();
+        }
+        let losses = self.run.plan.job.config.run.step_losses.then(|| self.run.step_losses().to_vec());
+        let dir = self.run.plan.job.config.run.dir.clone();
+        let Self { world, control, run, recorder, mut summary, signals, .. } = self;
+        run.finish();
+        summary.status = match ended {
+            Ok(false) => Status::Done,
+            Ok(true) => Status::Stopped,
+            Err(_) => Status::Failed,
+        };
+        let written = recorder.map_or(Ok(()), |recorder| {
+            if let Some(losses) = losses {
+                write_step_losses(&dir, &losses)?;
+            }
+            recorder.finish(&summary)
+        });
+        let written = world.agree(control, written);
+        if ended? {
+            let signal = signals.stop_requested().unwrap_or(libc::SIGTERM);
+            return Err(Error::Stopped { signal });
+        }
+        written?;
+        Ok(Outcome::Trained((world.rank == 0).then(|| Box::new(summary))))
+    }
+
+    /// Fills in what was counted. *Collective.*
+    fn measure(&mut self) {
+        let total = self.total_reading();
+        let plan = &self.run.plan;
+        let workers = plan.order.workers_total as f64;
+        let seconds = self.seconds.as_secs_f64();
+        let traffic = self.run.dense_traffic;
+        let own = [
+            rss_bytes(),
+            self.run.embedding_bytes_sent(),
+            traffic.bytes,
+            plan.embedding_bytes(self.world.rank),
+        ];
+        let mut all = vec![0; own.len() * self.world.size];
+        self.control.all_gather(&own, &mut all, "memory and bytes of the run");
+        let of = |index| all.iter().skip(index).step_by(own.len()).copied();
+        let share = |ns: u64| Some(Duration::from_nanos(ns).as_secs_f64() / workers);
+        let several = self.world.size > 1;
+        let summary = &mut self.summary;
+        summary.data_fingerprint = Some(plan.train.fingerprint().to_owned());
+        summary.examples = Some(total.examples);
+        summary.seconds = Some(seconds);
+        summary.examples_per_second = (seconds > 0.0).then(|| total.examples as f64 / seconds);
+        summary.train = (total.weight_sum > 0.0).then(|| TrainFigures {
+            logloss: Some(total.loss_sum / total.weight_sum),
+            normalized_entropy: None,
+        });
+        summary.sync = Some(SyncFigures {
+            method: plan.job.method.name().into(),
+            rounds: (traffic.rounds > 0).then_some(traffic.rounds),
+            seconds_exposed: share(total.sync_ns).filter(|seconds| *seconds > 0.0),
+            ..SyncFigures::default()
+        });
+        summary.wire = several.then(|| WireFigures {
+            dense_bytes: Some(of(2).sum()),
+            embedding_bytes: Some(of(1).sum()),
+            ..WireFigures::default()
+        });
+        summary.memory = Some(MemoryFigures {
+            rss_bytes_max: of(0).max(),
+            embedding_bytes: Some(of(3).sum()),
+            dense_bytes: Some(plan.dense_bytes()),
+        });
+        summary.wait = Some(WaitFigures {
+            data_seconds: share(total.data_ns),
+            embedding_seconds: share(total.embedding_ns),
+            sync_seconds: share(total.sync_ns),
+        });
+    }
+}
+
+/// What a checkpoint of this run says of itself.
+fn manifest(run: &Run<'_>, steps: u64) -> Result<Manifest, Error> {
+    let plan = &run.plan;
+    let config = plan.job.config.to_toml();
+    Ok(Manifest::new(
+        build_hash(),
+        config.map_err(|error| Error::Failure(format!("configuration as TOML: {error}")))?,
+        (steps, run.updates()),
+        (&plan.train, &plan.layout, &plan.model),
+        usize::try_from(plan.dense_bytes() / 4).unwrap_or(usize::MAX),
+    ))
+}
+
+/// The figures as they stand in the records.
+#[must_use]
+pub fn eval_figures(figures: &Figures) -> EvalFigures {
+    EvalFigures {
+        examples: figures.examples,
+        auc: figures.auc,
+        logloss: figures.logloss,
+        normalized_entropy: figures.normalized_entropy,
+        calibration: figures.calibration,
+        gauc: figures.gauc,
+    }
+}
+
+/// `losses.csv`: the loss of every step over the global batch, in full precision.
+fn write_step_losses(dir: &Path, losses: &[f64]) -> Result<(), Error> {
+    use core::fmt::Write as _;
+    let mut text = String::from("step,loss\n");
+    for (step, loss) in losses.iter().enumerate() {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{step},{loss:e}");
+    }
+    write_atomically(&dir.join("losses.csv"), text.as_bytes())
+}
+
+/// Greatest resident set of this process so far, as Linux counts it.
+fn rss_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kibibytes: Option<u64> =
+        line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok());
+    kibibytes.unwrap_or(0) * 1024
+}
