@@ -31,10 +31,13 @@ pub(crate) fn open_file(path: &Path, cache_bytes: Option<usize>) -> Result<File,
         return Err(DatasetError::Path { path: path.to_owned() });
     }
     let mut signature = [0u8; 8];
-    std::io::Read::read_exact(&mut head, &mut signature)
-        .ok()
-        .filter(|()| signature == *SIGNATURE)
-        .ok_or_else(|| DatasetError::NotHdf5 { path: path.to_owned() })?;
+    match std::io::Read::read_exact(&mut head, &mut signature) {
+        Ok(()) if signature == *SIGNATURE => {}
+        Err(e) if e.kind() != std::io::ErrorKind::UnexpectedEof => {
+            return Err(DatasetError::io(path, "read the first bytes", e));
+        }
+        Ok(()) | Err(_) => return Err(DatasetError::NotHdf5 { path: path.to_owned() }),
+    }
     drop(head);
     let mut builder = File::with_options();
     if let Some(bytes) = cache_bytes {

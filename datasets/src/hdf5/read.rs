@@ -206,13 +206,16 @@ impl FileReader {
     }
 
     fn out_of_range(&self, dataset: &'static str, row: u64, field: usize, id: u32) -> DatasetError {
-        let name = self.info.sparse_names.as_ref().map_or("", |names| names[field].as_str());
+        let name = match &self.info.sparse_names {
+            Some(names) => names[field].clone(),
+            None => format!("sparse{field}"),
+        };
         DatasetError::IdOutOfRange {
             path: self.info.path.clone(),
             dataset,
             row,
             field,
-            name: name.to_owned(),
+            name,
             id,
             cardinality: self.info.cardinality[field],
         }
