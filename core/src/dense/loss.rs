@@ -13,10 +13,12 @@ pub fn cross_entropy(logit: f32, label: f32) -> f64 {
     z.max(0.0) - z * y + float::ln_1p_f64(float::exp_f64(-z.abs()))
 }
 
-/// Derivative of [`cross_entropy`] with respect to the logit.
+/// Derivative of [`cross_entropy`] with respect to the logit: p − y, by way of the smaller of p and
+/// 1 − p, so that a confident right answer keeps all digits of its small gradient.
 #[must_use]
 pub fn cross_entropy_gradient(logit: f32, label: f32) -> f32 {
-    float::sigmoid(logit) - label
+    let smaller = float::sigmoid(-logit.abs());
+    if logit >= 0.0 { (1.0 - label) - smaller } else { smaller - label }
 }
 
 #[cfg(test)]

@@ -13,6 +13,9 @@ use crate::kernel::{Matrix, MatrixMut, gemm, workspace_len};
 /// Most layers in one chain.
 pub const MAX_LAYERS: usize = 16;
 
+/// Examples whose bias gradients are summed at once.
+const SUMMED: usize = 64;
+
 /// One layer: shapes and offsets into the parameters.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Layer {
@@ -244,7 +247,8 @@ impl Mlp {
                 );
                 kept_end = kept_start;
             }
-            layer.gradient(n, x, d_y, out.fresh, out.parameters, scratch.product);
+            let target = (out.fresh, &mut *out.parameters);
+            layer.gradient(n, x, d_y, target, other, scratch.product);
             let below = match number {
                 0 => d_x.as_deref_mut(),
                 _ => Some(&mut other[..n * layer.inputs]),
@@ -280,23 +284,30 @@ impl Layer {
         gemm(x, self.w(parameters).t(), self.bias.is_some(), y, product);
     }
 
-    /// d_W = d_Yᵀ·X, d_b = column sums of d_Y
+    /// d_W = d_Yᵀ·X, d_b = column sums of d_Y; `scratch: [outputs]` unless n is 0
     fn gradient(
         &self,
         n: usize,
         x: &[f32],
         d_y: &[f32],
-        fresh: bool,
-        d_parameters: &mut [f32],
+        out: (bool, &mut [f32]),
+        scratch: &mut [f32],
         product: &mut [f32],
     ) {
+        let (fresh, d_parameters) = out;
         if let Some(bias) = self.bias {
             let d_bias = &mut d_parameters[bias..bias + self.outputs];
             if fresh {
                 d_bias.fill(0.0);
             }
-            for d_y in d_y.chunks_exact(self.outputs) {
-                d_bias.iter_mut().zip(d_y).for_each(|(sum, d)| *sum += d);
+            // In blocks, so that the error of a sum over thousands of examples stays that of tens.
+            for d_y in d_y.chunks(SUMMED * self.outputs) {
+                let block = &mut scratch[..self.outputs];
+                block.fill(0.0);
+                for d_y in d_y.chunks_exact(self.outputs) {
+                    block.iter_mut().zip(d_y).for_each(|(sum, d)| *sum += d);
+                }
+                d_bias.iter_mut().zip(&*block).for_each(|(sum, d)| *sum += d);
             }
         }
         let d_w = &mut d_parameters[self.matrix..self.matrix + self.outputs * self.inputs];

@@ -1,0 +1,219 @@
+//! One layer at a time. The scalar that is differenced is Σ c · y with random c, so that every output
+//! counts differently.
+
+use umbra_core::batch::Jagged;
+use umbra_core::dense::interaction::Vectors;
+use umbra_core::dense::loss;
+use umbra_core::dense::mlp::{Backward, Layer, Mlp, Replica, Scratch, Stored, Training};
+use umbra_core::dense::norm::Norm;
+use umbra_core::model::Pooling;
+use umbra_core::rng::{Purpose, Stream};
+use umbra_core::sparse::bag::{Bags, Pooled};
+
+use crate::twin::{self, KEY, wide};
+use crate::{BOUND, close, differences};
+
+fn numbers(stream: u32, len: usize) -> Vec<f32> {
+    let stream = Stream::new(21, Purpose::Test(stream));
+    (0..len as u64).map(|i| stream.uniform(i) * 2.0 - 1.0).collect()
+}
+
+fn weighted(c: &[f32], y: &[f64]) -> f64 {
+    c.iter().zip(y).map(|(c, y)| f64::from(*c) * y).sum()
+}
+
+/// One linear layer with what follows it, as [W, then b or scale and shift].
+fn check_layer(what: &str, biased: bool, relu: bool, normed: bool, dropout: f32) {
+    let (n, inputs, outputs) = (19, 7, 5);
+    let matrix = outputs * inputs;
+    let norm =
+        Norm { units: outputs, scale: matrix, shift: matrix + outputs, mean: 0, variance: 5 };
+    let layer = Layer {
+        inputs,
+        outputs,
+        matrix: 0,
+        bias: biased.then_some(matrix),
+        norm: normed.then_some(norm),
+        relu,
+        dropout,
+        stream: 3,
+    };
+    let mut mlp = Mlp::default();
+    mlp.push(layer).unwrap();
+    let parameters = numbers(0, matrix + 2 * outputs);
+    let (x, c) = (numbers(1, n * inputs), numbers(2, n * outputs));
+    let rows: Vec<u64> = (40..40 + n as u64).collect();
+
+    let forward = |p: &[f64], x: &[f64]| {
+        let bias = biased.then(|| &p[matrix..matrix + outputs]);
+        let mut y = twin::linear(x, inputs, &p[..matrix], bias, outputs);
+        if normed {
+            let (mean, variance) = twin::moments(&y, outputs);
+            let (scale, shift) = p[matrix..].split_at(outputs);
+            y = twin::norm(&y, &mean, &variance, scale, shift);
+        }
+        let mask = twin::mask(3, dropout, &rows, outputs);
+        let cut = |(y, m): (&f64, f64)| if relu { y.max(0.0) * m } else { y * m };
+        y.iter().zip(mask).map(cut).collect::<Vec<f64>>()
+    };
+
+    let mut stored = vec![0.0; n * mlp.stored_len()];
+    let (mut kept, mut sums) = (vec![0.0; mlp.kept_len()], vec![0.0; mlp.sums_len()]);
+    let mut product = vec![0.0; mlp.product_len(n)];
+    let mut statistics = vec![0.0; 2 * outputs];
+    let mut scratch = Scratch { kept: &mut kept, sums: &mut sums, product: &mut product };
+    let mut training = Training {
+        key: KEY,
+        rows: &rows,
+        statistics: &mut statistics,
+        reduce: &mut |_: &mut [f64]| {},
+    };
+    let replica = Replica { parameters: &parameters, statistics: &[] };
+    mlp.forward(replica, n, &x, Some(&mut training), &mut stored, &mut scratch);
+    let y = forward(&wide(&parameters), &wide(&x));
+    close(&format!("{what}: output"), mlp.output(n, &stored), &y, 1e-6);
+
+    let mut d = vec![0.0; n * mlp.widest()];
+    d[..n * outputs].copy_from_slice(&c);
+    let mut other = vec![0.0; d.len()];
+    let mut d_parameters = vec![0.0; parameters.len()];
+    let mut d_x = vec![0.0; x.len()];
+    let out = Backward {
+        parameters: &mut d_parameters,
+        fresh: true,
+        d: &mut d,
+        other: &mut other,
+        reduce: &mut |_: &mut [f64]| {},
+    };
+    let input = Stored { parameters: &parameters, x: &x, activations: &stored };
+    mlp.backward(n, input, out, Some(&mut d_x), &mut scratch);
+    let of_parameters = differences(&wide(&parameters), |p| weighted(&c, &forward(p, &wide(&x))));
+    let of_x = differences(&wide(&x), |x| weighted(&c, &forward(&wide(&parameters), x)));
+    close(&format!("{what}: parameters"), &d_parameters, &of_parameters, BOUND);
+    close(&format!("{what}: input"), &d_x, &of_x, BOUND);
+}
+
+#[test]
+fn linear() {
+    check_layer("linear", false, false, false, 0.0);
+    check_layer("linear and bias", true, false, false, 0.0);
+}
+
+#[test]
+fn relu_and_dropout() {
+    check_layer("relu", true, true, false, 0.0);
+    check_layer("dropout", true, true, false, 0.4);
+}
+
+#[test]
+fn batch_norm() {
+    check_layer("norm", false, false, true, 0.0);
+    check_layer("norm, relu, dropout", false, true, true, 0.3);
+}
+
+#[test]
+fn sigmoid_and_cross_entropy() {
+    for z in [-9.0f32, -2.0, -0.1, 0.0, 0.1, 3.0, 9.0] {
+        for y in [0.0f32, 0.25, 1.0] {
+            let f = |z: &[f64]| twin::cross_entropy(z[0], f64::from(y));
+            let expected = differences(&[f64::from(z)], f);
+            assert!((loss::cross_entropy(z, y) - f(&[f64::from(z)])).abs() < 1e-12);
+            close("cross entropy", &[loss::cross_entropy_gradient(z, y)], &expected, 1e-6);
+        }
+    }
+}
+
+#[test]
+fn pooling() {
+    // Bags of 0, 1, 3 ids with one id twice, 0, 2, 1.
+    let (offsets, slot) = ([0, 0, 1, 4, 4, 6, 7], [2, 0, 3, 3, 1, 2, 0]);
+    let (n, fields, width) = (3, 2, 4);
+    let rows = numbers(5, 4 * width);
+    let c = numbers(6, n * fields * width);
+    for pooling in [Pooling::Sum, Pooling::Mean] {
+        let bags = Jagged { values: &slot, offsets: &offsets };
+        let bags = Bags { bags, slot: &slot, fields, pooling, row_width: width };
+        let forward = |rows: &[f64]| twin::pool(&offsets, &slot, rows, width, pooling);
+        let shape = Pooled { columns: 0..width, stride: fields * width, at: 0 };
+        let mut out = vec![f32::NAN; n * fields * width];
+        bags.pool(n, &rows, &shape, &mut out);
+        close("pooled", &out, &forward(&wide(&rows)), 1e-6);
+        let mut d_rows = vec![0.0; rows.len()];
+        bags.pool_backward(n, &c, &shape, &mut d_rows);
+        let expected = differences(&wide(&rows), |rows| weighted(&c, &forward(rows)));
+        close("pooling", &d_rows, &expected, BOUND);
+
+        // A part of the columns, into a part of a wider buffer, that leaves the rest alone.
+        let shape = Pooled { columns: 1..3, stride: 9, at: 4 };
+        let mut wider = vec![7.0; n * 9];
+        bags.pool(n, &rows, &shape, &mut wider);
+        for (place, x) in wider.iter().enumerate() {
+            let (i, at) = (place / 9, place % 9);
+            let inside = (4..8).contains(&at);
+            let from = |at: usize| out[(i * fields + (at - 4) / 2) * width + 1 + at % 2];
+            assert_eq!(*x, if inside { from(at) } else { 7.0 }, "place {place}");
+        }
+
+        // Column 0 alone: the sum over the fields.
+        let mut d_rows = vec![0.0; rows.len()];
+        let of = |rows: &[f64], i: usize| -> f64 {
+            let pooled = forward(rows);
+            (0..fields).map(|s| pooled[(i * fields + s) * width]).sum()
+        };
+        for i in 0..n {
+            let got = bags.pool_column(i, &rows, 0);
+            close("column", &[got], &[of(&wide(&rows), i)], 1e-6);
+            bags.pool_column_backward(i, c[i], 0, &mut d_rows);
+        }
+        let sum = |rows: &[f64]| (0..n).map(|i| f64::from(c[i]) * of(rows, i)).sum();
+        close("column gradient", &d_rows, &differences(&wide(&rows), sum), BOUND);
+    }
+}
+
+#[test]
+fn dot_interaction() {
+    for (n, count, width) in [(3, 5, 4), (2, 1, 3), (2, 27, 16)] {
+        let shape = Vectors { vectors: count, width };
+        let (t, pairs, at) = (numbers(7, n * count * width), shape.pairs(), 2);
+        let stride = pairs + at;
+        let c = numbers(8, n * stride);
+        let forward = |t: &[f64]| {
+            let one = |t: &[f64]| twin::dot(t, width);
+            t.chunks(count * width).flat_map(one).collect::<Vec<f64>>()
+        };
+        let mut scratch = vec![0.0; shape.dot_scratch_len()];
+        let mut out = vec![7.0; n * stride];
+        shape.dot(&t, &mut out, stride, at, &mut scratch);
+        let mut inside = vec![];
+        let mut c_inside = vec![];
+        for i in 0..n {
+            assert_eq!(out[i * stride..][..at], [7.0; 2], "what stands before");
+            inside.extend(&out[i * stride + at..(i + 1) * stride]);
+            c_inside.extend(&c[i * stride + at..(i + 1) * stride]);
+        }
+        close("dot", &inside, &forward(&wide(&t)), 1e-6);
+        let mut d_t = vec![f32::NAN; t.len()];
+        shape.dot_backward(&t, &c, stride, at, &mut d_t, &mut scratch);
+        let expected = differences(&wide(&t), |t| weighted(&c_inside, &forward(t)));
+        close("dot gradient", &d_t, &expected, BOUND);
+    }
+}
+
+#[test]
+fn second_order() {
+    let (n, count, width) = (4, 6, 5);
+    let shape = Vectors { vectors: count, width };
+    let (v, c) = (numbers(9, n * count * width), numbers(10, n));
+    // Every pair once: not the form with the square of the sum.
+    let forward = |v: &[f64]| {
+        let one = |v: &[f64]| twin::dot(v, width).iter().sum();
+        v.chunks(count * width).map(one).collect::<Vec<f64>>()
+    };
+    let (mut logits, mut sums) = (vec![0.0; n], vec![0.0; width]);
+    shape.second_order(&v, &mut logits, &mut sums);
+    close("second order", &logits, &forward(&wide(&v)), 2e-6);
+    let mut d_v = vec![0.0; v.len()];
+    shape.second_order_backward(&v, &c, &mut d_v, &mut sums);
+    let expected = differences(&wide(&v), |v| weighted(&c, &forward(v)));
+    close("second order gradient", &d_v, &expected, BOUND);
+}

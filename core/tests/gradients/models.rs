@@ -1,0 +1,155 @@
+//! Whole models: logits, loss, statistics and every gradient, in training and in evaluation.
+
+use umbra_core::model::{Gradients, Model, ModelConfig, ModelKind, Pooling, Workspace};
+
+use crate::twin::{Data, KEY, Twin, wide};
+use crate::{BOUND, close, differences};
+
+pub(crate) const DLRM: ModelConfig<'static> = ModelConfig {
+    kind: ModelKind::Dlrm,
+    dense_features: 3,
+    fields: 4,
+    embedding_dim: 5,
+    pooling: Pooling::Sum,
+    bottom: &[7, 5],
+    top: &[6, 4],
+    batch_norm: false,
+    batch_norm_momentum: 0.1,
+    dropout: 0.0,
+};
+pub(crate) const DEEPFM: ModelConfig<'static> = ModelConfig { kind: ModelKind::DeepFm, ..DLRM };
+
+/// What a training step of `data` gives, with no other workers.
+pub(crate) struct Trained {
+    pub(crate) loss_sum: f64,
+    pub(crate) weight_sum: f64,
+    pub(crate) parameters: Vec<f32>,
+    pub(crate) rows: Vec<f32>,
+    pub(crate) statistics: Vec<f32>,
+}
+
+pub(crate) fn train(model: &Model, data: &Data, reduce: &mut dyn FnMut(&mut [f64])) -> Trained {
+    // Poison everywhere: what is not written shows.
+    let mut single = vec![f32::NAN; model.workspace_len(data.label.len(), 0)];
+    let mut double = vec![f64::NAN; model.workspace_f64_len()];
+    let mut parameters = vec![f32::NAN; model.parameters_len()];
+    let mut rows = vec![f32::NAN; data.rows.len()];
+    let mut statistics = vec![f32::NAN; model.replica_len() - model.parameters_len()];
+    let mut workspace = Workspace { single: &mut single, double: &mut double };
+    let mut out =
+        Gradients { parameters: &mut parameters, rows: &mut rows, statistics: &mut statistics };
+    let input = data.input();
+    let loss = model.train_step(&data.replica, &input, KEY, reduce, &mut workspace, &mut out);
+    Trained { loss_sum: loss.loss_sum, weight_sum: loss.weight_sum, parameters, rows, statistics }
+}
+
+fn check(config: &ModelConfig, n: usize, seed: u64) {
+    let what = format!("{config:?}, {n} examples, seed {seed}");
+    let model = Model::new(config).unwrap();
+    let data = Data::new(config, &model, seed, n);
+    let (replica, rows) = (wide(&data.replica), wide(&data.rows));
+
+    let twin = Twin { config, model: &model, data: &data, training: false };
+    let expected = twin.run(&replica, &rows);
+    let mut single = vec![f32::NAN; model.workspace_len(n, 0)];
+    let mut double = vec![f64::NAN; model.workspace_f64_len()];
+    let mut workspace = Workspace { single: &mut single, double: &mut double };
+    let mut logits = vec![f32::NAN; n];
+    model.forward(&data.replica, &data.input(), &mut workspace, &mut logits);
+    close(&format!("{what}: logits"), &logits, &expected.logits, 5e-6);
+
+    let twin = Twin { training: true, ..twin };
+    let expected = twin.run(&replica, &rows);
+    let got = train(&model, &data, &mut |_| {});
+    let mean = got.loss_sum / got.weight_sum;
+    assert!((mean - expected.loss).abs() < 1e-6 * expected.loss, "{what}: {mean}");
+    close(&format!("{what}: statistics"), &got.statistics, &expected.statistics, 5e-6);
+
+    let (parameters, statistics) = replica.split_at(model.parameters_len());
+    let of_parameters =
+        differences(parameters, |p| twin.run(&[p, statistics].concat(), &rows).loss);
+    for tensor in model.tensors().filter(|t| t.trainable) {
+        let place = tensor.offset..tensor.offset + tensor.len();
+        let name = format!("{what}: {}", tensor.name);
+        close(&name, &got.parameters[place.clone()], &of_parameters[place], BOUND);
+    }
+    let of_rows = differences(&rows, |rows| twin.run(&replica, rows).loss);
+    close(&format!("{what}: rows"), &got.rows, &of_rows, BOUND);
+}
+
+#[test]
+fn dlrm() {
+    check(&DLRM, 13, 1);
+    check(&ModelConfig { pooling: Pooling::Mean, ..DLRM }, 9, 2);
+    check(&ModelConfig { dense_features: 0, bottom: &[], ..DLRM }, 9, 3);
+    check(&ModelConfig { fields: 0, ..DLRM }, 9, 4);
+    check(&ModelConfig { top: &[], bottom: &[5], ..DLRM }, 9, 5);
+    check(&ModelConfig { batch_norm: true, dropout: 0.25, ..DLRM }, 17, 6);
+}
+
+#[test]
+fn deepfm() {
+    check(&DEEPFM, 13, 1);
+    check(&ModelConfig { batch_norm: true, ..DEEPFM }, 17, 2);
+    check(&ModelConfig { dropout: 0.5, ..DEEPFM }, 13, 3);
+    check(
+        &ModelConfig { batch_norm: true, dropout: 0.25, pooling: Pooling::Mean, ..DEEPFM },
+        17,
+        4,
+    );
+    check(&ModelConfig { dense_features: 0, ..DEEPFM }, 9, 5);
+}
+
+#[test]
+fn fm_and_lr() {
+    for kind in [ModelKind::Fm, ModelKind::Lr] {
+        check(&ModelConfig { kind, ..DLRM }, 13, 1);
+        check(&ModelConfig { kind, pooling: Pooling::Mean, ..DLRM }, 13, 2);
+        check(&ModelConfig { kind, dense_features: 0, ..DLRM }, 13, 3);
+        check(&ModelConfig { kind, fields: 0, ..DLRM }, 13, 4);
+    }
+}
+
+/// More examples than a tile holds, so that gradients of several tiles are added up.
+#[test]
+fn several_tiles() {
+    check(&ModelConfig { embedding_dim: 2, bottom: &[3, 2], top: &[3], ..DLRM }, 555, 1);
+    check(&ModelConfig { embedding_dim: 2, top: &[3], dropout: 0.5, ..DEEPFM }, 513, 2);
+}
+
+/// Without weights every example counts 1.
+#[test]
+fn no_weights_are_ones() {
+    let model = Model::new(&DLRM).unwrap();
+    let mut data = Data::new(&DLRM, &model, 1, 9);
+    data.weight.fill(1.0);
+    let ones = train(&model, &data, &mut |_| {});
+    data.weight.clear();
+    let none = train(&model, &data, &mut |_| {});
+    assert_eq!((ones.parameters, ones.rows), (none.parameters, none.rows));
+    assert_eq!((none.weight_sum, ones.loss_sum), (9.0, none.loss_sum));
+}
+
+/// Nothing to learn from: every gradient is 0, not NaN, and norms keep their running statistics.
+#[test]
+fn zero_weights_and_no_examples_give_zero_gradients() {
+    for kind in [ModelKind::Dlrm, ModelKind::DeepFm, ModelKind::Fm, ModelKind::Lr] {
+        for batch_norm in [false, true] {
+            let config = ModelConfig { kind, batch_norm, dropout: 0.1, ..DLRM };
+            let model = Model::new(&config).unwrap();
+            for n in [0, 6] {
+                let mut data = Data::new(&config, &model, 1, n);
+                data.weight.fill(0.0);
+                let got = train(&model, &data, &mut |_| {});
+                assert!(
+                    got.parameters.iter().chain(&got.rows).all(|x| *x == 0.0),
+                    "{config:?} {n}"
+                );
+                assert_eq!((got.loss_sum, got.weight_sum), (0.0, 0.0));
+                if n == 0 {
+                    assert_eq!(got.statistics, data.replica[model.parameters_len()..]);
+                }
+            }
+        }
+    }
+}
