@@ -256,8 +256,6 @@ fn hint(reason: &str) -> &'static str {
         " (the file is cut short: copy or prepare it again)"
     } else if reason.contains("unable to lock") {
         " (another program is writing it, or the file system has no locks: set HDF5_USE_FILE_LOCKING=FALSE)"
-    } else if reason.contains("filter") {
-        " (expected compression by gzip or none: umbra loads no filter plugins)"
     } else {
         ""
     }

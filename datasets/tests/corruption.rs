@@ -73,7 +73,7 @@ fn a_minimal_file_reads() {
     let path = folder.path().join("data.h5");
     drop(minimal(&path, &[]));
     read(&path).unwrap();
-    let dataset = Dataset::open(std::slice::from_ref(&path)).unwrap();
+    let dataset = Dataset::open(core::slice::from_ref(&path)).unwrap();
     assert_eq!(dataset.sparse_names(), ["sparse0", "sparse1"]);
     assert_eq!(dataset.dense_names(), ["dense0", "dense1", "dense2"]);
     assert_eq!((dataset.fingerprint(), dataset.transform()), ("absent", ""));
@@ -305,7 +305,7 @@ fn a_damaged_file_is_refused() {
         let mut bytes = bytes.clone();
         bytes[at + size / 2] ^= 0x10;
         std::fs::write(&damaged, &bytes).unwrap();
-        Dataset::open(std::slice::from_ref(&damaged)).expect("structure is not damaged");
+        Dataset::open(core::slice::from_ref(&damaged)).expect("structure is not damaged");
         for message in [message(&damaged), verify(&damaged).unwrap_err().to_string()] {
             assert!(message.contains(&format!("cannot read dataset `{name}` rows ")), "{message}");
             assert!(message.contains("Fletcher32"), "{message}");
@@ -382,7 +382,7 @@ fn files_that_do_not_belong_together_are_refused() {
         assert!(message.contains("first.h5 has"), "{message}");
         // A test set may have weights where the training set has none.
         let (train, test) = (
-            Dataset::open(std::slice::from_ref(&first)).unwrap(),
+            Dataset::open(core::slice::from_ref(&first)).unwrap(),
             Dataset::open(&[second]).unwrap(),
         );
         match train.check_compatible(&test) {

@@ -4,8 +4,9 @@
 
 mod common;
 
+use core::time::Duration;
 use std::collections::HashSet;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use common::{PLAIN, RICH, Shape, drain, written};
 use umbra_datasets::{

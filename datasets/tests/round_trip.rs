@@ -35,8 +35,8 @@ fn every_layout_comes_back() {
                     ..PLAIN
                 };
                 let (_folder, path, table) = written(shape);
-                read_all(std::slice::from_ref(&path), shape, &table);
-                let dataset = Dataset::open(std::slice::from_ref(&path)).unwrap();
+                read_all(core::slice::from_ref(&path), shape, &table);
+                let dataset = Dataset::open(core::slice::from_ref(&path)).unwrap();
                 assert_eq!(dataset.dense_features(), dense);
                 assert_eq!(dataset.fields(), cardinality.len());
                 assert_eq!(dataset.cardinality(), cardinality);
@@ -65,12 +65,12 @@ fn empty_bags_and_rows_come_back() {
     };
     let summary = table.write(shape, &path, 1);
     assert_eq!((summary.rows, summary.values, summary.values_per_row_max), (3, 3, 2));
-    read_all(std::slice::from_ref(&path), shape, &table);
+    read_all(core::slice::from_ref(&path), shape, &table);
 
     // No id at all in the whole file.
     let table = Table { label: vec![0.0; 3], offsets: vec![0; 7], ..Table::default() };
     table.write(shape, &path, 3);
-    read_all(std::slice::from_ref(&path), shape, &table);
+    read_all(core::slice::from_ref(&path), shape, &table);
     assert_eq!(Dataset::open(&[path]).unwrap().values_per_row_max(), 0);
 }
 

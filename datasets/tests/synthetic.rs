@@ -141,9 +141,9 @@ impl Machine {
         let mut sum = [0.0; K];
         for &(row, x) in &inputs {
             logit += self.rows[row][0] * x;
-            for k in 0..K {
-                let v = self.rows[row][1 + k] * x;
-                sum[k] += v;
+            for (sum, factor) in sum.iter_mut().zip(&self.rows[row][1..]) {
+                let v = factor * x;
+                *sum += v;
                 logit -= 0.5 * v * v;
             }
         }
@@ -170,12 +170,14 @@ fn the_small_preset_can_be_learned() {
     let (train, test) = (folder.path().join("train.h5"), folder.path().join("test.h5"));
     make(200_000, 1, 0, &train);
     let ceiling = make(50_000, 1, 1 << 40, &test).auc_planted.unwrap();
-    let dataset = Dataset::open(std::slice::from_ref(&train)).unwrap();
+    let dataset = Dataset::open(core::slice::from_ref(&train)).unwrap();
     let mut machine = Machine::new(&dataset);
     let mut best = 0.0f64;
     for _ in 0..3 {
         for batch in read(&train) {
-            (0..batch.len()).for_each(|i| drop(machine.score(&batch, i, Some(0.03))));
+            for i in 0..batch.len() {
+                machine.score(&batch, i, Some(0.03));
+            }
         }
         let mut scored = Vec::new();
         for batch in read(&test) {

@@ -115,6 +115,8 @@ pub(crate) fn inspect(path: &Path) -> Result<FileInfo, DatasetError> {
     let (has_weight, has_group) = (weight.is_some(), group.is_some());
     all.extend(weight.into_iter().chain(group));
 
+    all.iter().try_for_each(|dataset| structure.filters(dataset))?;
+
     let values_per_row_max = match sparse {
         Sparse::None | Sparse::OneHot => fields as u64,
         Sparse::Bags { values } => match attributes::integer(&file, path, "values_per_row_max")? {
@@ -243,6 +245,24 @@ impl Structure<'_> {
                 Err(self.wrong_shape(name, format!("[{rows}, {columns}]"), dataset))
             }
         }
+    }
+
+    /// The library can undo every filter of `dataset`.
+    fn filters(&self, dataset: &Dataset) -> Result<(), DatasetError> {
+        let Some(missing) = dataset.filters().into_iter().find(|f| !f.is_available()) else {
+            return Ok(());
+        };
+        Err(DatasetError::mismatch(
+            self.path,
+            format!("filters of dataset `{}`", dataset.name().trim_start_matches('/')),
+            "compression by gzip or none",
+            match missing.id() {
+                32_000 => "lzf".to_owned(),
+                32_001 => "blosc".to_owned(),
+                32_015 => "zstd".to_owned(),
+                other => format!("filter number {other}, which this HDF5 library does not have"),
+            },
+        ))
     }
 
     fn wrong_shape(&self, name: &str, expected: String, dataset: &Dataset) -> DatasetError {

@@ -21,9 +21,9 @@ const AUC: f64 = 0.80;
 /// Exponents of the first and the last field.
 const EXPONENT: (f64, f64) = (1.05, 1.2);
 /// Shares of the variance of z: linear effects, interactions, dense features.
-const SHARE: (f32, f32, f32) = (0.55, 0.25, 0.20);
-/// Rank at which the effect of an id has faded by √2.
-const FADE_RANK: f32 = 100.0;
+const SHARE: (f32, f32, f32) = (0.60, 0.15, 0.25);
+/// Rank at which the effect of an id has faded to one half.
+const FADE_RANK: f32 = 20.0;
 /// Rows of the pilot sample, and the first of them: far from any row of a dataset.
 const PILOT: (u64, u64) = (8192, 1 << 62);
 /// Draws of a Zipf rank that have streams of their own; a draw is accepted with more than 0.9.
@@ -190,7 +190,7 @@ impl Field {
     /// w and v of id `id`.
     fn effect(&self, id: u32) -> [f32; 3] {
         let block = self.effect.block(u64::from(id));
-        let fade = 1.0 / (1.0 + id as f32 / FADE_RANK).sqrt();
+        let fade = 1.0 / (1.0 + id as f32 / FADE_RANK);
         [0, 1, 2].map(|i| fade * near_normal(block[i]))
     }
 }
