@@ -3,18 +3,24 @@
 //!
 //! L. G. Valiant, "A bridging model for parallel computation", CACM 33 (1990); synchronous SGD.
 //!
-//! Workers of a trainer meet in a [`Group`]; whoever comes last sums their contributions in the order
-//! of their numbers and hands the sum to the dense communicator thread, which adds the trainers in
-//! rank order. So a step's result is a function of the examples alone: the same seed gives the same
-//! bits.
+//! The unit of work is a *slice* of the global batch, each with a worker of its own that computes
+//! when it has a turn (`turns.rs`). The workers of a trainer meet in a [`Group`]; whoever comes last
+//! sums their contributions and hands the sum to the dense communicator thread, which adds the
+//! trainers. All sums are trees over the slices (`tree.rs`), so a step's result is a function of the
+//! examples alone: the same seed gives the same bits, and so does another number of ranks or threads
+//! as long as the slices are the same (`Plan::slices`).
 
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender};
 
 use crate::comm::Comm;
 use crate::group::Group;
 use crate::reduce::{sum_f32, sum_f64};
+use crate::tree::{add, sum_into_first};
+use crate::turns::Turns;
 use crate::watch::Watch;
 
 /// What a worker brings to the end of a step.
@@ -49,18 +55,28 @@ pub struct Bsp {
     sums: Group<Vec<f64>>,
     contributions: Group<Contribution>,
     link: Option<DenseLink>,
+    turns: Turns,
     watch: Arc<Watch>,
+    stalled_ns: AtomicU64,
     losses: Mutex<Vec<f64>>,
 }
 
 impl Bsp {
-    /// The meeting of `workers` threads, with other trainers behind `link`, if there are any.
+    /// The meeting of the workers of `slices` slices, of whom `threads` compute at a time, with other
+    /// trainers behind `link`, if there are any.
     #[must_use]
-    pub fn new(workers: usize, link: Option<DenseLink>, watch: &Arc<Watch>) -> Self {
+    pub fn new(
+        slices: usize,
+        threads: usize,
+        link: Option<DenseLink>,
+        watch: &Arc<Watch>,
+    ) -> Self {
         Self {
-            sums: Group::new(workers, Arc::clone(watch)),
-            contributions: Group::new(workers, Arc::clone(watch)),
+            sums: Group::new(slices, Arc::clone(watch)),
+            contributions: Group::new(slices, Arc::clone(watch)),
             link,
+            turns: Turns::new(threads, Arc::clone(watch)),
+            stalled_ns: AtomicU64::new(0),
             watch: Arc::clone(watch),
             losses: Mutex::new(vec![]),
         }
@@ -72,16 +88,15 @@ impl Bsp {
         let mut item = core::mem::take(buffer);
         item.clear();
         item.extend_from_slice(values);
-        let item = self.sums.meet(worker, item, "a sum over the global batch", |items| {
+        let meet = || self.sums.meet(worker, item, "a sum over the global batch", |items| {
+            sum_into_first(items, |to, from| add(to, from));
             let (total, rest) = items.split_at_mut(1);
-            for item in &*rest {
-                total[0].iter_mut().zip(item).for_each(|(sum, x)| *sum += x);
-            }
             if let Job::Sums(sums) = self.over_trainers(Job::Sums(core::mem::take(&mut total[0]))) {
                 total[0] = sums;
             }
             rest.iter_mut().for_each(|item| item.copy_from_slice(&total[0]));
         });
+        let item = self.turns.rest(meet);
         values.copy_from_slice(&item);
         *buffer = item;
     }
@@ -95,13 +110,13 @@ impl Bsp {
         contribution: Contribution,
         update: impl FnOnce(&[f32], &[f32]),
     ) -> Contribution {
-        self.contributions.meet(worker, contribution, "the end of a step", |items| {
+        let meet = || self.contributions.meet(worker, contribution, "the end of a step", |items| {
+            sum_into_first(items, |to, from| {
+                add(&mut to.gradient, &from.gradient);
+                add(&mut to.sums, &from.sums);
+            });
             let (total, rest) = items.split_at_mut(1);
             let total = &mut total[0];
-            for item in &*rest {
-                total.gradient.iter_mut().zip(&item.gradient).for_each(|(sum, g)| *sum += g);
-                total.sums.iter_mut().zip(&item.sums).for_each(|(sum, x)| *sum += x);
-            }
             let job = Job::Gradient(core::mem::take(&mut total.gradient));
             if let Job::Gradient(gradient) = self.over_trainers(job) {
                 total.gradient = gradient;
@@ -114,7 +129,20 @@ impl Bsp {
             let loss = total.sums[0] / total.sums[1];
             self.losses.lock().unwrap_or_else(PoisonError::into_inner).push(loss);
             rest.iter_mut().for_each(|item| item.sums.copy_from_slice(&total.sums));
-        })
+        });
+        self.turns.rest(meet)
+    }
+
+    /// The turns of this trainer's workers.
+    #[must_use]
+    pub const fn turns(&self) -> &Turns {
+        &self.turns
+    }
+
+    /// Nanoseconds in which this trainer stood still for other trainers.
+    #[must_use]
+    pub fn stalled_ns(&self) -> u64 {
+        self.stalled_ns.load(Relaxed)
     }
 
     /// Ends the meetings: lets the dense communicator thread go, and returns the loss of every step
@@ -130,8 +158,11 @@ impl Bsp {
             Job::Sums(_) => "sums of the other trainers",
             Job::Gradient(_) => "gradients of the other trainers",
         };
+        let start = Instant::now();
         let sent = link.jobs.send(job).is_ok();
         let done = self.watch.receive(&link.done, &what).filter(|_| sent);
+        let waited = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.stalled_ns.fetch_add(waited, Relaxed);
         done.unwrap_or_else(|| panic!("the dense communicator thread has ended before {what}"))
     }
 }

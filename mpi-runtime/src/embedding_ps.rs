@@ -4,16 +4,19 @@
 //!
 //! - *asynchronous*: a push is applied when it comes, lookups see whatever is there;
 //! - *synchronous* (`bsp`): the pushes of a step are kept until every worker's is here, summed per
-//!   row in the order of workers' numbers and applied once; lookups for step t wait until the
+//!   row as a tree over the workers and applied once; lookups for step t wait until the
 //!   updates of step t − 1 are in.
 //!
 //! Invariants: every request is answered exactly once; in synchronous mode the result depends on the
 //! contents of the pushes, never on the order they came in.
 
+use core::ops::Range;
+
 use crossbeam_channel::{Receiver, Sender};
 use umbra_core::sparse::Table;
 
 use crate::tables::{Partition, TableLayout};
+use crate::tree::add;
 use crate::wire::{Header, Kind, body, push_body};
 
 /// A message to a partition, and where its answer goes.
@@ -58,7 +61,7 @@ pub fn serve(
         outlets,
         scratch: vec![0.0; layout.record_len()],
         answer: vec![],
-        gate: contributors.map(Gate::new),
+        gate: contributors.map(|workers| Gate::new(workers, layout.width)),
     };
     while let Ok(request) = inbox.recv() {
         service.take(request);
@@ -85,15 +88,48 @@ struct Gate {
     arrived: usize,
     /// Lookups for later steps.
     held: Vec<Request>,
-    /// (row index, worker, place in its push) of all pushes, sorted before they are summed.
-    entries: Vec<(u32, u32, u32)>,
-    sum: Vec<f32>,
+    /// All pushed rows, sorted before they are summed.
+    entries: Vec<Entry>,
+    /// A partial sum per level of the tree. `[levels][width]`
+    sums: Vec<Vec<f32>>,
+}
+
+/// Row number, worker, place in its push.
+type Entry = (u32, u32, u32);
+
+/// Sums the gradients of one row into `sums[0]` as a binary tree over the workers of `range`, whose
+/// length is a power of two; a worker without the row adds nothing.
+fn tree_sum<'a>(
+    entries: &[Entry],
+    range: Range<usize>,
+    gradient: &impl Fn(&Entry) -> &'a [f32],
+    sums: &mut [Vec<f32>],
+) {
+    if let [entry] = entries {
+        sums[0].copy_from_slice(gradient(entry));
+        return;
+    }
+    let middle = range.start + range.len() / 2;
+    let (left, right) =
+        entries.split_at(entries.partition_point(|entry| (entry.1 as usize) < middle));
+    match (left.is_empty(), right.is_empty()) {
+        (true, _) => tree_sum(right, middle..range.end, gradient, sums),
+        (_, true) => tree_sum(left, range.start..middle, gradient, sums),
+        _ => {
+            tree_sum(left, range.start..middle, gradient, sums);
+            let (sum, deeper) = sums.split_at_mut(1);
+            tree_sum(right, middle..range.end, gradient, deeper);
+            add(&mut sum[0], &deeper[0]);
+        }
+    }
 }
 
 impl Gate {
-    fn new(contributors: usize) -> Self {
+    fn new(contributors: usize, width: usize) -> Self {
         let pushes = (0..contributors).map(|_| None).collect();
-        Self { clock: 0, pushes, arrived: 0, held: vec![], entries: vec![], sum: vec![] }
+        let levels = contributors.next_power_of_two().ilog2() as usize + 1;
+        let sums = vec![vec![0.0; width]; levels];
+        Self { clock: 0, pushes, arrived: 0, held: vec![], entries: vec![], sums }
     }
 }
 
@@ -165,7 +201,7 @@ impl Service<'_> {
         }
     }
 
-    /// Sums the pushes of the step in hand per row, in the order of workers, and applies them.
+    /// Sums the pushes of the step in hand per row and applies them.
     fn apply(&mut self, rate: f32) {
         let Some(gate) = &mut self.gate else { return };
         let width = self.layout.width;
@@ -175,17 +211,16 @@ impl Service<'_> {
             gate.entries.extend((0u32..).zip(rows).map(|(place, row)| (*row, worker, place)));
         }
         gate.entries.sort_unstable();
+        let (pushes, workers) = (&gate.pushes, gate.pushes.len());
         for same_row in gate.entries.chunk_by(|a, b| a.0 == b.0) {
-            gate.sum.clear();
-            gate.sum.resize(width, 0.0);
-            for (_, worker, place) in same_row {
-                let Some(words) = &gate.pushes[*worker as usize] else { continue };
-                let gradient = &push_body(words, width).1[*place as usize * width..][..width];
-                gate.sum.iter_mut().zip(gradient).for_each(|(sum, g)| *sum += g);
-            }
+            let gradient = |entry: &Entry| {
+                let words = pushes[entry.1 as usize].as_deref().unwrap_or_default();
+                &push_body(words, width).1[entry.2 as usize * width..][..width]
+            };
+            tree_sum(same_row, 0..workers.next_power_of_two(), &gradient, &mut gate.sums);
             let index = self.layout.partitioning.index(same_row[0].0) as usize;
             let optimizer = &self.layout.optimizer;
-            self.table.update(optimizer, rate, index, &gate.sum, &mut self.scratch);
+            self.table.update(optimizer, rate, index, &gate.sums[0], &mut self.scratch);
         }
         gate.pushes.iter_mut().for_each(|push| *push = None);
         gate.arrived = 0;

@@ -39,6 +39,14 @@ pub enum LaunchError {
         /// SLURM_NTASKS.
         expected: usize,
     },
+    /// Several processes of a verb that is one.
+    #[error("{verb} is one process, and {processes} were started; run it without mpirun or srun")]
+    OneProcess {
+        /// The verb.
+        verb: &'static str,
+        /// Processes there are.
+        processes: usize,
+    },
     /// `[roles]` asks for another number of ranks.
     #[error(
         "{sum} need {wanted} ranks, but the job has {ranks}; start it with mpirun -n {wanted} \
@@ -112,6 +120,24 @@ pub fn check(
     }
 }
 
+/// The rank that a launcher gave this process, read before MPI is started; `None` without one.
+#[must_use]
+pub fn launched_rank(env: &dyn Fn(&str) -> Option<String>) -> Option<usize> {
+    ["OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"]
+        .into_iter()
+        .chain(env("SLURM_STEP_ID").map(|_| "SLURM_PROCID"))
+        .find_map(|name| env(name)?.trim().parse().ok())
+}
+
+/// How many processes a launcher started, read before MPI is started; 1 without one.
+#[must_use]
+pub fn launched_processes(env: &dyn Fn(&str) -> Option<String>) -> usize {
+    ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"]
+        .into_iter()
+        .find_map(|name| env(name)?.trim().parse().ok())
+        .unwrap_or(1)
+}
+
 /// Variable, launcher, cure: who counts processes, closest to the process first.
 const LAUNCHERS: &[(&str, &str, &str)] = &[
     ("OMPI_COMM_WORLD_SIZE", "Open MPI's mpirun", OTHER_MPI),
@@ -140,18 +166,18 @@ const SRUN: &str = "srun and the MPI library do not understand each other: try \
 pub struct Cores(BTreeSet<usize>);
 
 impl Cores {
-    /// The mask of this process (of its main thread, before any thread is pinned).
+    /// The mask of this process. Under a quota on processor time, no more cores of it than the
+    /// quota amounts to.
     #[must_use]
     pub fn allowed() -> Self {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
-        let cores = list.map(Self::parse).unwrap_or_default();
-        if !cores.0.is_empty() {
-            return cores;
-        }
-        // No /proc: the standard library asks the system for the number at least.
+        // The standard library knows quotas as well as masks, but only gives a number.
         let count = std::thread::available_parallelism().map_or(1, core::num::NonZero::get);
-        Self((0..count).collect())
+        match list.map(Self::parse) {
+            Some(cores) if !cores.0.is_empty() => Self(cores.0.into_iter().take(count).collect()),
+            _ => Self((0..count).collect()),
+        }
     }
 
     /// Reads "0-3,8"; what is not a number or a range is left out.
@@ -169,14 +195,10 @@ impl Cores {
         self.0.extend(&other.0);
     }
 
-    /// How many cores, no more than a quota on processor time allows.
+    /// How many cores.
     #[must_use]
     pub fn count(&self) -> usize {
-        // `available_parallelism` also knows the quotas of control groups.
-        let parallel = std::thread::available_parallelism().map_or(1, core::num::NonZero::get);
-        let own = Self::allowed().0.len();
-        // A quota shows as less parallelism than this process's own mask has cores.
-        if parallel < own { self.0.len().min(parallel) } else { self.0.len() }
+        self.0.len()
     }
 }
 
@@ -367,6 +389,22 @@ mod tests {
             let error = run(case).expect_err(case.0);
             assert!(error.to_string().contains(cure), "{}: {error}", case.0);
         }
+    }
+
+    #[test]
+    fn the_launcher_is_known_before_mpi_is() {
+        let env = |variables: &'static [(&str, &str)]| {
+            move |name: &str| {
+                variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).into())
+            }
+        };
+        let mpirun = env(&[("OMPI_COMM_WORLD_RANK", "2"), ("OMPI_COMM_WORLD_SIZE", "4")]);
+        assert_eq!((launched_rank(&mpirun), launched_processes(&mpirun)), (Some(2), 4));
+        let batch = env(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8")]);
+        assert_eq!((launched_rank(&batch), launched_processes(&batch)), (None, 1));
+        let step =
+            env(&[("SLURM_PROCID", "1"), ("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "2")]);
+        assert_eq!((launched_rank(&step), launched_processes(&step)), (Some(1), 2));
     }
 
     #[test]

@@ -10,7 +10,7 @@
 //! - embedding tables: [`tables`] layout and records · [`wire`] messages · [`embedding_ps`] owners of
 //!   partitions · [`embedding_link`] the communicator thread · [`embedding_client`] a worker's side
 //! - training: [`trainer`] the worker's loop · [`buffers`] its memory · [`group`] workers meet ·
-//!   [`bsp`] one update per step · [`driver`] runs protocols · [`counters`] what is counted
+//!   [`bsp`] one update per step · [`turns`] slices and threads · [`tree`] sums that ranks don't change · [`driver`] runs protocols · [`counters`] what is counted
 //! - results: [`scoring`], [`scores`] exact metrics over ranks · [`evaluate`] a saved model on data ·
 //!   [`checkpoint`] models on disk · [`record`] the run folder
 //! - the shell: [`cli`], [`signals`], [`error`]
@@ -19,6 +19,7 @@
 pub mod bsp;
 pub mod buffers;
 pub mod checkpoint;
+pub mod cli;
 pub mod comm;
 pub mod config;
 pub mod convert;
@@ -47,5 +48,7 @@ pub mod tables;
 pub mod train;
 pub mod trainer;
 pub mod watch;
+pub mod tree;
+pub mod turns;
 pub mod wire;
 pub mod world;

@@ -1,2 +1,7 @@
-//! The program.
-fn main() {}
+//! The program `umbra`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    umbra_mpi::cli::main()
+}

@@ -33,6 +33,10 @@ pub struct Plan {
     pub steps_per_epoch: u64,
     /// Steps of the run.
     pub steps: u64,
+    /// Workers over all trainers. Under `bsp` a worker is a slice of the global batch, `data.lanes`
+    /// of them whatever the ranks and threads, when these divide evenly; else, and with the other
+    /// methods, a worker is a thread.
+    pub slices: usize,
     /// Workers share the tables directly: one rank, no synchronization method.
     pub local: bool,
 }
@@ -65,11 +69,14 @@ impl Plan {
             convert::sparse_optimizer(&config.optim.sparse),
         )
         .map_err(|error| Error::Data(error.to_string()))?;
+        let (threads, lanes) = (job.trainers * job.worker_threads, config.data.lanes);
+        let even = lanes.is_multiple_of(threads) && job.elp().is_multiple_of(lanes);
+        let slices = if job.method == SyncMethod::Bsp && even { lanes } else { threads };
         let order = TrainOrder {
             seed: config.seed,
-            workers_total: job.trainers * job.worker_threads,
-            lanes: config.data.lanes,
-            batch_size: config.train.batch_size,
+            workers_total: slices,
+            lanes,
+            batch_size: job.elp() / slices,
             shuffle: config.data.shuffle,
         };
         let steps_per_epoch = steps_per_epoch(train.rows(), &order);
@@ -77,6 +84,7 @@ impl Plan {
         let wanted = config.train.max_examples.map_or(u64::MAX, |n| n.div_ceil(global_batch));
         let steps = (steps_per_epoch * u64::from(config.train.epochs)).min(wanted);
         let plan = Self {
+            slices,
             local,
             roles,
             model,
@@ -91,6 +99,12 @@ impl Plan {
         };
         plan.check_counts()?;
         Ok(plan)
+    }
+
+    /// Workers of a trainer.
+    #[must_use]
+    pub fn workers_per_trainer(&self) -> usize {
+        self.slices / self.roles.trainers.len()
     }
 
     /// Steps and messages must fit the numbers they travel in.

@@ -1,13 +1,14 @@
 //! Sums over ranks in a fixed order.
 //!
 //! MPI leaves the order of a reduction to the library, so the same run could give other bits on
-//! another day (MPI 3.1 section 5.9.1, advice to implementors). Here every element is summed in rank
-//! order: a reduce-scatter by personalised exchange, then an all-gather, 2 (R − 1)/R of the buffer
+//! another day (MPI 3.1 section 5.9.1, advice to implementors). Here every element is summed as a
+//! binary tree over the ranks (`tree.rs`): a reduce-scatter by personalised exchange, then an all-gather, 2 (R − 1)/R of the buffer
 //! per rank, as much as a ring moves.
 //!
 //! Invariant: every rank ends with the same bits, the same in every run.
 
 use crate::comm::Comm;
+use crate::tree::{add, sum_into_first};
 
 /// Sums `values` over the ranks, in place. *Collective over `comm`; lengths equal on all ranks.*
 pub fn sum_f32(comm: &Comm, values: &mut [f32], scratch: &mut Vec<f32>, what: &str) {
@@ -21,11 +22,9 @@ pub fn sum_f32(comm: &Comm, values: &mut [f32], scratch: &mut Vec<f32>, what: &s
     scratch.clear();
     scratch.resize(own * ranks, 0.0);
     comm.all_to_all_varied(values, &counts, scratch, &vec![own; ranks], what);
-    let (sum, rest) = scratch.split_at_mut(own);
-    for part in rest.chunks_exact(own.max(1)) {
-        sum.iter_mut().zip(part).for_each(|(sum, x)| *sum += x);
-    }
-    comm.all_gather_stretches(sum, values, &counts, what);
+    let mut parts: Vec<&mut [f32]> = scratch.chunks_exact_mut(own.max(1)).collect();
+    sum_into_first(&mut parts, |to, from| add(to, from));
+    comm.all_gather_stretches(&scratch[..own], values, &counts, what);
 }
 
 /// Sums a few f64s over the ranks, in place. *Collective over `comm`; lengths equal on all ranks.*
@@ -37,8 +36,7 @@ pub fn sum_f64(comm: &Comm, values: &mut [f64], scratch: &mut Vec<f64>, what: &s
     scratch.clear();
     scratch.resize(n * ranks, 0.0);
     comm.all_gather(values, scratch, what);
-    values.fill(0.0);
-    for part in scratch.chunks_exact(n) {
-        values.iter_mut().zip(part).for_each(|(sum, x)| *sum += x);
-    }
+    let mut parts: Vec<&mut [f64]> = scratch.chunks_exact_mut(n).collect();
+    sum_into_first(&mut parts, |to, from| add(to, from));
+    values.copy_from_slice(&scratch[..n]);
 }

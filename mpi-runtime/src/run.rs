@@ -95,7 +95,7 @@ impl<'w> Run<'w> {
             rank: world.rank,
             roles: &plan.roles,
             layout: &plan.layout,
-            worker_threads: plan.job.worker_threads,
+            workers: plan.workers_per_trainer(),
             synchronous: plan.synchronous(),
             permits: config.embedding.prefetch + 1,
             local: plan.local,
@@ -103,7 +103,7 @@ impl<'w> Run<'w> {
         };
         let started = Services::start(&service, &plan.model, config.seed, embedding);
         let (services, clients) = started.map_err(|error| no_thread(&error))?;
-        let workers = if trains { plan.job.worker_threads } else { 0 };
+        let workers = if trains { plan.workers_per_trainer() } else { 0 };
         let counters: Arc<[WorkerCounters]> = (0..workers).map(|_| Default::default()).collect();
         let heartbeat = Heartbeat::start(Pulse {
             counters: Arc::clone(&counters),
@@ -170,7 +170,7 @@ impl<'w> Run<'w> {
             None => Ok(Scores::default()),
             Some(side) => score(
                 &side.shared,
-                &mut side.workers,
+                &mut side.workers[..self.plan.job.worker_threads],
                 dataset,
                 Share {
                     trainer: self.world.rank - roles.trainers.start,
@@ -298,9 +298,9 @@ impl TrainerSide {
         model.initialize(config.seed, &mut initial);
         store(&replica, &initial);
         store(&state, &vec![optimizer.initial_state(); state.len()]);
-        let first = (rank - plan.roles.trainers.start) * plan.job.worker_threads;
+        let first = (rank - plan.roles.trainers.start) * plan.workers_per_trainer();
         let (pipeline, batches) = if training {
-            let workers = first..first + plan.job.worker_threads;
+            let workers = first..first + plan.workers_per_trainer();
             let prefetch = config.data.prefetch_batches;
             let epochs = 0..config.train.epochs;
             let (pipeline, batches) =
@@ -356,12 +356,14 @@ impl TrainerSide {
                 let (jobs, jobs_out) = unbounded();
                 let (done_in, done) = unbounded();
                 let link = others.then_some(DenseLink { jobs, done });
-                let bsp = Bsp::new(count, link, &shared.watch);
+                let bsp = Bsp::new(count, plan.job.worker_threads, link, &shared.watch);
                 let (stopped, bytes) = std::thread::scope(|scope| {
                     let adder = others
                         .then(|| scope.spawn(move || add_trainers(comm, &jobs_out, &done_in)));
                     let method = Method::Bsp { bsp: &bsp, global_norm };
                     let stopped = run_workers(shared, workers, method, segment, counters);
+                    let stalled = Reading { sync_ns: bsp.stalled_ns(), ..Reading::default() };
+                    counters.iter().for_each(|counters| counters.add(&stalled));
                     losses.append(&mut bsp.close());
                     (stopped, adder.map_or(0, |thread| thread.join().unwrap_or(0)))
                 });

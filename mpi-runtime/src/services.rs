@@ -24,8 +24,8 @@ pub struct ServiceConfig<'a> {
     pub roles: &'a Roles,
     /// Layout of the tables.
     pub layout: &'a TableLayout,
-    /// Worker threads per trainer.
-    pub worker_threads: usize,
+    /// Workers per trainer.
+    pub workers: usize,
     /// Pushes are collected from all workers and applied once per step.
     pub synchronous: bool,
     /// Steps between lookup and taken push, at most.
@@ -73,7 +73,7 @@ impl Services {
             bytes_sent: Arc::default(),
             requests: vec![],
         };
-        let workers = if roles.trainers.contains(&rank) { config.worker_threads } else { 0 };
+        let workers = if roles.trainers.contains(&rank) { config.workers } else { 0 };
         if config.local {
             let client = || Client::local(layout.clone(), services.partitions[0].clone());
             let clients = (0..workers).map(|_| client()).collect();
@@ -86,7 +86,7 @@ impl Services {
         let outlets = Outlets { workers: answer_in.clone(), link: link_in.clone() };
         let here = services.start_partitions(config, &outlets)?;
         if let Some(comm) = comm {
-            let first_worker = (rank - roles.trainers.start.min(rank)) * config.worker_threads;
+            let first_worker = (rank - roles.trainers.start.min(rank)) * config.workers;
             let inlets = Inlets { partitions: here.clone(), workers: answer_in, first_worker };
             services.start_link(comm, link_out, inlets)?;
         }
@@ -95,7 +95,7 @@ impl Services {
             .map(|(number, here)| here.map_or(Route::There(roles.rank_of(number)), Route::Here))
             .collect();
         let client = |(local, answers)| {
-            let worker = (rank - roles.trainers.start) * config.worker_threads + local;
+            let worker = (rank - roles.trainers.start) * config.workers + local;
             let routes = Routes {
                 worker: u32::try_from(worker).unwrap_or(u32::MAX),
                 local,
@@ -120,7 +120,7 @@ impl Services {
         config: &ServiceConfig<'_>,
         outlets: &Outlets,
     ) -> io::Result<Vec<Option<Sender<Request>>>> {
-        let contributors = config.roles.trainers.len() * config.worker_threads;
+        let contributors = config.roles.trainers.len() * config.workers;
         let contributors = config.synchronous.then_some(contributors);
         let mut here = vec![None; config.roles.partitions as usize];
         for partition in &self.partitions {

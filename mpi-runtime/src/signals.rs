@@ -91,6 +91,47 @@ mod tests {
 
     use super::*;
 
+    /// Runs a test of this program again, as a child that takes its `CHILD` branch.
+    fn child(test: &str) -> std::process::Output {
+        std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", &format!("signals::tests::{test}"), "--nocapture"])
+            .env(CHILD, "1")
+            .output()
+            .unwrap()
+    }
+
+    const CHILD: &str = "UMBRA_TEST_CHILD";
+
+    #[test]
+    fn a_second_sigterm_leaves_at_once() {
+        if std::env::var_os(CHILD).is_some() {
+            let signals = Signals::install().unwrap();
+            raise(SIGINT).unwrap();
+            raise(SIGUSR1).unwrap();
+            raise(SIGTERM).unwrap();
+            assert_eq!(signals.stop_requested(), Some(SIGTERM));
+            raise(SIGTERM).unwrap();
+            unreachable!("the second SIGTERM ends the process");
+        }
+        assert_eq!(child("a_second_sigterm_leaves_at_once").status.code(), Some(143));
+    }
+
+    #[test]
+    fn a_panic_on_any_thread_is_one_line_and_ends_the_job() {
+        if std::env::var_os(CHILD).is_some() {
+            install_panic_hook(3, 4, "node1", |code| std::process::exit(code + 40));
+            let worker = std::thread::spawn(|| panic!("first\nsecond"));
+            let _ = worker.join();
+            unreachable!("the panic ends the process");
+        }
+        let output = child("a_panic_on_any_thread_is_one_line_and_ends_the_job");
+        assert_eq!(output.status.code(), Some(41));
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(stderr.lines().count(), 1, "{stderr}");
+        assert!(stderr.starts_with("umbra: [3/4 node1] panic at "), "{stderr}");
+        assert!(stderr.ends_with(": first second\n"), "{stderr}");
+    }
+
     #[test]
     fn signals_only_set_flags() {
         let signals = Signals::install().unwrap();

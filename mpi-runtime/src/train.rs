@@ -136,7 +136,8 @@ impl Session<'_> {
                 break;
             }
         }
-        self.summary.steps = Some(self.run.reading().steps / self.summary.worker_threads as u64);
+        let workers = self.run.plan.workers_per_trainer() as u64;
+        self.summary.steps = Some(self.run.reading().steps / workers);
         if stopped {
             return Ok(true);
         }

@@ -105,6 +105,13 @@ pub enum Method<'a> {
     },
 }
 
+impl Method<'_> {
+    /// Waits without holding the turn to compute, where there are turns.
+    fn rest<T>(&self, wait: impl FnOnce() -> T) -> T {
+        if let Method::Bsp { bsp, .. } = self { bsp.turns().rest(wait) } else { wait() }
+    }
+}
+
 /// The workers' end of the gate of a foreground protocol.
 pub struct Gate {
     group: Group<bool>,
@@ -170,18 +177,34 @@ impl Worker {
         segment: Segment,
         counters: &WorkerCounters,
     ) -> Result<bool, Error> {
+        let Method::Bsp { bsp, .. } = method else {
+            return self.train_in_turn(trainer, method, segment, counters);
+        };
+        bsp.turns().take();
+        let stopped = self.train_in_turn(trainer, method, segment, counters);
+        bsp.turns().give();
+        stopped
+    }
+
+    fn train_in_turn(
+        &mut self,
+        trainer: &Trainer,
+        method: Method<'_>,
+        segment: Segment,
+        counters: &WorkerCounters,
+    ) -> Result<bool, Error> {
         let (mut asked, mut since_average) = (0, 0);
         for done in 0..segment.steps {
             let mut reading = Reading { steps: 1, ..Reading::default() };
-            reading.embedding_ns += self.client.settle(false);
+            reading.embedding_ns += method.rest(|| self.client.settle(false));
             while asked < segment.steps && (self.client.ahead() == 0 || self.client.may_ask()) {
                 let start = Instant::now();
-                let batch = self.next_batch()?;
+                let batch = method.rest(|| self.next_batch())?;
                 reading.data_ns += nanoseconds(start);
                 self.client.ask(batch, clock(segment.first_step + asked));
                 asked += 1;
             }
-            let Some((lookup, waited)) = self.client.take() else { break };
+            let Some((lookup, waited)) = method.rest(|| self.client.take()) else { break };
             reading.embedding_ns += waited;
             reading.examples = lookup.batch.len() as u64;
             let step = segment.first_step + done;
@@ -237,14 +260,12 @@ impl Worker {
         load(&trainer.replica, &mut buffers.replica);
         let batch = lookup.batch.batch();
         let input = Input { batch, rows: &lookup.rows, slot: &lookup.slot };
-        let (mut calls, mut sync_ns, sums) = (0, 0, &mut buffers.sums);
+        let (mut calls, sums) = (0, &mut buffers.sums);
         let mut reduce = |values: &mut [f64]| {
             if let Method::Bsp { bsp, global_norm } = method
                 && (global_norm || calls == 0)
             {
-                let start = Instant::now();
                 bsp.sum(local, values, sums);
-                sync_ns += nanoseconds(start);
             }
             calls += 1;
         };
@@ -267,14 +288,12 @@ impl Worker {
         let mut contribution = core::mem::take(&mut buffers.contribution);
         let stop = match method {
             Method::Bsp { bsp, .. } => {
-                let start = Instant::now();
                 contribution.sums.clear();
                 let stop = f64::from(u8::from(trainer.stop_requested()));
                 contribution.sums.extend([loss.loss_sum, loss.weight_sum, stop]);
                 contribution = bsp.finish_step(local, contribution, |gradient, statistics| {
                     trainer.update(gradient, statistics, step);
                 });
-                sync_ns += nanoseconds(start);
                 contribution.sums[2] > 0.0
             }
             Method::Alone | Method::LocalSgd { .. } => {
@@ -286,7 +305,6 @@ impl Worker {
             }
         };
         buffers.contribution = contribution;
-        reading.sync_ns += sync_ns;
         stop
     }
 }

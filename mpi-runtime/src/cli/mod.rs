@@ -1,0 +1,148 @@
+//! The program's command line: one file per verb, and how a verb starts and ends.
+//!
+//! `prepare`, `synth` and every help text run without MPI. The other verbs start MPI first, so that
+//! a mistake is one message from one rank and one exit code on all of them.
+
+mod doctor;
+mod eval;
+mod predict;
+mod prepare;
+mod synth;
+mod table;
+mod train;
+
+use core::time::Duration;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::{Parser, Subcommand};
+
+use crate::comm::{self, Comm};
+use crate::error::Error;
+use crate::launch::{self, LaunchError};
+use crate::record::say;
+use crate::signals::{Signals, install_panic_hook};
+use crate::world::World;
+
+/// Trains click-through-rate models on CPU clusters over MPI.
+#[derive(Parser, Debug)]
+#[command(name = "umbra", version = version(), subcommand_required = true)]
+struct Arguments {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Subcommand, Debug)]
+enum Verb {
+    Prepare(prepare::PrepareArguments),
+    Synth(synth::SynthArguments),
+    Train(train::TrainArguments),
+    Eval(eval::EvalArguments),
+    Predict(predict::PredictArguments),
+    /// Look at this machine, its MPI and this launch, and say what to mend
+    Doctor,
+}
+
+/// The program.
+#[must_use]
+pub fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            let code = u8::try_from(error.exit_code()).unwrap_or(2);
+            // Nothing can be done about a closed stream.
+            return ExitCode::from(together(code, || drop(error.print())));
+        }
+    };
+    let code = match arguments.verb {
+        Verb::Prepare(arguments) => alone("prepare", || prepare::run(arguments)),
+        Verb::Synth(arguments) => alone("synth", || synth::run(&arguments)),
+        Verb::Train(arguments) => with_world(true, |world, control| {
+            let signals = Signals::install()
+                .map_err(|error| Error::Failure(format!("cannot handle signals: {error}")));
+            let signals = Arc::new(world.agree(control, signals)?);
+            train::run(&arguments, world, control, &signals)
+        }),
+        Verb::Eval(arguments) => {
+            with_world(true, |world, control| eval::run(&arguments, world, control))
+        }
+        Verb::Predict(arguments) => {
+            with_world(true, |world, control| predict::run(&arguments, world, control))
+        }
+        // The doctor looks at the launch itself.
+        Verb::Doctor => with_world(false, doctor::run),
+    };
+    ExitCode::from(code)
+}
+
+/// A verb that is one process and never starts MPI.
+fn alone(verb: &'static str, run: impl FnOnce() -> Result<(), Error>) -> u8 {
+    let processes = launch::launched_processes(&environment);
+    if processes > 1 {
+        let error = Error::from(LaunchError::OneProcess { verb, processes });
+        return together(error.exit_code(), || {
+            speak(&error, "");
+        });
+    }
+    run().map_or_else(|error| speak(&error, ""), |()| 0)
+}
+
+/// A verb of all ranks: starts MPI, checks the launch, runs, ends MPI. Returns the exit code.
+fn with_world(check: bool, run: impl FnOnce(&World, &Comm) -> Result<(), Error>) -> u8 {
+    // Wrongly started processes are each alone; their launcher knows which one is the first.
+    let first = launch::launched_rank(&environment).is_none_or(|rank| rank == 0);
+    let refuse = |error: &Error| if first { speak(error, "") } else { error.exit_code() };
+    let world = match World::init() {
+        Ok(world) => world,
+        Err(error) => return refuse(&error),
+    };
+    if check && let Err(error) = launch::check(&environment, world.rank, world.size) {
+        return refuse(&error.into());
+    }
+    install_panic_hook(world.rank, world.size, &world.host, |code| comm::abort(code));
+    // The limit of what comes before the configuration is read, which has one of its own.
+    let watch = world.watch(Duration::from_secs(300));
+    let control = world.communicator(&watch);
+    let result = run(&world, &control);
+    let code = match &result {
+        Ok(()) => 0,
+        // Every rank was stopped and knows it.
+        Err(error @ Error::Stopped { .. }) if world.rank > 0 => error.exit_code(),
+        Err(error) if world.rank > 0 => speak(error, &format!("{} ", world.prefix())),
+        Err(error) => speak(error, ""),
+    };
+    // Communicators go before MPI does.
+    drop(result);
+    drop(control);
+    drop(world);
+    code
+}
+
+/// Prints the message of an error, unless another rank does, and returns its exit code.
+fn speak(error: &Error, prefix: &str) -> u8 {
+    if !error.is_silent() {
+        say(&format!("umbra: {prefix}{error}"));
+    }
+    error.exit_code()
+}
+
+/// Ends a program that has not started MPI: the first process speaks, and under a launcher all
+/// processes meet before they leave, since `mpirun` kills the others as soon as one ends with an
+/// error.
+fn together(code: u8, speak: impl FnOnce()) -> u8 {
+    let rank = launch::launched_rank(&environment);
+    let world = rank.and_then(|_| World::init().ok());
+    if rank.is_none_or(|rank| rank == 0) {
+        speak();
+    }
+    drop(world);
+    code
+}
+
+fn environment(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+const fn version() -> &'static str {
+    concat!(env!("CARGO_PKG_VERSION"), " (", env!("UMBRA_GIT"), ")")
+}

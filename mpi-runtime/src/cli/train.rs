@@ -1,0 +1,84 @@
+//! `umbra train`: a job file and its settings to a run folder.
+
+use core::fmt::Write as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::Args;
+
+use super::eval::add_figures;
+use super::table::Table;
+use crate::comm::Comm;
+use crate::config::keys::KEYS;
+use crate::config::{Config, keys};
+use crate::error::Error;
+use crate::record::Summary;
+use crate::signals::Signals;
+use crate::train::{Outcome, train};
+use crate::world::World;
+
+/// Train a model. Alone, or on many ranks: mpirun -n 8 umbra train …, srun umbra train …
+#[derive(Args, Debug)]
+#[command(after_long_help = keys_help())]
+pub(super) struct TrainArguments {
+    /// Job file
+    #[arg(short, long, value_name = "JOB.toml")]
+    config: Option<PathBuf>,
+    /// Set a key, overriding the file; may be repeated, the last one wins
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    sets: Vec<String>,
+    /// Check every input on every rank, print the plan, and exit
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// Runs the verb. *Collective over all ranks.*
+pub(super) fn run(
+    arguments: &TrainArguments,
+    world: &World,
+    control: &Comm,
+    signals: &Arc<Signals>,
+) -> Result<(), Error> {
+    let config = Config::load(arguments.config.as_deref(), &arguments.sets);
+    let config = world.agree(control, config.map_err(Error::from))?;
+    let folder = config.run.dir.clone();
+    match train(world, control, config, signals, arguments.dry_run)? {
+        Outcome::Planned(plan) if world.rank == 0 => {
+            use std::io::Write;
+            // A closed stdout is no failure.
+            let _ = writeln!(std::io::stdout().lock(), "{plan}");
+        }
+        Outcome::Trained(Some(summary)) => print(&summary, &folder),
+        Outcome::Planned(_) | Outcome::Trained(None) => {}
+    }
+    Ok(())
+}
+
+fn print(summary: &Summary, folder: &std::path::Path) {
+    let mut table = Table::default();
+    table.row("run", folder.display());
+    if let (Some(examples), Some(seconds)) = (summary.examples, summary.seconds) {
+        table.row("examples", format_args!("{examples} in {seconds:.1} s"));
+    }
+    if let Some(speed) = summary.examples_per_second {
+        table.row("examples/s", format_args!("{speed:.0}"));
+    }
+    table.figure("train logloss", summary.train.as_ref().and_then(|train| train.logloss));
+    for (split, figures) in [("valid", &summary.valid), ("test", &summary.test)] {
+        if let Some(figures) = figures {
+            add_figures(&mut table, &format!("{split} "), figures);
+        }
+    }
+    table.print();
+}
+
+/// All keys, for `umbra train --help`.
+fn keys_help() -> String {
+    let mut text = String::from("Keys of the job file and of --set:\n");
+    let width = KEYS.iter().map(|key| key.path.len()).max().unwrap_or(0);
+    for key in KEYS.iter().filter(|key| !matches!(key.kind, keys::Kind::Later)) {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "  {:width$}  {}", key.path, key.about);
+    }
+    text
+}
