@@ -1,0 +1,150 @@
+//! A training step allocates nothing: every buffer is lent and none grows.
+//!
+//! The whole path of a worker is run: copy of the shared replica, distinct rows, gathering, forward
+//! and backward, row updates, dense update, then scoring. One test function only, because the count
+//! is the process's.
+#![allow(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    clippy::std_instead_of_core,
+    clippy::alloc_instead_of_core
+)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use umbra_core::batch::{Batch, Jagged};
+use umbra_core::dense::replica;
+use umbra_core::model::{
+    Gradients, Input, Model, ModelConfig, ModelKind, Pooling, StepKey, Workspace,
+};
+use umbra_core::optim::{Optimizer, OptimizerKind, RowOptimizer, SparseOptimizer, StepSize};
+use umbra_core::rng::{Purpose, Stream};
+use umbra_core::sparse::{Numbering, Table, coalesce, heads_len};
+
+/// The system's allocator, counting.
+struct Counting;
+
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: every call is passed on to the system's allocator unchanged.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller keeps `alloc`'s contract.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps `dealloc`'s contract.
+        unsafe { System.dealloc(block, layout) }
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller keeps `realloc`'s contract.
+        unsafe { System.realloc(block, layout, size) }
+    }
+}
+
+#[global_allocator]
+static COUNTING: Counting = Counting;
+
+const N: usize = 300;
+const ROWS_PER_FIELD: u64 = 50;
+const SGD: Optimizer = Optimizer { kind: OptimizerKind::Sgd, weight_decay: 0.0 };
+const ADAGRAD: SparseOptimizer =
+    SparseOptimizer::RowwiseAdagrad { eps: 1e-8, initial: 0.0, weight_decay: 0.0 };
+
+/// Allocations of three training steps and one scoring, after everything has been built.
+fn allocations(config: &ModelConfig) -> usize {
+    let model = Model::new(config).unwrap();
+    let (s, width) = (config.fields, model.row_width());
+    let stream = Stream::new(9, Purpose::Test(0));
+    let dense: Vec<f32> =
+        (0..(N * config.dense_features) as u64).map(|i| stream.uniform(i)).collect();
+    let label: Vec<f32> = (0..N as u64).map(|i| stream.below(i, 2) as f32).collect();
+    // Bags of 0, 1 and 2 ids.
+    let offsets = (0..=(N * s) as u32).map(|bag| bag / 3 * 3 + [0, 0, 1][bag as usize % 3]);
+    let offsets = offsets.collect::<Vec<_>>();
+    let count = offsets[N * s] as usize;
+    let values: Vec<u32> =
+        (0..count as u64).map(|i| stream.below(i, ROWS_PER_FIELD) as u32).collect();
+    let row: Vec<u64> = (0..N as u64).collect();
+    let bags = Jagged { values: &values, offsets: &offsets };
+    let batch = Batch { label: &label, weight: &[], dense: &dense, bags, row: &row };
+
+    let mut first = vec![0; s + 1];
+    Numbering::fill(&vec![ROWS_PER_FIELD; s], &mut first).unwrap();
+    let numbering = Numbering::new(&first);
+    let state_len = ADAGRAD.state_len(width);
+    let record_len = width + state_len;
+    let zeros = |len: usize| (0..len).map(|_| AtomicU32::new(0)).collect::<Vec<_>>();
+    let words = zeros(numbering.rows() as usize * record_len);
+    let table = Table::new(&words, width, state_len);
+    let shared = zeros(model.replica_len());
+    let mut numbers = vec![0.0; model.replica_len()];
+    model.initialize(4, &mut numbers);
+    replica::store(&shared, &numbers);
+
+    let mut heads = vec![0; heads_len(count)];
+    let (mut unique, mut slot) = (vec![0; count], vec![0; count]);
+    let (mut rows, mut d_rows) = (vec![0.0; count * width], vec![0.0; count * width]);
+    let mut scratch = vec![0.0; record_len];
+    let mut parameters = vec![0.0; model.parameters_len()];
+    let mut statistics = vec![0.0; model.replica_len() - model.parameters_len()];
+    let mut single = vec![0.0; model.workspace_len(N, count)];
+    let mut double = vec![0.0; model.workspace_f64_len()];
+    let mut logits = vec![0.0; N];
+
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    for step in 0..3 {
+        replica::load(&shared, &mut numbers);
+        let found = coalesce(bags, numbering, &mut heads, &mut unique, &mut slot);
+        for (index, out) in unique[..found].iter().zip(rows.chunks_exact_mut(width)) {
+            table.read(*index as usize, out);
+        }
+        let input = Input { batch, rows: &rows[..found * width], slot: &slot };
+        let mut workspace = Workspace { single: &mut single, double: &mut double };
+        let mut out = Gradients {
+            parameters: &mut parameters,
+            rows: &mut d_rows[..found * width],
+            statistics: &mut statistics,
+        };
+        let key = StepKey { seed: 4, step };
+        let loss = model.train_step(&numbers, &input, key, &mut |_| {}, &mut workspace, &mut out);
+        assert!(loss.loss_sum.is_finite());
+        for (index, gradient) in unique[..found].iter().zip(d_rows.chunks_exact(width)) {
+            table.update(&ADAGRAD, 0.1, *index as usize, gradient, &mut scratch);
+        }
+        let size = StepSize { rate: 0.1, count: step + 1 };
+        replica::update(&SGD, size, &shared[..parameters.len()], &[], &parameters);
+        model.forward(&numbers, &input, &mut workspace, &mut logits);
+    }
+    ALLOCATIONS.load(Ordering::Relaxed) - before
+}
+
+#[test]
+fn a_step_allocates_nothing() {
+    let dlrm = ModelConfig {
+        kind: ModelKind::Dlrm,
+        dense_features: 13,
+        fields: 6,
+        embedding_dim: 8,
+        pooling: Pooling::Mean,
+        bottom: &[32, 8],
+        top: &[32, 16],
+        batch_norm: false,
+        batch_norm_momentum: 0.1,
+        dropout: 0.0,
+    };
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    drop(std::hint::black_box(vec![1u8]));
+    assert!(ALLOCATIONS.load(Ordering::Relaxed) > before, "the count does not count");
+    for kind in [ModelKind::Dlrm, ModelKind::DeepFm, ModelKind::Fm, ModelKind::Lr] {
+        for (batch_norm, dropout) in [(false, 0.0), (true, 0.2)] {
+            let config = ModelConfig { kind, batch_norm, dropout, ..dlrm };
+            assert_eq!(allocations(&config), 0, "{config:?}");
+        }
+    }
+}
