@@ -4,12 +4,14 @@
 //! it waits for HDF5.
 //!
 //! Map: `attributes` · `open` checks structure · `read` reads ranges and checks values · `verify`
-//! checks a whole file · `write` makes one.
+//! checks a whole file · `write` makes one, of `column`s · `vocabulary` keeps the keys behind ids.
 
 mod attributes;
+mod column;
 mod open;
 mod read;
 mod verify;
+mod vocabulary;
 mod write;
 
 use std::path::Path;
@@ -21,7 +23,8 @@ use crate::DatasetError;
 pub(crate) use open::{FileInfo, Sparse, inspect};
 pub(crate) use read::{Block, FileReader};
 pub use verify::verify;
-pub use write::{Vocabulary, Writer, read_vocabulary};
+pub use vocabulary::{Vocabulary, read_vocabulary};
+pub use write::Writer;
 
 /// Opens `path` for reading, with a chunk cache of `cache_bytes` for each of its datasets.
 pub(crate) fn open_file(path: &Path, cache_bytes: Option<usize>) -> Result<File, DatasetError> {

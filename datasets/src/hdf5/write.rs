@@ -1,4 +1,4 @@
-//! Writes one dataset file, and reads back its vocabularies.
+//! Writes one dataset file.
 //!
 //! Columns are cut in chunks of [`CHUNK_ROWS`] rows and filtered by shuffle, deflate 1 and
 //! fletcher32, which any HDF5 reads without plugins. The file grows under a temporary name in the
@@ -12,15 +12,12 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use hdf5::{Dataset, Extent, File, Group, H5Type};
-use ndarray::{ArrayView1, ArrayView2};
+use hdf5::File;
 
-use super::attributes;
+use super::column::Column;
+use super::{attributes, vocabulary};
 use crate::DatasetError;
 use crate::schema::{CHUNK_ROWS, DatasetInfo, DatasetSummary, Fingerprint, RowBlock, VERSION};
-
-/// Chunks that a column gathers before it calls HDF5.
-const CHUNKS_PER_WRITE: usize = 16;
 
 /// Bounds of the chunk of the one-dimensional columns of bags, in elements.
 const BAG_CHUNK: (usize, usize) = (1024, 131_072);
@@ -144,28 +141,14 @@ impl Writer {
         keys: &[u8],
         offsets: &[u64],
     ) -> Result<(), DatasetError> {
-        let bounds_hold = offsets.first() == Some(&0)
-            && offsets.last() == Some(&(keys.len() as u64))
-            && offsets.is_sorted();
-        if !bounds_hold {
+        if !vocabulary::bounds_hold(offsets, keys.len()) {
             return Err(self.misfit(
                 "offsets of a vocabulary",
                 format!("bounds that grow from 0 to {}", keys.len()),
                 format!("{:?}..{:?}", offsets.first(), offsets.last()),
             ));
         }
-        let file = &self.columns.file;
-        let name = format!("vocabulary/{field}");
-        let error = |e: hdf5::Error| DatasetError::hdf5(&self.path, "write", name.as_str(), &e);
-        let parent = if file.link_exists("vocabulary") {
-            file.group("vocabulary")
-        } else {
-            file.create_group("vocabulary")
-        }
-        .map_err(error)?;
-        let group = parent.create_group(&field.to_string()).map_err(error)?;
-        write_whole(&group, "keys", keys).map_err(error)?;
-        write_whole(&group, "offsets", offsets).map_err(error)
+        vocabulary::write(&self.columns.file, &self.path, field, keys, offsets)
     }
 
     /// Completes the file: attributes, fingerprint, flush to disk, own name.
@@ -323,114 +306,6 @@ impl Columns {
     }
 }
 
-/// One growing dataset, gathered in memory until whole chunks can be written.
-#[derive(Debug)]
-struct Column<T> {
-    dataset: Dataset,
-    name: &'static str,
-    /// Columns of a matrix, or `None` for a vector.
-    width: Option<usize>,
-    /// Rows in a chunk.
-    chunk: usize,
-    pending: Vec<T>,
-    /// Rows already in the file.
-    written: usize,
-}
-
-impl<T: H5Type + Copy> Column<T> {
-    fn vector(
-        file: &File,
-        path: &Path,
-        name: &'static str,
-        chunk: usize,
-    ) -> Result<Self, DatasetError> {
-        Self::create(file, path, name, None, chunk)
-    }
-
-    fn matrix(
-        file: &File,
-        path: &Path,
-        name: &'static str,
-        width: usize,
-        chunk: usize,
-    ) -> Result<Self, DatasetError> {
-        Self::create(file, path, name, Some(width), chunk)
-    }
-
-    fn create(
-        file: &File,
-        path: &Path,
-        name: &'static str,
-        width: Option<usize>,
-        chunk: usize,
-    ) -> Result<Self, DatasetError> {
-        let builder = file.new_dataset::<T>().shuffle().deflate(1).fletcher32();
-        let created = match width {
-            None => builder.chunk((chunk,)).shape((0..,)).create(name),
-            Some(width) => builder
-                .chunk((chunk, width))
-                .shape((Extent::from(0..), Extent::from(width)))
-                .create(name),
-        };
-        let dataset =
-            created.map_err(|e| DatasetError::hdf5(path, "create", dataset_label(name), &e))?;
-        Ok(Self { dataset, name, width, chunk, pending: Vec::new(), written: 0 })
-    }
-
-    fn push(&mut self, path: &Path, values: &[T]) -> Result<(), DatasetError> {
-        self.pending.extend_from_slice(values);
-        self.write_whole_chunks(path)
-    }
-
-    fn extend(&mut self, path: &Path, values: impl Iterator<Item = T>) -> Result<(), DatasetError> {
-        self.pending.extend(values);
-        self.write_whole_chunks(path)
-    }
-
-    fn write_whole_chunks(&mut self, path: &Path) -> Result<(), DatasetError> {
-        let rows = self.pending.len() / self.width.unwrap_or(1);
-        if rows < CHUNKS_PER_WRITE * self.chunk {
-            return Ok(());
-        }
-        self.write(path, rows - rows % self.chunk)
-    }
-
-    fn flush(&mut self, path: &Path) -> Result<(), DatasetError> {
-        self.write(path, self.pending.len() / self.width.unwrap_or(1))
-    }
-
-    /// Writes the first `rows` pending rows.
-    fn write(&mut self, path: &Path, rows: usize) -> Result<(), DatasetError> {
-        if rows == 0 {
-            return Ok(());
-        }
-        let (from, to) = (self.written, self.written + rows);
-        let length = rows * self.width.unwrap_or(1);
-        let values = &self.pending[..length];
-        let written = match self.width {
-            None => self
-                .dataset
-                .resize((to,))
-                .and_then(|()| self.dataset.write_slice(ArrayView1::from(values), from..to)),
-            Some(width) => self.dataset.resize((to, width)).and_then(|()| {
-                let values = ArrayView2::from_shape((rows, width), values)?;
-                self.dataset.write_slice(values, (from..to, 0..width))
-            }),
-        };
-        written.map_err(|e| {
-            DatasetError::hdf5(
-                path,
-                "write",
-                format!("{} rows {from}..{to}", dataset_label(self.name)),
-                &e,
-            )
-        })?;
-        self.pending.drain(..length);
-        self.written = to;
-        Ok(())
-    }
-}
-
 /// The file under its temporary name; removed when dropped before it is published.
 #[derive(Debug)]
 struct Temporary {
@@ -471,54 +346,4 @@ impl Drop for Temporary {
             let _ = fs::remove_file(&self.path);
         }
     }
-}
-
-/// Keys of one field, concatenated, and their bounds: `offsets[i]..offsets[i + 1]` of key `i`.
-pub type Vocabulary = (Vec<u8>, Vec<u64>);
-
-/// The vocabulary of `field` of the dataset `path`, or `None` when the file has none.
-///
-/// # Errors
-/// When the file cannot be read, or the bounds do not describe the keys.
-pub fn read_vocabulary(path: &Path, field: usize) -> Result<Option<Vocabulary>, DatasetError> {
-    let file = super::open_file(path, None)?;
-    let name = format!("vocabulary/{field}");
-    if !file.link_exists("vocabulary") || !file.link_exists(&name) {
-        return Ok(None);
-    }
-    let error = |e: hdf5::Error| DatasetError::hdf5(path, "read", name.as_str(), &e);
-    let group = file.group(&name).map_err(error)?;
-    let keys = group.dataset("keys").and_then(|d| d.read_raw::<u8>()).map_err(error)?;
-    let offsets = group.dataset("offsets").and_then(|d| d.read_raw::<u64>()).map_err(error)?;
-    let bounds_hold = offsets.first() == Some(&0)
-        && offsets.last() == Some(&(keys.len() as u64))
-        && offsets.is_sorted();
-    if !bounds_hold {
-        return Err(DatasetError::mismatch(
-            path,
-            format!("dataset `{name}/offsets`"),
-            format!("bounds that grow from 0 to {}", keys.len()),
-            format!("{:?}..{:?}", offsets.first(), offsets.last()),
-        ));
-    }
-    Ok(Some((keys, offsets)))
-}
-
-/// Writes a whole vector at once, compressed unless it is empty.
-fn write_whole<T: H5Type + Copy>(
-    group: &Group,
-    name: &str,
-    values: &[T],
-) -> Result<(), hdf5::Error> {
-    let builder = group.new_dataset::<T>();
-    if values.is_empty() {
-        return builder.shape((0,)).create(name).map(drop);
-    }
-    let chunk = values.len().min(BAG_CHUNK.1);
-    let builder = builder.shuffle().deflate(1).fletcher32().chunk((chunk,));
-    builder.shape((values.len(),)).create(name)?.write_raw(values)
-}
-
-fn dataset_label(name: &str) -> String {
-    format!("dataset `{name}`")
 }
