@@ -1,0 +1,81 @@
+//! The keys behind the ids of a field: group `/vocabulary/<field>` with `keys` u8, all keys one
+//! after the other, and `offsets` u64, their bounds.
+
+use std::path::Path;
+
+use hdf5::{File, Group, H5Type};
+
+use super::open_file;
+use crate::DatasetError;
+
+/// Largest chunk, in elements.
+const CHUNK_MAX: usize = 131_072;
+
+/// Keys of one field, concatenated, and their bounds: `offsets[i]..offsets[i + 1]` of key `i`.
+pub type Vocabulary = (Vec<u8>, Vec<u64>);
+
+/// The vocabulary of `field` of the dataset `path`, or `None` when the file has none.
+///
+/// # Errors
+/// When the file cannot be read, or the bounds do not describe the keys.
+pub fn read_vocabulary(path: &Path, field: usize) -> Result<Option<Vocabulary>, DatasetError> {
+    let file = open_file(path, None)?;
+    let name = format!("vocabulary/{field}");
+    if !file.link_exists("vocabulary") || !file.link_exists(&name) {
+        return Ok(None);
+    }
+    let error = |e: hdf5::Error| DatasetError::hdf5(path, "read", name.as_str(), &e);
+    let group = file.group(&name).map_err(error)?;
+    let keys = group.dataset("keys").and_then(|d| d.read_raw::<u8>()).map_err(error)?;
+    let offsets = group.dataset("offsets").and_then(|d| d.read_raw::<u64>()).map_err(error)?;
+    if !bounds_hold(&offsets, keys.len()) {
+        return Err(DatasetError::mismatch(
+            path,
+            format!("dataset `{name}/offsets`"),
+            format!("bounds that grow from 0 to {}", keys.len()),
+            format!("{:?}..{:?}", offsets.first(), offsets.last()),
+        ));
+    }
+    Ok(Some((keys, offsets)))
+}
+
+/// Whether `offsets` are the bounds of keys of `length` bytes in all.
+pub(super) fn bounds_hold(offsets: &[u64], length: usize) -> bool {
+    offsets.first() == Some(&0) && offsets.last() == Some(&(length as u64)) && offsets.is_sorted()
+}
+
+/// Writes the vocabulary of `field`, whose bounds hold.
+pub(super) fn write(
+    file: &File,
+    path: &Path,
+    field: usize,
+    keys: &[u8],
+    offsets: &[u64],
+) -> Result<(), DatasetError> {
+    let name = format!("vocabulary/{field}");
+    let error = |e: hdf5::Error| DatasetError::hdf5(path, "write", name.as_str(), &e);
+    let parent = if file.link_exists("vocabulary") {
+        file.group("vocabulary")
+    } else {
+        file.create_group("vocabulary")
+    }
+    .map_err(error)?;
+    let group = parent.create_group(&field.to_string()).map_err(error)?;
+    write_whole(&group, "keys", keys).map_err(error)?;
+    write_whole(&group, "offsets", offsets).map_err(error)
+}
+
+/// Writes a whole vector at once, compressed unless it is empty.
+fn write_whole<T: H5Type + Copy>(
+    group: &Group,
+    name: &str,
+    values: &[T],
+) -> Result<(), hdf5::Error> {
+    let builder = group.new_dataset::<T>();
+    if values.is_empty() {
+        return builder.shape((0,)).create(name).map(drop);
+    }
+    let chunk = values.len().min(CHUNK_MAX);
+    let builder = builder.shuffle().deflate(1).fletcher32().chunk((chunk,));
+    builder.shape((values.len(),)).create(name)?.write_raw(values)
+}
