@@ -115,6 +115,7 @@ struct Case {
     format: Format,
     fields: Option<Fields>,
     schema: Option<&'static str>,
+    header: Option<&'static str>,
     lines: Vec<String>,
     rows: Vec<Row>,
 }
@@ -173,8 +174,6 @@ fn libfm_row(
 }
 
 const CSV_SCHEMA: &str = r#"
-header = false
-columns = ["user", "score", "price", "item"]
 delimiter = ";"
 trim = true
 missing = ["?"]
@@ -183,6 +182,8 @@ label_at_least = 4
 dense = ["price"]
 sparse = ["item", "user"]
 "#;
+
+const CSV_HEADER: &str = "user;score;price;item";
 
 fn csv_row() -> impl Strategy<Value = (String, Row)> {
     ("[a-cé;]{0,2}", 1u8..6, prop_oneof![Just(None), (-9i32..9).prop_map(Some)], "[xy \"?]{0,3}")
@@ -211,10 +212,11 @@ fn csv_row() -> impl Strategy<Value = (String, Row)> {
 }
 
 fn case() -> impl Strategy<Value = Case> {
-    let case = |format, fields, schema| {
+    let case = |format, fields, schema: Option<_>| {
         move |rows: Vec<(String, Row)>| {
             let (lines, rows) = rows.into_iter().unzip();
-            Case { format, fields, schema, lines, rows }
+            let header = schema.is_some().then_some(CSV_HEADER);
+            Case { format, fields, schema, header, lines, rows }
         }
     };
     let rows = 1..60;
@@ -231,15 +233,21 @@ fn case() -> impl Strategy<Value = Case> {
     ]
 }
 
+/// The lines below the header, if there is one.
+fn text(case: &Case, lines: &[String], end: &str) -> String {
+    let header = case.header.map_or(String::new(), |header| format!("{header}{end}"));
+    header + &lines.join(end)
+}
+
 /// The lines, cut into two files where there are enough of them; line ends of both kinds.
-fn write_inputs(folder: &TempDir, lines: &[String]) -> Vec<PathBuf> {
-    let (first, second) = lines.split_at(lines.len().div_ceil(3));
+fn write_inputs(folder: &TempDir, case: &Case) -> Vec<PathBuf> {
+    let (first, second) = case.lines.split_at(case.lines.len().div_ceil(3));
     let mut paths = Vec::new();
     for (name, lines, end) in [("a.txt", first, "\r\n"), ("b.txt", second, "\n")] {
         if !lines.is_empty() {
             let path = folder.path().join(name);
             // The last line has no end.
-            fs::write(&path, lines.join(end)).unwrap();
+            fs::write(&path, text(case, lines, end)).unwrap();
             paths.push(path);
         }
     }
@@ -273,7 +281,7 @@ proptest! {
         hash_size in 1u32..50,
     ) {
         let folder = TempDir::new().unwrap();
-        let inputs = write_inputs(&folder, &case.lines);
+        let inputs = write_inputs(&folder, &case);
         let fields = case.rows[0].keys.len();
         let mut passes_seen = 0;
         let mut progress = |p: Progress| passes_seen = passes_seen.max(p.pass);
@@ -307,7 +315,7 @@ proptest! {
         // Part of the lines, encoded with the ids of all.
         let some = case.rows.len().div_ceil(2);
         let path = folder.path().join("some.txt");
-        fs::write(&path, case.lines[..some].join("\n")).unwrap();
+        fs::write(&path, text(&case, &case.lines[..some], "\n")).unwrap();
         let valid = PrepareOptions {
             vocabulary_from: Some(train.output.clone()),
             threads: Some(threads),
@@ -342,12 +350,12 @@ proptest! {
         for at in bad.into_iter().filter(|at| *at > 0) {
             if at < lines.len() {
                 lines.insert(at, "2".into());
-                numbers.push(at as u64 + 1);
+                numbers.push((at + 1 + usize::from(case.header.is_some())) as u64);
             }
         }
         let folder = TempDir::new().unwrap();
         let path = folder.path().join("text");
-        fs::write(&path, lines.join("\n")).unwrap();
+        fs::write(&path, text(&case, &lines, "\n")).unwrap();
         let all = PrepareOptions {
             max_bad_rows: numbers.len() as u64,
             threads: Some(threads),

@@ -8,6 +8,7 @@ mod real;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::{PoisonError, RwLock};
 
 use tempfile::TempDir;
 use umbra_datasets::prepare::{
@@ -15,7 +16,12 @@ use umbra_datasets::prepare::{
 };
 use umbra_datasets::{Dataset, read_vocabulary};
 
+/// Shared by those who write datasets, exclusive to those who start a program: HDF5 opens its files
+/// without close-on-exec, so a program started meanwhile would keep their locks alive.
+static WRITERS: RwLock<()> = RwLock::new(());
+
 fn run(options: &PrepareOptions) -> Result<PrepareSummary, PrepareError> {
+    let _writing = WRITERS.read().unwrap_or_else(PoisonError::into_inner);
     prepare(options, &mut |_| ())
 }
 
@@ -54,6 +60,10 @@ impl Folder {
         names.sort();
         names
     }
+}
+
+fn open(path: &Path) -> Dataset {
+    Dataset::open(&[path.to_path_buf()]).unwrap()
 }
 
 fn column<T: hdf5::H5Type>(path: &Path, name: &str) -> Vec<T> {
@@ -105,7 +115,7 @@ fn compressed_inputs_give_the_same_dataset() {
         let output = format!("{input}.h5");
         let summary = run(&folder.options(Format::Criteo, input, &output)).unwrap();
         assert_eq!((summary.rows_written, summary.label_sum), (5000, 1250.0), "{input}");
-        let dataset = Dataset::open(&[folder.path(&output)]).unwrap();
+        let dataset = open(&folder.path(&output));
         fingerprints.push(dataset.fingerprint().to_string());
     }
     assert!(fingerprints.iter().all(|one| *one == fingerprints[0]), "{fingerprints:?}");
@@ -170,7 +180,7 @@ fn outputs_are_guarded() {
     assert_eq!(fs::read(&options.output).unwrap(), bytes);
     folder.write("in", criteo_lines(60));
     run(&PrepareOptions { overwrite: true, ..options.clone() }).unwrap();
-    assert_eq!(Dataset::open(&[options.output.clone()]).unwrap().rows(), 60);
+    assert_eq!(open(&options.output).rows(), 60);
 
     let got = message(&folder.options(Format::Criteo, "in", "absent/out.h5"));
     assert!(got.contains("absent does not exist: create it first"), "{got}");
@@ -226,8 +236,7 @@ fn splits_share_a_vocabulary() {
     assert_eq!(summary.fields.iter().map(|f| f.cardinality).collect::<Vec<_>>(), [3, 3]);
     let unknown = summary.fields.iter().map(|field| field.values_out_of_vocabulary);
     assert_eq!(unknown.collect::<Vec<_>>(), [1, 1]);
-    let [train_data, valid_data] =
-        [&train, &valid].map(|options| Dataset::open(&[options.output.clone()]).unwrap());
+    let [train_data, valid_data] = [&train, &valid].map(|options| open(&options.output));
     train_data.check_compatible(&valid_data).unwrap();
 
     // What does not fit is refused, with a cure.
@@ -327,7 +336,9 @@ fn progress_ends_at_the_total() {
     folder.write("in", criteo_lines(70_000));
     let mut seen = Vec::new();
     let options = folder.options(Format::Criteo, "in", "out.h5");
+    let writing = WRITERS.read().unwrap_or_else(PoisonError::into_inner);
     prepare(&options, &mut |progress| seen.push(progress)).unwrap();
+    drop(writing);
     let bytes = fs::metadata(folder.path("in")).unwrap().len();
     for pass in [1, 2] {
         let of_pass: Vec<_> = seen.iter().filter(|p| p.pass == pass).collect();
@@ -375,7 +386,7 @@ fn csv_columns_are_found_by_header() {
     assert_eq!(vocabulary(output, 1).unwrap(), ["s1", ""]);
     let group = |user: &str| hash_key(format!("{user}\u{1f}1").as_bytes());
     assert_eq!(column::<u64>(output, "group"), [group("u1"), group("u2"), group("u1")]);
-    let dataset = Dataset::open(&[output.clone()]).unwrap();
+    let dataset = open(output);
     assert_eq!(dataset.dense_names(), ["price", "age"]);
     assert_eq!(dataset.sparse_names(), ["item", "shop"]);
     assert!(dataset.transform().contains("dense = [\"log\", \"none\"]"), "{}", dataset.transform());

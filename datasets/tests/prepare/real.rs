@@ -6,11 +6,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::PoisonError;
 
-use umbra_datasets::Dataset;
 use umbra_datasets::prepare::{Fields, Format, PrepareOptions, PrepareSummary};
 
-use crate::{Folder, column, message, run, vocabulary};
+use crate::{Folder, WRITERS, column, message, open, run, vocabulary};
 
 /// The folder of the real data, or `None` with a loud word.
 fn real_data(name: &str) -> Option<PathBuf> {
@@ -28,6 +28,7 @@ fn real_data(name: &str) -> Option<PathBuf> {
 
 /// Unpacks `name`.xz of the real data into `folder`.
 fn unpack(real: &Path, name: &str, folder: &Folder) {
+    let _alone = WRITERS.write().unwrap_or_else(PoisonError::into_inner);
     let output = fs::File::create(folder.path(name)).unwrap();
     let status = Command::new("xz")
         .arg("-dc")
@@ -59,7 +60,7 @@ fn frappe() {
         let summary = run(&options).unwrap();
         assert_eq!((summary.rows_written, summary.label_sum), (rows, positive), "{split}");
         assert_eq!(cardinalities(&summary), [955, 4083, 8, 8, 3, 4, 3, 10, 81, 234], "{split}");
-        datasets.push(Dataset::open(&[options.output]).unwrap());
+        datasets.push(open(&options.output));
     }
     for dataset in &datasets {
         assert_eq!((dataset.fields(), dataset.dense_features()), (10, 0));
@@ -86,7 +87,7 @@ fn a9a() {
         let [field] = &summary.fields[..] else { panic!("{:?}", summary.fields) };
         assert_eq!((field.cardinality, field.values), (124, values), "{split}");
         assert_eq!(field.values_out_of_vocabulary, 0, "{split}");
-        assert_eq!(Dataset::open(&[options.output]).unwrap().rows(), rows);
+        assert_eq!(open(&options.output).rows(), rows);
     }
     let positional = folder.options(Format::Libfm, "a9a_train.libsvm", "no.h5");
     let got = message(&positional);
@@ -112,7 +113,7 @@ fn adult() {
         assert_eq!((summary.lines_skipped, summary.rows_bad), (1, 0), "{input}");
         assert_eq!(cardinalities(&summary), [10, 17, 8, 16, 7, 6, 3, 43], "{input}");
         assert!(summary.fields.iter().all(|field| field.values_out_of_vocabulary == 0));
-        let dataset = Dataset::open(&[options.output]).unwrap();
+        let dataset = open(&options.output);
         assert_eq!((dataset.rows(), dataset.dense_features(), dataset.fields()), (rows, 6, 8));
     }
     assert!(vocabulary(&folder.path("adult.data.h5"), 0).unwrap().contains(&String::new()));
@@ -170,5 +171,5 @@ fn movielens() {
     let summary = run(&options).unwrap();
     assert_eq!((summary.rows_written, summary.label_sum), (90_570, 49_906.0));
     assert_eq!(cardinalities(&summary), [944, 1681]);
-    assert!(Dataset::open(&[options.output]).unwrap().has_groups());
+    assert!(open(&options.output).has_groups());
 }
