@@ -90,9 +90,7 @@ impl Stream {
     #[must_use]
     pub fn below(&self, index: u64, bound: u64) -> u64 {
         let product = u128::from(self.word(index)) * u128::from(bound);
-        #[expect(clippy::cast_possible_truncation, reason = "the high word of a 128-bit product")]
-        let high = (product >> 64) as u64;
-        high
+        (product >> 64) as u64
     }
 
     /// Shuffles `items` (Fisher and Yates), drawing words `from..from + items.len()`.

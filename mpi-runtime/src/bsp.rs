@@ -65,12 +65,7 @@ impl Bsp {
     /// The meeting of the workers of `slices` slices, of whom `threads` compute at a time, with other
     /// trainers behind `link`, if there are any.
     #[must_use]
-    pub fn new(
-        slices: usize,
-        threads: usize,
-        link: Option<DenseLink>,
-        watch: &Arc<Watch>,
-    ) -> Self {
+    pub fn new(slices: usize, threads: usize, link: Option<DenseLink>, watch: &Arc<Watch>) -> Self {
         Self {
             sums: Group::new(slices, Arc::clone(watch)),
             contributions: Group::new(slices, Arc::clone(watch)),
@@ -88,14 +83,18 @@ impl Bsp {
         let mut item = core::mem::take(buffer);
         item.clear();
         item.extend_from_slice(values);
-        let meet = || self.sums.meet(worker, item, "a sum over the global batch", |items| {
-            sum_into_first(items, |to, from| add(to, from));
-            let (total, rest) = items.split_at_mut(1);
-            if let Job::Sums(sums) = self.over_trainers(Job::Sums(core::mem::take(&mut total[0]))) {
-                total[0] = sums;
-            }
-            rest.iter_mut().for_each(|item| item.copy_from_slice(&total[0]));
-        });
+        let meet = || {
+            self.sums.meet(worker, item, "a sum over the global batch", |items| {
+                sum_into_first(items, |to, from| add(to, from));
+                let (total, rest) = items.split_at_mut(1);
+                if let Job::Sums(sums) =
+                    self.over_trainers(Job::Sums(core::mem::take(&mut total[0])))
+                {
+                    total[0] = sums;
+                }
+                rest.iter_mut().for_each(|item| item.copy_from_slice(&total[0]));
+            })
+        };
         let item = self.turns.rest(meet);
         values.copy_from_slice(&item);
         *buffer = item;
@@ -110,26 +109,28 @@ impl Bsp {
         contribution: Contribution,
         update: impl FnOnce(&[f32], &[f32]),
     ) -> Contribution {
-        let meet = || self.contributions.meet(worker, contribution, "the end of a step", |items| {
-            sum_into_first(items, |to, from| {
-                add(&mut to.gradient, &from.gradient);
-                add(&mut to.sums, &from.sums);
-            });
-            let (total, rest) = items.split_at_mut(1);
-            let total = &mut total[0];
-            let job = Job::Gradient(core::mem::take(&mut total.gradient));
-            if let Job::Gradient(gradient) = self.over_trainers(job) {
-                total.gradient = gradient;
-            }
-            let job = Job::Sums(core::mem::take(&mut total.sums));
-            if let Job::Sums(sums) = self.over_trainers(job) {
-                total.sums = sums;
-            }
-            update(&total.gradient, &total.statistics);
-            let loss = total.sums[0] / total.sums[1];
-            self.losses.lock().unwrap_or_else(PoisonError::into_inner).push(loss);
-            rest.iter_mut().for_each(|item| item.sums.copy_from_slice(&total.sums));
-        });
+        let meet = || {
+            self.contributions.meet(worker, contribution, "the end of a step", |items| {
+                sum_into_first(items, |to, from| {
+                    add(&mut to.gradient, &from.gradient);
+                    add(&mut to.sums, &from.sums);
+                });
+                let (total, rest) = items.split_at_mut(1);
+                let total = &mut total[0];
+                let job = Job::Gradient(core::mem::take(&mut total.gradient));
+                if let Job::Gradient(gradient) = self.over_trainers(job) {
+                    total.gradient = gradient;
+                }
+                let job = Job::Sums(core::mem::take(&mut total.sums));
+                if let Job::Sums(sums) = self.over_trainers(job) {
+                    total.sums = sums;
+                }
+                update(&total.gradient, &total.statistics);
+                let loss = total.sums[0] / total.sums[1];
+                self.losses.lock().unwrap_or_else(PoisonError::into_inner).push(loss);
+                rest.iter_mut().for_each(|item| item.sums.copy_from_slice(&total.sums));
+            })
+        };
         self.turns.rest(meet)
     }
 

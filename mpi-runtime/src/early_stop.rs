@@ -59,13 +59,8 @@ mod tests {
     use super::*;
 
     fn run(metric: StopMetric, values: &[f64]) -> Vec<(bool, bool)> {
-        let settings = EarlyStop {
-            metric,
-            patience: 2,
-            min_delta: 0.01,
-            lr_factor: 0.1,
-            restore_best: true,
-        };
+        let settings =
+            EarlyStop { metric, patience: 2, min_delta: 0.01, lr_factor: 0.1, restore_best: true };
         let mut stopper = Stopper::new(Some(settings));
         let figures = |value: f64| match metric {
             StopMetric::Auc => Figures { auc: Some(value), ..Figures::default() },
@@ -78,10 +73,7 @@ mod tests {
     #[test]
     fn stops_after_patience_evaluations_without_improvement() {
         let (yes, no, stop) = ((true, false), (false, false), (false, true));
-        assert_eq!(
-            run(StopMetric::Auc, &[0.7, 0.705, 0.75, 0.74, 0.7]),
-            [yes, no, yes, no, stop]
-        );
+        assert_eq!(run(StopMetric::Auc, &[0.7, 0.705, 0.75, 0.74, 0.7]), [yes, no, yes, no, stop]);
         assert_eq!(run(StopMetric::LogLoss, &[0.5, 0.4, 0.45, 0.46]), [yes, yes, no, stop]);
         assert_eq!(run(StopMetric::Auc, &[f64::NAN, 0.6, 0.5]), [no, yes, no]);
     }

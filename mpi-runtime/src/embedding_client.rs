@@ -112,14 +112,7 @@ impl Client {
     }
 
     const fn new(layout: TableLayout, way: Way) -> Self {
-        Self {
-            layout,
-            way,
-            heads: vec![],
-            scratch: vec![],
-            ahead: VecDeque::new(),
-            spare: vec![],
-        }
+        Self { layout, way, heads: vec![], scratch: vec![], ahead: VecDeque::new(), spare: vec![] }
     }
 
     /// Lookups under way.

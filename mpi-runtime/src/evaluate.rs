@@ -11,7 +11,7 @@ use std::sync::Arc;
 use umbra_core::float::sigmoid;
 use umbra_datasets::Dataset;
 
-use crate::checkpoint::{Checkpoint, CheckpointError};
+use crate::checkpoint::{Checkpoint, CheckpointError, beside};
 use crate::comm::Comm;
 use crate::config::{Config, Layout, SyncMethod};
 use crate::error::Error;
@@ -127,7 +127,7 @@ fn gather_in_row_order(control: &Comm, scores: Scores) -> Vec<f32> {
 }
 
 fn write(path: &Path, logits: &[f32]) -> Result<(), Error> {
-    let temporary = path.with_added_extension("tmp");
+    let temporary = beside(path, "tmp");
     let wrong = |source| Error::file(path, "write predictions to it", source);
     let mut file = BufWriter::new(File::create(&temporary).map_err(wrong)?);
     for logit in logits {

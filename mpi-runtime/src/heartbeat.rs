@@ -105,8 +105,7 @@ fn beat(mut pulse: Pulse, stop: &AtomicBool, training: &AtomicBool, total: &Mute
         } else {
             hear(&mut ranks[0], reading);
             while let Some((from, words)) = mailbox.as_mut().and_then(Mailbox::receive) {
-                let words: Option<&[[u32; 2]; READING_WORDS]> =
-                    words.as_chunks().0.first_chunk();
+                let words: Option<&[[u32; 2]; READING_WORDS]> = words.as_chunks().0.first_chunk();
                 if let Some(words) = words {
                     hear(&mut ranks[from], Reading::from_words(words.map(bytemuck::cast)));
                 }
@@ -122,9 +121,10 @@ fn beat(mut pulse: Pulse, stop: &AtomicBool, training: &AtomicBool, total: &Mute
             }
             trained = trains;
             let late = trains
-                && pulse.trainers.clone().all(|rank| {
-                    ranks[rank].advanced.elapsed() > pulse.watch.limit().mul_f32(LATE)
-                });
+                && pulse
+                    .trainers
+                    .clone()
+                    .all(|rank| ranks[rank].advanced.elapsed() > pulse.watch.limit().mul_f32(LATE));
             if late && !warned {
                 name_the_late(&ranks, &pulse);
             }

@@ -6,13 +6,14 @@ use core::time::Duration;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use umbra_core::optim::Schedule;
+
 use crate::config::Config;
 use crate::counters::Reading;
 use crate::error::Error;
 use crate::heartbeat::Report as HeartbeatReport;
 use crate::plan::Plan;
 use crate::record::{EvalFigures, Progress, Report, RunFolder, Summary};
-use crate::trainer::Rate;
 
 /// Records of a run; shared by the threads that report.
 #[derive(Clone)]
@@ -26,8 +27,9 @@ struct Inner {
     every: Duration,
     workers_total: u64,
     steps_per_epoch: u64,
-    rates: [Rate; 2],
-    rate_factor: f32,
+    /// Learning rates on the plateau and their schedules: dense, sparse.
+    rates: [(f64, Schedule); 2],
+    rate_factor: f64,
     /// Training time before the stretch in hand, and its start.
     before: Duration,
     since: Option<Instant>,
@@ -44,7 +46,8 @@ impl Recorder {
         let Config { run, optim, .. } = &plan.job.config;
         let every = Duration::from_secs_f64(run.log_every_s);
         let total = plan.train.rows().saturating_mul(plan.steps).div_ceil(plan.steps_per_epoch);
-        let rates = [&optim.dense, &optim.sparse].map(crate::convert::rate);
+        let rates = [&optim.dense, &optim.sparse]
+            .map(|section| (section.lr, crate::convert::rate(section).schedule));
         let inner = Inner {
             folder,
             progress: Some(Progress::new(total, every)),
@@ -90,7 +93,7 @@ impl Recorder {
     }
 
     /// Both learning rates are scaled by `factor` from now on.
-    pub fn scale_rates(&self, factor: f32) {
+    pub fn scale_rates(&self, factor: f64) {
         self.with(|inner| inner.rate_factor *= factor);
     }
 
@@ -132,11 +135,12 @@ impl Inner {
     fn report(&mut self, reading: Reading, valid: Option<EvalFigures>) {
         let seconds = self.seconds();
         let (last, then) = self.last;
-        let (weight, elapsed) = (reading.weight_sum - last.weight_sum, (seconds - then).as_secs_f64());
+        let (weight, elapsed) =
+            (reading.weight_sum - last.weight_sum, (seconds - then).as_secs_f64());
         let examples = reading.examples.saturating_sub(last.examples);
         let step = reading.steps / self.workers_total;
-        let rate = |rate: &Rate| {
-            f64::from(self.rate_factor * rate.base * rate.schedule.factor(step.saturating_sub(1)))
+        let rate = |(base, schedule): &(f64, Schedule)| {
+            self.rate_factor * base * f64::from(schedule.factor(step.saturating_sub(1)))
         };
         let report = Report {
             step,
@@ -144,8 +148,7 @@ impl Inner {
             epoch: u32::try_from(step.saturating_sub(1) / self.steps_per_epoch).unwrap_or(u32::MAX),
             seconds: seconds.as_secs_f64(),
             logloss: (weight > 0.0).then(|| (reading.loss_sum - last.loss_sum) / weight),
-            examples_per_second: (elapsed > 0.0 && examples > 0)
-                .then(|| examples as f64 / elapsed),
+            examples_per_second: (elapsed > 0.0 && examples > 0).then(|| examples as f64 / elapsed),
             lr_dense: Some(rate(&self.rates[0])),
             lr_sparse: Some(rate(&self.rates[1])),
             valid,

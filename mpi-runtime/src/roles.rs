@@ -57,15 +57,10 @@ mod tests {
 
     #[test]
     fn every_partition_has_one_rank_that_holds_rows() {
-        let layouts = [
-            Roles::collocated(1, 2),
-            Roles::collocated(4, 2),
-            Roles::separate(3, 2, 3),
-        ];
+        let layouts = [Roles::collocated(1, 2), Roles::collocated(4, 2), Roles::separate(3, 2, 3)];
         for roles in layouts {
             let size = roles.trainers.end.max(roles.embedding_ps.end);
-            let mut held: Vec<u32> =
-                (0..size).flat_map(|rank| roles.partitions_of(rank)).collect();
+            let mut held: Vec<u32> = (0..size).flat_map(|rank| roles.partitions_of(rank)).collect();
             held.sort_unstable();
             assert_eq!(held, (0..roles.partitions).collect::<Vec<_>>());
         }

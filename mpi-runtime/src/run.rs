@@ -291,7 +291,8 @@ impl TrainerSide {
         let Some(optimizer) = convert::dense_optimizer(&config.optim.dense) else {
             return Err(Error::Usage("optim.dense.kind = \"rowwise_adagrad\" is for rows".into()));
         };
-        let words = |len: usize| -> Arc<[AtomicU32]> { (0..len).map(|_| AtomicU32::new(0)).collect() };
+        let words =
+            |len: usize| -> Arc<[AtomicU32]> { (0..len).map(|_| AtomicU32::new(0)).collect() };
         let (replica, state) =
             (words(model.replica_len()), words(optimizer.state_planes() * model.parameters_len()));
         let mut initial = vec![0.0; model.replica_len()];
@@ -330,7 +331,10 @@ impl TrainerSide {
             dense_rate: convert::rate(&config.optim.dense),
             sparse_rate: convert::rate(&config.optim.sparse),
             rate_factor: AtomicU32::new(1f32.to_bits()),
-            #[expect(clippy::cast_possible_truncation, reason = "settings are computed with in f32")]
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "settings are computed with in f32"
+            )]
             statistics_momentum: config.model.batch_norm_momentum as f32,
             signals: Arc::clone(signals),
             watch: Arc::clone(watch),
@@ -386,7 +390,10 @@ impl TrainerSide {
                     let method = Method::LocalSgd { gate: &gate, every };
                     let stopped = run_workers(shared, workers, method, segment, counters);
                     drop(gate);
-                    (stopped, driver.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+                    (
+                        stopped,
+                        driver.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+                    )
                 });
                 let traffic = traffic.map_err(|error| Error::Failure(error.to_string()))?;
                 Ok((stopped?, DenseTraffic { rounds: traffic.rounds, bytes: traffic.bytes }))

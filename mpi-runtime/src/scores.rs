@@ -102,8 +102,7 @@ impl Scores {
             .collect();
         let part = AucPart::of(&mut own)?;
         let parts = gather(comm, &[part.positive, part.negative, part.area]);
-        let parts =
-            parts.iter().map(|x| AucPart { positive: x[0], negative: x[1], area: x[2] });
+        let parts = parts.iter().map(|x| AucPart { positive: x[0], negative: x[1], area: x[2] });
         Ok(parts.fold(AucPart::default(), AucPart::merge))
     }
 

@@ -14,8 +14,8 @@ use crate::error::Error;
 use crate::launch::Cores;
 use crate::plan::Plan;
 use crate::record::{
-    EvalFigures, MemoryFigures, RunFolder, Status, Summary, SyncFigures,
-    TrainFigures, WaitFigures, WireFigures, build_hash, say, write_atomically,
+    EvalFigures, MemoryFigures, RunFolder, Status, Summary, SyncFigures, TrainFigures, WaitFigures,
+    WireFigures, build_hash, say, write_atomically,
 };
 use crate::recorder::Recorder;
 use crate::run::Run;
@@ -118,16 +118,18 @@ impl Session<'_> {
             let Some(figures) = figures else { break };
             self.evaluated(&figures);
             let verdict = stopper.observe(&figures);
-            if verdict.improved {
+            // The figures of the model that the run ends with.
+            if verdict.improved || !keep_best {
                 self.summary.valid = Some(eval_figures(&figures));
+            }
+            if verdict.improved {
                 best_step = Some(step);
                 if keep_best {
                     self.save(&best, step)?;
                 }
             } else {
                 #[expect(clippy::cast_possible_truncation, reason = "a factor on f32 rates")]
-                let factor = factor as f32;
-                self.run.scale_rates(factor);
+                self.run.scale_rates(factor as f32);
                 if let Some(recorder) = &self.recorder {
                     recorder.scale_rates(factor);
                 }
@@ -201,7 +203,8 @@ impl Session<'_> {
         if let Some(recorder) = &self.recorder {
             recorder.end_progress();
         }
-        let losses = self.run.plan.job.config.run.step_losses.then(|| self.run.step_losses().to_vec());
+        let losses =
+            self.run.plan.job.config.run.step_losses.then(|| self.run.step_losses().to_vec());
         let dir = self.run.plan.job.config.run.dir.clone();
         let Self { world, control, run, recorder, mut summary, signals, .. } = self;
         run.finish();

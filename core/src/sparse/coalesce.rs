@@ -31,8 +31,9 @@ pub fn coalesce(
     let mut found = 0u32;
     for (bag, ends) in bags.offsets.windows(2).enumerate() {
         let first = numbering.first(bag % numbering.fields());
-        for value in ends[0] as usize..ends[1] as usize {
-            let row = first + bags.values[value];
+        let bag = ends[0] as usize..ends[1] as usize;
+        for (value, slot) in bags.values[bag.clone()].iter().zip(&mut slot[bag]) {
+            let row = first + value;
             let mut at = home(row, shift) & mask;
             let index = loop {
                 match heads[at] {
@@ -46,7 +47,7 @@ pub fn coalesce(
                     _ => at = (at + 1) & mask,
                 }
             };
-            slot[value] = index;
+            *slot = index;
         }
     }
     found as usize

@@ -15,4 +15,5 @@ mod write;
 
 pub use manifest::{CheckpointError, Manifest};
 pub use read::Checkpoint;
+pub(crate) use write::beside;
 pub use write::{Contents, write};

@@ -58,7 +58,11 @@ impl Checkpoint {
     ///
     /// # Errors
     /// When lengths differ or the file is damaged.
-    pub fn read_dense(&self, replica: &[AtomicU32], state: &[AtomicU32]) -> Result<(), CheckpointError> {
+    pub fn read_dense(
+        &self,
+        replica: &[AtomicU32],
+        state: &[AtomicU32],
+    ) -> Result<(), CheckpointError> {
         self.same("length of the dense replica", replica.len(), self.manifest.replica_len)?;
         self.same("length of the dense state", state.len(), self.manifest.dense_state_len)?;
         let (mut at, replica_len) = (0, replica.len());
@@ -130,7 +134,11 @@ impl Checkpoint {
             left -= n as u64;
         }
         let got = crc.finalize();
-        if got == expected { Ok(()) } else { Err(CheckpointError::Checksum { path, expected, got }) }
+        if got == expected {
+            Ok(())
+        } else {
+            Err(CheckpointError::Checksum { path, expected, got })
+        }
     }
 
     fn same<T: PartialEq + ToString>(

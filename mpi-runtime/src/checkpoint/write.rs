@@ -48,8 +48,11 @@ pub fn write(
         files.extend(entries.map_err(|error| Error::Failure(error.to_string()))?);
     }
     let bytes = files.iter().map(|file| file.bytes).sum();
-    let finished =
-        if first { finish(&temporary, dir, Manifest { files, ..contents.manifest }) } else { Ok(()) };
+    let finished = if first {
+        finish(&temporary, dir, Manifest { files, ..contents.manifest })
+    } else {
+        Ok(())
+    };
     world.agree(control, finished.map_err(Error::from))?;
     Ok(bytes)
 }
@@ -122,8 +125,12 @@ fn remove(folder: &Path) -> Result<(), CheckpointError> {
     }
 }
 
-fn beside(dir: &Path, suffix: &str) -> PathBuf {
-    dir.with_added_extension(suffix)
+/// `path` with `.suffix` behind its whole name.
+pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".");
+    name.push(suffix);
+    name.into()
 }
 
 fn at(path: &Path) -> impl FnOnce(std::io::Error) -> CheckpointError + '_ {
