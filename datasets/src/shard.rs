@@ -399,6 +399,25 @@ mod tests {
         assert_ne!(first, of(2, 0, 0));
         assert_ne!(first, of(1, 1, 0));
         assert_ne!(first, of(1, 0, 1));
+        // Both levels have the whole key, and windows of one lane differ.
+        let groups = cut(0..40_960, &files);
+        let key = |seed, epoch, lane| LaneKey { seed, epoch, lane };
+        let keys = [key(1, 0, 0), key(2, 0, 0), key(1, 1, 0), key(1, 0, 1)];
+        let plans = keys.map(|key| LanePlan::new(&groups, key, true));
+        let orders: Vec<Vec<u32>> = keys
+            .iter()
+            .map(|&key| (key, 0))
+            .chain([(keys[0], 16_384)])
+            .map(|(key, position)| {
+                let mut order = Vec::new();
+                window_order(key, position, 1000, true, &mut order);
+                order
+            })
+            .collect();
+        for i in 1..orders.len() {
+            assert_ne!(orders[0], orders[i], "rows {i}");
+            assert!(i >= plans.len() || plans[0] != plans[i], "chunks {i}");
+        }
         // Windows of 16 chunks: the first 16,384 rows come from 16 chunks, in no order.
         let mut chunks: Vec<u64> = first[..16_384].iter().map(|r| r / 1024).collect();
         let switches = chunks.windows(2).filter(|w| w[0] != w[1]).count();

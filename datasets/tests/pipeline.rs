@@ -9,6 +9,7 @@ use std::collections::HashSet;
 use std::time::Instant;
 
 use common::{PLAIN, RICH, Shape, drain, written};
+use umbra_datasets::shard::{Grid, LaneKey, LanePlan, cut, lane_rows, window_order};
 use umbra_datasets::{
     BatchBuffer, BatchSource, Dataset, Pipeline, TrainOrder, WorkerBatches, steps_per_epoch,
 };
@@ -80,6 +81,37 @@ fn every_worker_gets_its_rows_whichever_rank_it_is_on() {
             assert_eq!(global(&batches), global(&together), "{workers_total} workers");
         }
     }
+}
+
+#[test]
+fn batches_follow_the_order_that_shard_defines() {
+    let shape = Shape { rows: 50_000, ..PLAIN };
+    let (_folder, path, _) = written(shape);
+    let order = TrainOrder { workers_total: 1, lanes: 2, batch_size: 1000, ..ORDER };
+    let got = train(&open(&path), &order, 0..1, 5..7);
+    let files = [Grid { first: 0, rows: 50_000, chunk_rows: 1024 }];
+    let mut expected = Vec::new();
+    for epoch in 5..7 {
+        let lanes = [0, 1].map(|lane| {
+            let key = LaneKey { seed: order.seed, epoch, lane };
+            let plan = LanePlan::new(&cut(lane_rows(50_000, 2, lane), &files), key, true);
+            assert_eq!(plan.windows.len(), 2);
+            let (mut rows, mut order) = (Vec::new(), Vec::new());
+            for (number, pieces) in plan.windows.iter().enumerate() {
+                let pieces = &plan.pieces[pieces.clone()];
+                let window: Vec<u64> =
+                    pieces.iter().flat_map(|p| p.first..p.first + p.rows).collect();
+                let count = plan.window_rows(number) as u32;
+                window_order(key, rows.len() as u64, count, true, &mut order);
+                rows.extend(order.iter().map(|&i| window[i as usize]));
+            }
+            rows
+        });
+        for step in 0..50 {
+            lanes.iter().for_each(|lane| expected.extend(&lane[500 * step..500 * (step + 1)]));
+        }
+    }
+    assert_eq!(rows(&got[0]), expected);
 }
 
 #[test]
