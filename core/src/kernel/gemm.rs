@@ -11,6 +11,7 @@ use super::micro::{self, Plain, Vector};
 #[cfg(target_arch = "x86_64")]
 use super::micro::{Avx2, Avx512};
 use super::pack::{Block, pack};
+use super::{Matrix, MatrixMut};
 use super::{Simd, selected};
 
 /// Rows of A in a packed block: 96 × 256 × 4 B = 96 KiB, within a second-level cache.
@@ -25,97 +26,6 @@ const MR_MAX: usize = 16;
 const NR_MAX: usize = 32;
 /// Bytes of a cache line, to which the packed blocks are aligned.
 const LINE: usize = 64;
-
-/// A matrix to read: element (i, j) is `data[i * row_stride + j * column_stride]`.
-#[derive(Clone, Copy, Debug)]
-pub struct Matrix<'a> {
-    data: &'a [f32],
-    rows: usize,
-    columns: usize,
-    row_stride: usize,
-    column_stride: usize,
-}
-
-impl<'a> Matrix<'a> {
-    /// Row-major and dense. `data` is `[rows, columns]`.
-    ///
-    /// # Panics
-    /// When `data` is too short.
-    #[must_use]
-    pub fn new(data: &'a [f32], rows: usize, columns: usize) -> Self {
-        Self::strided(data, rows, columns, columns, 1)
-    }
-
-    /// Any strides.
-    ///
-    /// # Panics
-    /// When an element would lie outside `data`.
-    #[must_use]
-    pub fn strided(
-        data: &'a [f32],
-        rows: usize,
-        columns: usize,
-        row_stride: usize,
-        column_stride: usize,
-    ) -> Self {
-        let needed = extent(rows, columns, row_stride, column_stride);
-        assert!(data.len() >= needed, "matrix needs {needed} elements, got {}", data.len());
-        Self { data, rows, columns, row_stride, column_stride }
-    }
-
-    /// The transposed view of the same data.
-    #[must_use]
-    pub const fn t(self) -> Self {
-        Self {
-            data: self.data,
-            rows: self.columns,
-            columns: self.rows,
-            row_stride: self.column_stride,
-            column_stride: self.row_stride,
-        }
-    }
-}
-
-/// A matrix to write, its rows contiguous: element (i, j) is `data[i * row_stride + j]`.
-#[derive(Debug)]
-pub struct MatrixMut<'a> {
-    data: &'a mut [f32],
-    rows: usize,
-    columns: usize,
-    row_stride: usize,
-}
-
-impl<'a> MatrixMut<'a> {
-    /// Row-major and dense. `data` is `[rows, columns]`.
-    ///
-    /// # Panics
-    /// When `data` is too short.
-    #[must_use]
-    pub fn new(data: &'a mut [f32], rows: usize, columns: usize) -> Self {
-        Self::strided(data, rows, columns, columns)
-    }
-
-    /// Rows `row_stride` apart.
-    ///
-    /// # Panics
-    /// When `data` is too short or rows overlap.
-    #[must_use]
-    pub fn strided(data: &'a mut [f32], rows: usize, columns: usize, row_stride: usize) -> Self {
-        let needed = extent(rows, columns, row_stride, 1);
-        assert!(data.len() >= needed, "matrix needs {needed} elements, got {}", data.len());
-        assert!(rows <= 1 || row_stride >= columns, "rows {row_stride} apart overlap");
-        Self { data, rows, columns, row_stride }
-    }
-}
-
-/// One past the last element, 0 for an empty matrix.
-fn extent(rows: usize, columns: usize, row_stride: usize, column_stride: usize) -> usize {
-    if rows == 0 || columns == 0 {
-        0
-    } else {
-        (rows - 1) * row_stride + (columns - 1) * column_stride + 1
-    }
-}
 
 /// Elements of workspace that [`gemm`] needs for `[m, k]`·`[k, n]`, whatever the instruction set.
 /// Never decreases when m, n or k grows.
@@ -194,7 +104,7 @@ unsafe fn blocked<V: Vector, const MR: usize, const NV: usize, const NR: usize>(
     }
     if k == 0 {
         if !accumulate {
-            c.data.chunks_mut(c.row_stride).for_each(|row| row[..n].fill(0.0));
+            c.data.chunks_mut(c.row_stride).take(m).for_each(|row| row[..n].fill(0.0));
         }
         return;
     }
@@ -261,40 +171,40 @@ unsafe fn store<V: Vector, const MR: usize, const NV: usize, const NR: usize>(
 ) {
     let (row, column) = at;
     let columns = NR.min(c.columns - column);
-    let whole = columns == NR && row + MR <= c.rows;
+    let rows = MR.min(c.rows - row);
     for (i, sums) in sums.iter().enumerate() {
-        if !whole && row + i >= c.rows {
+        if i >= rows {
             break;
         }
         let start = (row + i) * c.row_stride + column;
         let to = &mut c.data[start..start + columns];
-        // SAFETY: the caller's promise.
-        unsafe {
-            if whole {
-                put(sums, add, to);
-            } else {
-                // The edge of C: the same operations on a copy.
-                let mut copy = [0.0; NR];
-                copy[..columns].copy_from_slice(to);
-                put(sums, add, &mut copy);
-                to.copy_from_slice(&copy[..columns]);
-            }
+        let (vectors, rest) = to.split_at_mut(columns / V::LANES * V::LANES);
+        for (sum, to) in sums.iter().zip(vectors.chunks_exact_mut(V::LANES)) {
+            // SAFETY: the caller's promise.
+            unsafe { put(*sum, add, to) }
+        }
+        if !rest.is_empty() {
+            // The edge of C: the same operation on a copy of a whole vector.
+            let mut copy = [0.0; NR];
+            let copy = &mut copy[..V::LANES];
+            copy.iter_mut().zip(&*rest).for_each(|(copy, x)| *copy = *x);
+            // SAFETY: the caller's promise.
+            unsafe { put(sums[columns / V::LANES], add, copy) }
+            rest.iter_mut().zip(copy).for_each(|(x, copy)| *x = *copy);
         }
     }
 }
 
-/// Writes or adds a row of a tile.
+/// Writes or adds a vector of a tile. `to: [LANES]`
 ///
 /// # Safety
 /// The instruction set of `V` is supported.
 #[inline(always)]
-unsafe fn put<V: Vector>(sums: &[V], add: bool, to: &mut [f32]) {
-    for (sum, to) in sums.iter().zip(to.chunks_exact_mut(V::LANES)) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let value = if add { V::load(to).add(*sum) } else { *sum };
-            value.store(to);
-        }
+unsafe fn put<V: Vector>(sum: V, add: bool, to: &mut [f32]) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let value = if add { V::load(to).add(sum) } else { sum };
+        value.store(to);
     }
 }
 
@@ -345,17 +255,18 @@ mod tests {
         let a = if transpose.0 { Matrix::new(&a, k, m).t() } else { Matrix::new(&a, m, k) };
         let b = if transpose.1 { Matrix::new(&b, n, k).t() } else { Matrix::new(&b, k, n) };
         let stride = n + 3;
-        let before = numbers(3, m * stride);
+        // One row more than C has.
+        let before = numbers(3, (m + 1) * stride);
         for (name, form) in forms() {
             let mut c = before.clone();
             // Poison: nothing of the workspace may be read before it is written.
             let mut workspace = std::vec![f32::NAN; workspace_len(m, n, k)];
             form(a, b, accumulate, &mut MatrixMut::strided(&mut c, m, n, stride), &mut workspace);
-            for i in 0..m {
+            for i in 0..=m {
                 for j in 0..stride {
                     let got = f64::from(c[i * stride + j]);
                     let old = f64::from(before[i * stride + j]);
-                    let expected = match (j < n, accumulate) {
+                    let expected = match (i < m && j < n, accumulate) {
                         (false, _) => old,
                         (true, true) => old + naive(&a, &b, i, j),
                         (true, false) => naive(&a, &b, i, j),

@@ -12,10 +12,12 @@
 #![allow(unsafe_code)]
 
 mod gemm;
+mod matrix;
 mod micro;
 mod pack;
 
-pub use gemm::{Matrix, MatrixMut, gemm, workspace_len};
+pub use gemm::{gemm, workspace_len};
+pub use matrix::{Matrix, MatrixMut};
 
 use core::fmt;
 use core::sync::atomic::{AtomicU8, Ordering};
@@ -117,6 +119,25 @@ pub fn selected() -> Simd {
             let simd = Simd::detect();
             SELECTED.store(simd as u8, Ordering::Relaxed);
             simd
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Other tests may run meanwhile: they hold for every set.
+    #[test]
+    fn the_selected_set_is_used_and_an_unsupported_one_refused() {
+        for simd in Simd::ALL {
+            let result = select(simd);
+            if simd.is_supported() {
+                assert_eq!((result, selected()), (Ok(()), simd));
+            } else {
+                assert_eq!(result, Err(UnsupportedSimd { expected: simd, got: Simd::detect() }));
+                assert_ne!(selected(), simd);
+            }
         }
     }
 }

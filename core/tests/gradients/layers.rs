@@ -160,10 +160,10 @@ fn pooling() {
             let pooled = forward(rows);
             (0..fields).map(|s| pooled[(i * fields + s) * width]).sum()
         };
-        for i in 0..n {
+        for (i, c) in c.iter().enumerate().take(n) {
             let got = bags.pool_column(i, &rows, 0);
             close("column", &[got], &[of(&wide(&rows), i)], 1e-6);
-            bags.pool_column_backward(i, c[i], 0, &mut d_rows);
+            bags.pool_column_backward(i, *c, 0, &mut d_rows);
         }
         let sum = |rows: &[f64]| (0..n).map(|i| f64::from(c[i]) * of(rows, i)).sum();
         close("column gradient", &d_rows, &differences(&wide(&rows), sum), BOUND);

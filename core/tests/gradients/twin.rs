@@ -174,9 +174,9 @@ impl Twin<'_> {
                 logits[i] += row[0];
                 v.extend(&row[1..]);
             }
-            for j in 0..features {
+            for (j, w) in weight.iter().enumerate() {
                 let x = f64::from(self.data.dense[i * features + j]);
-                logits[i] += weight[j] * x;
+                logits[i] += w * x;
                 v.extend(factors.iter().skip(j * d).take(d).map(|v| v * x));
             }
             if d > 0 {
