@@ -10,7 +10,7 @@ hpc/setup.sh
 . hpc/env.sh
 
 ranks=${RANKS:-4}
-train_rows=1000000
+train_rows=3000000
 test_rows=200000
 data=runs/data
 run=runs/demo
