@@ -310,7 +310,6 @@ impl Columns {
 #[derive(Debug)]
 struct Temporary {
     path: PathBuf,
-    published: bool,
 }
 
 impl Temporary {
@@ -322,17 +321,16 @@ impl Temporary {
             path.to_str().and(path.file_name()).and_then(|n| n.to_str()).ok_or_else(wrong)?;
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!(".{name}.{}-{number}.partial", std::process::id());
-        Ok(Self { path: path.with_file_name(name), published: false })
+        Ok(Self { path: path.with_file_name(name) })
     }
 
     /// Puts the content on disk and gives it the name `path`. Returns its size in bytes.
-    fn publish(mut self, path: &Path) -> Result<u64, DatasetError> {
+    fn publish(self, path: &Path) -> Result<u64, DatasetError> {
         let io = |doing| move |e| DatasetError::io(path, doing, e);
         let file = fs::File::open(&self.path).map_err(io("reopen"))?;
         file.sync_all().map_err(io("flush"))?;
         let bytes = file.metadata().map_err(io("measure"))?.len();
         fs::rename(&self.path, path).map_err(io("rename"))?;
-        self.published = true;
         let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         fs::File::open(folder).and_then(|f| f.sync_all()).map_err(io("flush the folder of"))?;
         Ok(bytes)
@@ -341,9 +339,7 @@ impl Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        if !self.published {
-            // An error is already on its way to the user; this is only tidying.
-            let _ = fs::remove_file(&self.path);
-        }
+        // Once published the name is gone; else an error is already on its way to the user.
+        let _ = fs::remove_file(&self.path);
     }
 }
