@@ -3,7 +3,7 @@
 //! F. Niu, B. Recht, C. Ré, S. Wright, "Hogwild!", NIPS 2011, without undefined behaviour: every
 //! element is a relaxed atomic, so two workers may lose each other's update but never race in the
 //! language's sense. A worker copies the replica out once per step and updates it once. Elements
-//! move in stretches of [`STRETCH`] through a buffer on the stack, on which the same rule runs that
+//! move in stretches of `STRETCH` through a buffer on the stack, on which the same rule runs that
 //! runs on plain slices.
 //!
 //! The words are lent: `[replica_len]` for values and `[planes * parameters_len]` for the state.

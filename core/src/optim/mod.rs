@@ -3,7 +3,7 @@
 //! One rule serves dense parameters and embedding rows alike: an element has its parameter, its
 //! gradient and up to two state values ([`Optimizer::state_planes`]); rows may carry one word more
 //! (row-wise Adagrad's accumulator, Adam's own step count). Everything here works on plain slices;
-//! [`crate::dense::replica`] applies it to the shared replica, [`crate::sparse::table`] to rows.
+//! [`crate::dense::replica`] applies it to the shared replica, [`crate::sparse::Table`] to rows.
 //!
 //! - `rule.rs`: the element rules and their settings
 //! - `row.rs`: [`RowOptimizer`], the seam towards embedding rows
