@@ -11,6 +11,7 @@
 //! ends by completion or by ending the process.
 #![allow(unsafe_code)]
 
+use core::ffi::c_void;
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -94,10 +95,10 @@ impl Comm {
         // SAFETY: both buffers hold the counts given, and outlive the request, completed below.
         unsafe {
             ffi::MPI_Iallgather(
-                sent.as_ptr().cast(),
+                reading(sent),
                 count(sent.len()),
                 kind.as_raw(),
-                received.as_mut_ptr().cast(),
+                writing(received),
                 count(sent.len()),
                 kind.as_raw(),
                 self.inner.as_raw(),
@@ -153,10 +154,10 @@ impl Comm {
         // SAFETY: both buffers hold one word per rank and outlive the request, completed below.
         unsafe {
             ffi::MPI_Ialltoall(
-                sent.as_ptr().cast(),
+                reading(sent),
                 1,
                 kind.as_raw(),
-                received.as_mut_ptr().cast(),
+                writing(received),
                 1,
                 kind.as_raw(),
                 self.inner.as_raw(),
@@ -185,11 +186,11 @@ impl Comm {
         // count arrays outlive the request, completed below.
         unsafe {
             ffi::MPI_Ialltoallv(
-                sent.as_ptr().cast(),
+                reading(sent),
                 send.counts.as_ptr(),
                 send.starts.as_ptr(),
                 kind.as_raw(),
-                received.as_mut_ptr().cast(),
+                writing(received),
                 receive.counts.as_ptr(),
                 receive.starts.as_ptr(),
                 kind.as_raw(),
@@ -216,10 +217,10 @@ impl Comm {
         // SAFETY: as in `all_to_all_varied`.
         unsafe {
             ffi::MPI_Iallgatherv(
-                sent.as_ptr().cast(),
+                reading(sent),
                 count(sent.len()),
                 kind.as_raw(),
-                received.as_mut_ptr().cast(),
+                writing(received),
                 receive.counts.as_ptr(),
                 receive.starts.as_ptr(),
                 kind.as_raw(),
@@ -411,6 +412,16 @@ fn test(request: &mut ffi::MPI_Request) -> bool {
 fn null_request() -> ffi::MPI_Request {
     // SAFETY: reads a constant of the library.
     unsafe { ffi::RSMPI_REQUEST_NULL }
+}
+
+/// Where MPI reads. An empty slice points anywhere, of bytes to 1, which is MPI_IN_PLACE in Open MPI.
+const fn reading<T>(sent: &[T]) -> *const c_void {
+    if sent.is_empty() { core::ptr::null() } else { sent.as_ptr().cast() }
+}
+
+/// Where MPI writes; see [`reading`].
+const fn writing<T>(received: &mut [T]) -> *mut c_void {
+    if received.is_empty() { core::ptr::null_mut() } else { received.as_mut_ptr().cast() }
 }
 
 /// MPI counts are `int`: the plan refuses batches whose messages could be longer.
