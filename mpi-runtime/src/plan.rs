@@ -5,6 +5,7 @@ use core::fmt;
 use umbra_core::model::Model;
 use umbra_datasets::{Dataset, TrainOrder, steps_per_epoch};
 
+use crate::buffers::StepBuffers;
 use crate::config::{Job, Layout, SyncMethod};
 use crate::convert;
 use crate::error::Error;
@@ -117,30 +118,60 @@ impl Plan {
                 u32::MAX
             )));
         }
-        let words = self.rows_max() * (self.layout.width + 1);
+        let words = self.batch_max(0) * self.values_per_example() * (self.layout.width + 1);
         if i32::try_from(words).is_err() {
             return Err(Error::Usage(format!(
                 "a batch of train.batch_size = {} can touch rows of {words} values, more than one \
                  MPI message holds ({}): lower train.batch_size",
-                self.batch_max(),
+                self.batch_max(0),
                 i32::MAX
             )));
         }
         Ok(())
     }
 
-    /// Most examples in a batch, of training or evaluation.
-    #[must_use]
-    pub fn batch_max(&self) -> usize {
-        self.job.config.train.batch_size.max(self.job.config.train.eval_batch_size)
+    /// Most examples in a batch of a trainer's worker `local`. Only as many workers evaluate as there
+    /// are threads.
+    fn batch_max(&self, local: usize) -> usize {
+        let evaluates = local < self.job.worker_threads;
+        let evaluation = if evaluates { self.job.config.train.eval_batch_size } else { 0 };
+        self.order.batch_size.max(evaluation)
     }
 
-    /// Most distinct rows in a batch.
-    #[must_use]
-    pub fn rows_max(&self) -> usize {
+    /// Most ids of an example.
+    fn values_per_example(&self) -> usize {
         let splits = [Some(&self.train), self.valid.as_ref(), self.test.as_ref()];
-        let per_row = splits.into_iter().flatten().map(Dataset::values_per_row_max).max();
-        self.batch_max() * per_row.unwrap_or(0)
+        splits.into_iter().flatten().map(Dataset::values_per_row_max).max().unwrap_or(0)
+    }
+
+    /// The memory of a trainer's worker `local`.
+    #[must_use]
+    pub fn step_buffers(&self, local: usize) -> StepBuffers {
+        let batch_max = self.batch_max(local);
+        StepBuffers::new(&self.model, batch_max, batch_max * self.values_per_example())
+    }
+
+    /// Whether the rows and replicas of `ranks_on_node` ranks like this one fit in the memory that
+    /// the node has left.
+    ///
+    /// # Errors
+    /// When they do not; a node that does not tell its memory is believed to have enough.
+    pub fn check_memory(&self, rank: usize, ranks_on_node: usize) -> Result<(), Error> {
+        let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+        let available: Option<u64> =
+            line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok());
+        let needed = ranks_on_node as u64 * (self.embedding_bytes(rank) + self.dense_bytes());
+        match available.map(|kibibytes| kibibytes * 1024) {
+            Some(available) if needed > available => Err(Error::Launch(format!(
+                "{ranks_on_node} ranks of this node need {:.1} GiB for embedding rows and replicas, \
+                 and {:.1} GiB are free: use more nodes, a smaller model.embedding_dim or an \
+                 optim.sparse.kind with less state",
+                gibibytes(needed),
+                gibibytes(available)
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// The step at which the segment that starts at `step` ends.
@@ -173,6 +204,10 @@ impl Plan {
     pub fn synchronous(&self) -> bool {
         self.job.method == SyncMethod::Bsp
     }
+}
+
+fn gibibytes(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 30)
 }
 
 fn open_compatible(

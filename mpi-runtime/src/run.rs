@@ -14,7 +14,6 @@ use umbra_core::sync::LocalSgd;
 use umbra_datasets::{Dataset, Pipeline};
 
 use crate::bsp::{Bsp, DenseLink, add_trainers};
-use crate::buffers::StepBuffers;
 use crate::checkpoint::{self, Checkpoint, Manifest};
 use crate::comm::Comm;
 use crate::config::{BatchNormScope, SyncMethod};
@@ -318,7 +317,7 @@ impl TrainerSide {
                 local,
                 batches,
                 client,
-                buffers: StepBuffers::new(&model, plan.batch_max(), plan.rows_max()),
+                buffers: plan.step_buffers(local),
             })
             .collect();
         let shared = Trainer {

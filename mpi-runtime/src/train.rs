@@ -80,7 +80,10 @@ pub(crate) fn plan(world: &World, control: &Comm, config: Config) -> Result<Plan
     if world.rank == 0 {
         job.warnings.iter().for_each(|warning| say(&format!("umbra: warning: {warning}")));
     }
-    let plan = Plan::new(job, world.size);
+    let plan = Plan::new(job, world.size).and_then(|plan| {
+        plan.check_memory(world.rank, facts.ranks)?;
+        Ok(plan)
+    });
     world.agree(control, plan)
 }
 
