@@ -63,10 +63,15 @@ impl Config {
         let mut warnings = Vec::new();
         let busy = ranks_on_node * worker_threads;
         if busy > cores {
+            let cure = if worker_threads > share {
+                format!("train.worker_threads = {share} would give each a core")
+            } else {
+                format!("{cores} ranks on a node would give each a core")
+            };
             warnings.push(format!(
                 "{ranks_on_node} ranks × {worker_threads} worker threads = {busy} threads share \
-                 {cores} cores of a node; train.worker_threads = {share} would not oversubscribe \
-                 them (with mpirun, --bind-to none lets a rank use all cores)"
+                 {cores} cores of a node; {cure} (with mpirun, --bind-to none lets a rank use all \
+                 cores)"
             ));
         }
         Ok(Job { config: self, trainers, embedding_ps, worker_threads, method, warnings })
