@@ -102,9 +102,12 @@ impl Recorder {
         self.with(|inner| inner.report(reading, Some(figures)));
     }
 
-    /// Takes the progress bar away.
-    pub fn end_progress(&self) {
+    /// Reports what no report has told yet, and takes the progress bar away.
+    pub fn end_progress(&self, reading: Reading) {
         self.with(|inner| {
+            if reading.steps > inner.last.0.steps {
+                inner.report(reading, None);
+            }
             if let Some(progress) = inner.progress.take() {
                 progress.finish();
             }

@@ -202,9 +202,10 @@ impl Session<'_> {
 
     /// Ends the threads and writes the summary, whatever came before.
     fn finish(mut self, ended: Result<bool, Error>) -> Result<Outcome, Error> {
-        self.measure();
+        let total = self.total_reading();
+        self.measure(&total);
         if let Some(recorder) = &self.recorder {
-            recorder.end_progress();
+            recorder.end_progress(total);
         }
         let losses =
             self.run.plan.job.config.run.step_losses.then(|| self.run.step_losses().to_vec());
@@ -232,8 +233,7 @@ impl Session<'_> {
     }
 
     /// Fills in what was counted. *Collective.*
-    fn measure(&mut self) {
-        let total = self.total_reading();
+    fn measure(&mut self, total: &Reading) {
         let plan = &self.run.plan;
         let workers = plan.order.workers_total as f64;
         let seconds = self.seconds.as_secs_f64();
@@ -255,7 +255,7 @@ impl Session<'_> {
         summary.seconds = Some(seconds);
         summary.examples_per_second = (seconds > 0.0).then(|| total.examples as f64 / seconds);
         summary.train = (total.weight_sum > 0.0).then(|| TrainFigures {
-            logloss: Some(total.loss_sum / total.weight_sum),
+            logloss: Some(total.loss_sum / total.weight_sum).filter(|loss| loss.is_finite()),
             normalized_entropy: None,
         });
         summary.sync = Some(SyncFigures {
