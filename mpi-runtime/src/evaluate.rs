@@ -75,7 +75,11 @@ fn load<'w>(
     let signals = Arc::new(Signals::none());
     let run = Run::start(world, control, plan, &signals, false, None);
     let mut run = world.agree(control, run)?;
-    run.restore(&checkpoint)?;
+    if let Err(error) = run.restore(&checkpoint) {
+        // Its threads must have ended before MPI does.
+        run.finish();
+        return Err(error);
+    }
     Ok((run, dataset))
 }
 
