@@ -225,6 +225,8 @@ impl Worker {
             counters.add(&reading);
             if stop {
                 self.client.settle(true);
+                // The reader must not wait for room in this ring while another worker waits for it.
+                self.batches = None;
                 return Ok(true);
             }
         }
