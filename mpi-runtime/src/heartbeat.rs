@@ -146,10 +146,13 @@ fn hear(rank: &mut Rank, reading: Reading) {
     rank.reading = reading;
 }
 
-/// No trainer has made a step for long: says which is the furthest behind.
+/// No trainer has made a step for long: says which rank is the furthest behind. One that is not heard
+/// of comes first, whatever its role; the others may only be waiting for it.
 fn name_the_late(ranks: &[Rank], pulse: &Pulse) {
-    let mut order: Vec<usize> = pulse.trainers.clone().collect();
-    order.sort_by_key(|rank| (ranks[*rank].reading.steps, ranks[*rank].heard));
+    let silent = |rank: &usize| ranks[*rank].heard.elapsed() > SILENT;
+    let mut order: Vec<usize> =
+        (0..ranks.len()).filter(|rank| pulse.trainers.contains(rank) || silent(rank)).collect();
+    order.sort_by_key(|rank| (!silent(rank), ranks[*rank].reading.steps, ranks[*rank].heard));
     let seconds = pulse.watch.limit().mul_f32(LATE).as_secs();
     eprintln!("umbra: no training step on any rank for {seconds} s; the furthest behind first:");
     for rank in order.into_iter().take(8) {
@@ -161,5 +164,7 @@ fn name_the_late(ranks: &[Rank], pulse: &Pulse) {
 
 /// Time between beats.
 const INTERVAL: Duration = Duration::from_millis(100);
+/// A rank that beats is heard of more often.
+const SILENT: Duration = Duration::from_secs(2);
 /// Share of the deadline after which the first rank speaks, before the waiting ranks give up.
 const LATE: f32 = 0.8;

@@ -1,6 +1,7 @@
 //! Deadlines: no thread waits for ever, and who waits too long says for what.
 
 use core::fmt::Display;
+use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use core::time::Duration;
 
 /// How long a wait may take on this rank, and what happens then.
@@ -32,12 +33,22 @@ impl Watch {
     /// Says what was waited for and ends the job with exit code 1 on every rank.
     pub fn overdue(&self, waited: Duration, what: &dyn Display) -> ! {
         let seconds = waited.as_secs();
-        eprintln!(
-            "umbra: {} waited {seconds} s for {what} and gave up (run.watchdog_s = {})",
-            self.prefix,
-            self.limit.as_secs()
-        );
-        crate::comm::abort(1)
+        let limit = self.limit.as_secs();
+        let why = format!("waited {seconds} s for {what} and gave up (run.watchdog_s = {limit})");
+        self.end_job(1, &why)
+    }
+
+    /// Says why and ends the job with this exit code on every rank. Of several threads that come here
+    /// for one cause, the first speaks.
+    pub fn end_job(&self, code: u8, why: &dyn Display) -> ! {
+        static ENDING: AtomicBool = AtomicBool::new(false);
+        if ENDING.swap(true, Relaxed) {
+            loop {
+                std::thread::park();
+            }
+        }
+        eprintln!("umbra: {} {why}", self.prefix);
+        crate::comm::abort(i32::from(code))
     }
 
     /// Takes the next item of `channel`, waiting at most the limit. `None` when the other side is
