@@ -11,7 +11,7 @@
 //!   partitions · [`embedding_link`] the communicator thread · [`embedding_client`] a worker's side
 //! - training: [`trainer`] the worker's loop · [`buffers`] its memory · [`group`] workers meet ·
 //!   [`bsp`] one update per step · [`turns`] slices and threads · [`tree`] sums that ranks don't change · [`driver`] runs protocols · [`counters`] what is counted
-//! - results: [`scoring`], [`scores`] exact metrics over ranks · [`evaluate`] a saved model on data ·
+//! - results: [`scoring`], [`scores`], [`exact`] metrics that ranks do not change · [`evaluate`] a saved model on data ·
 //!   [`checkpoint`] models on disk · [`record`] the run folder
 //! - the shell: [`cli`], [`signals`], [`error`]
 #![deny(unsafe_code)]
@@ -31,6 +31,7 @@ pub mod embedding_link;
 pub mod embedding_ps;
 pub mod error;
 pub mod evaluate;
+pub mod exact;
 pub mod group;
 pub mod heartbeat;
 pub mod launch;

@@ -145,8 +145,7 @@ impl<'w> Run<'w> {
         };
         if let (Err(error), true) = (&outcome, self.world.size > 1) {
             // The others wait for this rank's gradients or rows: only ending the job frees them.
-            eprintln!("umbra: {} {error}", self.watch.prefix());
-            self.world.abort(error.exit_code());
+            self.watch.end_job(error.exit_code(), error);
         }
         self.control.barrier("the end of a stretch of training", true);
         self.heartbeat.set_training(false);
@@ -189,12 +188,14 @@ impl<'w> Run<'w> {
     /// When the data can't be read, or a score is not a number.
     pub fn evaluate(&mut self, dataset: &Dataset) -> Result<Figures, Error> {
         let scores = self.score(dataset)?;
-        scores.figures(self.control).map_err(|error| {
+        let figures = scores.figures(self.control).map_err(|error| {
             Error::Failure(format!(
-                "evaluation: {error}: training has diverged (lower the learning rates, or warm up \
-                 with optim.dense.warmup_steps)"
+                "evaluation: {error}; lower the learning rates, or warm up with \
+                 optim.dense.warmup_steps"
             ))
-        })
+        });
+        // All ranks have the same error: one of them speaks.
+        self.world.agree(self.control, figures)
     }
 
     /// Lowers both learning rates by `factor`.
@@ -418,8 +419,7 @@ fn run_workers(
         let result = worker.train(trainer, method, segment, counters);
         if let (Err(error), true) = (&result, together) {
             // The other workers would wait for this one at the next meeting.
-            eprintln!("umbra: {} {error}", trainer.watch.prefix());
-            crate::comm::abort(i32::from(error.exit_code()));
+            trainer.watch.end_job(error.exit_code(), error);
         }
         result
     };

@@ -3,11 +3,13 @@
 //! AUC needs every pair of a positive and a negative example: the scores are split into ranges, one
 //! per rank, by a histogram of their order keys; each rank counts the pairs within its range and the
 //! parts merge in order (`AucPart::merge`). Grouped AUC brings each group together on one rank.
-//! What comes out equals a one-process computation, on every rank.
+//! Sums are exact (`exact.rs`). What comes out equals a one-process computation, on every rank, whoever
+//! has which rows.
 
 use umbra_core::metrics::{AucPart, GaucPart, Grouped, LossSums, MetricError, Scored, order_key};
 
 use crate::comm::Comm;
+use crate::exact::ExactSum;
 
 /// Scored examples of one worker, or of several.
 #[derive(Clone, Debug, Default)]
@@ -18,8 +20,6 @@ pub struct Scores {
     pub group: Vec<u64>,
     /// Row number of every example in its dataset.
     pub row: Vec<u64>,
-    /// Sums for the log loss.
-    pub sums: LossSums,
 }
 
 /// Figures of a model on a dataset; `None` where a figure is not defined.
@@ -45,17 +45,16 @@ impl Scores {
         self.scored.append(&mut other.scored);
         self.group.append(&mut other.group);
         self.row.append(&mut other.row);
-        self.sums = self.sums.merge(other.sums);
     }
 
     /// The figures over the scores of all ranks, equal on all of them. *Collective over `comm`.*
     ///
     /// # Errors
-    /// When some score is not a number, as happens when training has diverged; on all ranks.
+    /// When some score is not finite, as happens when training has diverged; on all ranks.
     pub fn figures(mut self, comm: &Comm) -> Result<Figures, MetricError> {
         let examples: u64 =
             gather(comm, &[self.scored.len() as u64]).iter().map(|rank| rank[0]).sum();
-        let bad = self.scored.iter().position(|example| example.score.is_nan());
+        let bad = self.scored.iter().position(|example| !example.score.is_finite());
         let nowhere = u64::MAX;
         let bad = gather(comm, &[bad.map_or(nowhere, |index| index as u64)])
             .iter()
@@ -66,12 +65,7 @@ impl Scores {
             return Err(MetricError::Score { index });
         }
         let gauc = self.gauc(comm)?;
-        let sums = self.sums;
-        let sums = [sums.loss, sums.weight, sums.label, sums.prediction];
-        let sums = gather(comm, &sums).iter().fold(LossSums::default(), |total, rank| {
-            let (loss, weight, label, prediction) = (rank[0], rank[1], rank[2], rank[3]);
-            total.merge(LossSums { loss, weight, label, prediction })
-        });
+        let sums = self.loss_sums(comm);
         Ok(Figures {
             examples,
             auc: self.auc(comm)?.auc(),
@@ -80,6 +74,18 @@ impl Scores {
             calibration: sums.calibration(),
             gauc,
         })
+    }
+
+    fn loss_sums(&self, comm: &Comm) -> LossSums {
+        let mut sums = [ExactSum::default(); 4];
+        for Scored { score, label, weight } in &self.scored {
+            let mut one = LossSums::default();
+            one.add(*score, *label, *weight);
+            let terms = [one.loss, one.weight, one.label, one.prediction];
+            sums.iter_mut().zip(terms).for_each(|(sum, term)| sum.add(term));
+        }
+        let [loss, weight, label, prediction] = add_ranks(comm, sums);
+        LossSums { loss, weight, label, prediction }
     }
 
     fn auc(&mut self, comm: &Comm) -> Result<AucPart, MetricError> {
@@ -129,10 +135,15 @@ impl Scores {
                 Grouped { group: x[0], scored: Scored { score: number(x[1]), label, weight } }
             })
             .collect();
-        let part = GaucPart::of(&mut own)?;
-        let parts = gather(comm, &[part.weighted_auc, part.weight]);
-        let parts = parts.iter().map(|x| GaucPart { weighted_auc: x[0], weight: x[1] });
-        Ok(parts.fold(GaucPart::default(), GaucPart::merge).gauc())
+        own.sort_unstable_by_key(|example| example.group);
+        let mut sums = [ExactSum::default(); 2];
+        for group in own.chunk_by_mut(|a, b| a.group == b.group) {
+            let part = GaucPart::of(group)?;
+            sums[0].add(part.weighted_auc);
+            sums[1].add(part.weight);
+        }
+        let [weighted_auc, weight] = add_ranks(comm, sums);
+        Ok(GaucPart { weighted_auc, weight }.gauc())
     }
 }
 
@@ -157,6 +168,19 @@ fn range_ends(comm: &Comm, scored: &[Scored]) -> Vec<usize> {
         }
     }
     ends
+}
+
+/// Sums over all ranks. *Collective.*
+fn add_ranks<const N: usize>(comm: &Comm, sums: [ExactSum; N]) -> [f64; N] {
+    let words = sums.map(ExactSum::to_words);
+    let all = gather(comm, words.as_flattened());
+    let mut totals = [ExactSum::default(); N];
+    for rank in &all {
+        for (total, words) in totals.iter_mut().zip(rank.as_chunks::<2>().0) {
+            *total = total.plus(ExactSum::from_words(*words));
+        }
+    }
+    totals.map(ExactSum::value)
 }
 
 /// Every rank's `values`, in rank order. *Collective; lengths equal on all ranks.*

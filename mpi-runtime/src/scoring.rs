@@ -100,7 +100,6 @@ fn collect(scores: &mut Scores, input: &Input<'_>, logits: &[f32]) {
     for (i, (score, label)) in logits.iter().zip(batch.label).enumerate() {
         let weight = if batch.weight.is_empty() { 1.0 } else { batch.weight[i] };
         scores.scored.push(Scored { score: *score, label: *label, weight });
-        scores.sums.add(*score, *label, weight);
     }
     scores.row.extend_from_slice(batch.row);
 }
