@@ -1,0 +1,236 @@
+//! Programs as a user starts them, alone and under mpirun.
+//!
+//! Nothing here waits for ever: a program that outlives [`LIMIT`] is ended by its own process id and
+//! the test fails with what it had printed. One MPI job runs at a time in a test program: jobs of
+//! several ranks side by side would only steal each other's cores.
+
+use core::time::Duration;
+use std::io::Read;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+/// Longest life of a started program. Generous: machines that run tests are crowded.
+pub const LIMIT: Duration = Duration::from_secs(240);
+
+/// What `hpc/env.sh` sets, for people who start `cargo test` without it.
+const DEFAULTS: [(&str, &str); 8] = [
+    ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
+    ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
+    ("OMPI_MCA_mpi_yield_when_idle", "1"),
+    ("OMPI_MCA_rmaps_base_oversubscribe", "1"),
+    ("OMPI_MCA_hwloc_base_binding_policy", "none"),
+    ("OMPI_MCA_btl_vader_single_copy_mechanism", "none"),
+    ("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"),
+    ("PRTE_MCA_hwloc_default_binding_policy", "none"),
+];
+
+/// Marks that a launcher leaves: a test started under one is not a rank of it.
+const LAUNCHERS: [&str; 4] = ["OMPI_COMM", "PMI", "SLURM_", "MPI_LOCAL"];
+
+/// A program that has ended.
+#[derive(Debug)]
+pub struct Ended {
+    /// Exit code, or 128 + the signal that ended it.
+    pub code: i32,
+    /// All of stdout.
+    pub stdout: String,
+    /// All of stderr.
+    pub stderr: String,
+}
+
+impl Ended {
+    /// This, if it ended well.
+    #[must_use]
+    pub fn fine(self) -> Self {
+        assert_eq!(self.code, 0, "stdout:\n{}\nstderr:\n{}", self.stdout, self.stderr);
+        self
+    }
+
+    /// The value that a table on stdout gives for `name`.
+    #[must_use]
+    pub fn figure(&self, name: &str) -> f64 {
+        let value = self.stdout.lines().find_map(|line| {
+            let rest = line.strip_prefix(name)?;
+            rest.starts_with("  ").then(|| rest.trim().parse().ok()).flatten()
+        });
+        value.unwrap_or_else(|| panic!("no figure {name} in:\n{}", self.stdout))
+    }
+}
+
+/// A program of this workspace, built beside the tests.
+#[must_use]
+pub fn program(name: &str) -> PathBuf {
+    // target/PROFILE/deps/TEST → target/PROFILE/NAME
+    let test = std::env::current_exe().unwrap();
+    let path = test.parent().and_then(Path::parent).unwrap().join(name);
+    assert!(
+        path.exists(),
+        "{} is not there: run `cargo build --workspace --bins` (with the same profile) first",
+        path.display()
+    );
+    path
+}
+
+/// A program under way.
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+    what: String,
+    output: [JoinHandle<String>; 2],
+    ended: bool,
+    _turn: Option<MutexGuard<'static, ()>>,
+}
+
+/// Starts `program` in `folder`: alone when `ranks` is 1, else under mpirun.
+#[must_use]
+pub fn start(
+    folder: &Path,
+    ranks: usize,
+    program: &Path,
+    arguments: &[&str],
+    variables: &[(&str, &str)],
+) -> Running {
+    static TURN: Mutex<()> = Mutex::new(());
+    let mut command = Command::new(if ranks > 1 { Path::new("mpirun") } else { program });
+    if ranks > 1 {
+        command.args(["-n", &ranks.to_string(), "--oversubscribe"]).arg(program);
+    }
+    for (name, _) in std::env::vars_os() {
+        let name = name.to_string_lossy();
+        if LAUNCHERS.iter().any(|prefix| name.starts_with(prefix)) {
+            command.env_remove(&*name);
+        }
+    }
+    for (name, value) in DEFAULTS {
+        if std::env::var_os(name).is_none() {
+            command.env(name, value);
+        }
+    }
+    command.args(arguments).current_dir(folder).envs(variables.iter().copied());
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let turn = (ranks > 1).then(|| TURN.lock().unwrap_or_else(PoisonError::into_inner));
+    let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let output = [drain(child.stdout.take().unwrap()), drain(child.stderr.take().unwrap())];
+    let what = format!("{ranks} × {} {}", program.display(), arguments.join(" "));
+    Running { child, what, output, ended: false, _turn: turn }
+}
+
+/// Reads a stream to its end on a thread of its own.
+fn drain(mut stream: impl Read + Send + 'static) -> JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut bytes = vec![];
+        stream.read_to_end(&mut bytes).unwrap();
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+impl Running {
+    /// The process that was started: the program, or mpirun.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Process ids of the ranks under mpirun, by rank; waits until all of `ranks` are there.
+    pub fn rank_pids(&mut self, ranks: usize) -> Vec<u32> {
+        let mut pids = vec![];
+        self.until("the ranks to start", |job| {
+            pids = (0..ranks).filter_map(|rank| job.rank_pid(rank)).collect();
+            pids.len() == ranks
+        });
+        pids
+    }
+
+    fn rank_pid(&self, rank: usize) -> Option<u32> {
+        let pid = self.pid();
+        let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
+        let mark = format!("OMPI_COMM_WORLD_RANK={rank}");
+        children.split_whitespace().filter_map(|child| child.parse().ok()).find(|child: &u32| {
+            let variables = std::fs::read(format!("/proc/{child}/environ")).unwrap_or_default();
+            variables.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
+        })
+    }
+
+    /// Waits until `there` says so, while the program lives.
+    pub fn until(&mut self, what: &str, mut there: impl FnMut(&Self) -> bool) {
+        let start = Instant::now();
+        while !there(self) {
+            if self.child.try_wait().unwrap().is_some() {
+                let text = self.texts();
+                panic!("{} ended before {what}:\n{}{}", self.what, text[0], text[1]);
+            }
+            if start.elapsed() > LIMIT {
+                self.give_up(&format!("waiting for {what}"));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Waits for the end; past `limit` ends the program and fails.
+    #[must_use]
+    pub fn wait(mut self, limit: Duration) -> Ended {
+        let start = Instant::now();
+        let status = loop {
+            match self.child.try_wait().unwrap() {
+                Some(status) => break status,
+                None if start.elapsed() > limit => self.give_up("waiting for its end"),
+                None => std::thread::sleep(Duration::from_millis(5)),
+            }
+        };
+        let [stdout, stderr] = self.texts();
+        Ended { code: code(status), stdout, stderr }
+    }
+
+    /// Ends the program and fails.
+    fn give_up(&mut self, doing: &str) -> ! {
+        self.end();
+        let [stdout, stderr] = self.texts();
+        panic!("{} outlived its limit, {doing}\nstdout:\n{stdout}\nstderr:\n{stderr}", self.what);
+    }
+
+    /// mpirun passes SIGTERM on to its ranks and then kills them; after that it is killed itself.
+    fn end(&mut self) {
+        signal(self.pid(), "TERM");
+        for _ in 0..1000 {
+            if self.child.try_wait().unwrap().is_some() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    fn texts(&mut self) -> [String; 2] {
+        self.ended = true;
+        let empty = || std::thread::spawn(String::new);
+        core::mem::replace(&mut self.output, [empty(), empty()]).map(|text| text.join().unwrap())
+    }
+
+    /// Sends a signal, "USR1", to the process that was started.
+    pub fn signal(&self, name: &str) {
+        signal(self.pid(), name);
+    }
+}
+
+impl Drop for Running {
+    /// A test that failed on the way leaves nothing running.
+    fn drop(&mut self) {
+        if !self.ended && self.child.try_wait().unwrap().is_none() {
+            self.end();
+        }
+    }
+}
+
+/// Sends a signal, "USR1", to a process of ours. One that has just ended is no failure.
+pub fn signal(pid: u32, name: &str) {
+    let _ = Command::new("kill").args(["-s", name, &pid.to_string()]).output().unwrap();
+}
+
+fn code(status: ExitStatus) -> i32 {
+    status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
+}

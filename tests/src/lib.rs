@@ -1,0 +1,17 @@
+//! Helpers of the tests that cross crates. Test code: what goes wrong here panics with its cause.
+//!
+//! - `launch.rs`: programs as a user starts them, alone and under mpirun, each with a time limit
+//! - `folder.rs`: a scratch folder with datasets, jobs and runs
+//! - `saved.rs`: a saved model, read without the runtime's help
+//! - `oracle.rs`: metrics and tree sums in the most naive way
+#![allow(clippy::unwrap_used, clippy::missing_panics_doc)]
+
+mod folder;
+mod launch;
+mod oracle;
+mod saved;
+
+pub use folder::{Folder, Job};
+pub use launch::{Ended, LIMIT, Running, program, signal, start};
+pub use oracle::{Example, OracleFigures, figures, tree_sum};
+pub use saved::SavedModel;
