@@ -1,0 +1,139 @@
+//! The collectives of `comm.rs`, and sums in a fixed order.
+
+use std::sync::Arc;
+
+use umbra_core::rng::{Purpose, Stream};
+use umbra_mpi::comm::Comm;
+use umbra_mpi::reduce::{sum_f32, sum_f64};
+use umbra_mpi::watch::Watch;
+use umbra_mpi::world::World;
+use umbra_tests::tree_sum;
+
+/// What rank `from` sends to rank `to`: some pairs get nothing, none gets as much as another.
+fn list(from: usize, to: usize, size: usize) -> Vec<u64> {
+    let length = if (from + 2 * to).is_multiple_of(3) { 0 } else { 100 * from + 7 * to + 1 };
+    (0..length).map(|i| ((from * size + to) * 10_000 + i) as u64).collect()
+}
+
+pub(super) fn all_gather(_: &World, _: &Arc<Watch>, control: &Comm) {
+    let (rank, size) = (control.rank() as u64, control.size());
+    let mut received = vec![0; 3 * size];
+    control.all_gather(&[rank, rank * rank, 7], &mut received, "test");
+    let expected: Vec<u64> = (0..size as u64).flat_map(|r| [r, r * r, 7]).collect();
+    assert_eq!(received, expected);
+    let mut nothing: Vec<f32> = vec![];
+    control.all_gather::<f32>(&[], &mut nothing, "test");
+}
+
+pub(super) fn all_gather_varied(_: &World, _: &Arc<Watch>, control: &Comm) {
+    let size = control.size();
+    // Rank 0 has nothing to say.
+    let own = |rank: usize| (0..rank * 1000).map(|i| (rank + i) as f32).collect::<Vec<_>>();
+    let received = control.all_gather_varied(&own(control.rank()), "test");
+    assert_eq!(received, (0..size).map(own).collect::<Vec<_>>());
+    let nothing = control.all_gather_varied::<u8>(&[], "test");
+    assert_eq!(nothing, vec![Vec::<u8>::new(); size]);
+}
+
+pub(super) fn exchange(_: &World, _: &Arc<Watch>, control: &Comm) {
+    let (rank, size) = (control.rank(), control.size());
+    let lists: Vec<Vec<u64>> = (0..size).map(|to| list(rank, to, size)).collect();
+    let lists: Vec<&[u64]> = lists.iter().map(Vec::as_slice).collect();
+    let received = control.exchange(&lists, "test");
+    let expected: Vec<Vec<u64>> = (0..size).map(|from| list(from, rank, size)).collect();
+    assert_eq!(received, expected);
+    // Everything to the last rank.
+    let (mine, nothing) = ([rank as u64], &[][..]);
+    let mut lists = vec![nothing; size];
+    lists[size - 1] = &mine;
+    let received = control.exchange(&lists, "test").concat();
+    let expected = if rank == size - 1 { (0..size as u64).collect() } else { vec![] };
+    assert_eq!(received, expected);
+}
+
+pub(super) fn all_to_all_varied(_: &World, _: &Arc<Watch>, control: &Comm) {
+    let (rank, size) = (control.rank(), control.size());
+    let sent: Vec<Vec<u64>> = (0..size).map(|to| list(rank, to, size)).collect();
+    let expected: Vec<Vec<u64>> = (0..size).map(|from| list(from, rank, size)).collect();
+    let lengths = |lists: &[Vec<u64>]| lists.iter().map(Vec::len).collect::<Vec<_>>();
+    let mut received = vec![0; expected.concat().len()];
+    let (send_counts, receive_counts) = (lengths(&sent), lengths(&expected));
+    control.all_to_all_varied(&sent.concat(), &send_counts, &mut received, &receive_counts, "test");
+    assert_eq!(received, expected.concat());
+}
+
+pub(super) fn all_gather_stretches(_: &World, _: &Arc<Watch>, control: &Comm) {
+    let (rank, size) = (control.rank(), control.size());
+    for odd in [0, 1] {
+        let counts: Vec<usize> = (0..size).map(|r| if r % 2 == odd { 0 } else { r + 5 }).collect();
+        let own = |r: usize| (0..counts[r]).map(|i| (100 * r + i) as f32).collect::<Vec<_>>();
+        let mut received = vec![0.0; counts.iter().sum()];
+        control.all_gather_stretches(&own(rank), &mut received, &counts, "test");
+        assert_eq!(received, (0..size).flat_map(own).collect::<Vec<_>>());
+    }
+}
+
+/// Nobody leaves before everybody has come: files say who has come.
+pub(super) fn barrier(world: &World, _: &Arc<Watch>, control: &Comm) {
+    let folder = std::env::current_dir().unwrap();
+    for round in 0..20 {
+        let came = |rank: usize| folder.join(format!("came-{round}-{rank}"));
+        // Another rank is last in every round.
+        if round % world.size == world.rank {
+            std::thread::sleep(core::time::Duration::from_millis(5));
+        }
+        std::fs::write(came(world.rank), "").unwrap();
+        control.barrier("test", round % 2 == 0);
+        for rank in 0..world.size {
+            assert!(came(rank).exists(), "round {round}: rank {rank} had not come");
+        }
+    }
+}
+
+pub(super) fn subset(world: &World, watch: &Arc<Watch>, _: &Comm) {
+    let (rank, size) = (world.rank, world.size);
+    let all = world.communicator(watch);
+    let last = all.subset(1..size);
+    assert_eq!(last.is_some(), rank >= 1);
+    if let Some(last) = last {
+        assert_eq!((last.rank(), last.size()), (rank - 1, size - 1));
+        let mut seen = vec![0; size - 1];
+        last.all_gather(&[rank as u64], &mut seen, "test");
+        assert_eq!(seen, (1..size as u64).collect::<Vec<_>>());
+        last.barrier("test", false);
+    }
+    // A communicator made after does not mix with one made before.
+    assert_eq!(all.subset(0..size).map(|all| (all.rank(), all.size())), Some((rank, size)));
+}
+
+/// Sums are trees over the ranks, equal to a tree by hand bit for bit, and so on every rank.
+pub(super) fn reduce(_: &World, _: &Arc<Watch>, control: &Comm) {
+    let (rank, size) = (control.rank(), control.size());
+    let mut scratch = vec![];
+    let mut sequential_differs = 0;
+    for length in [0, 1, size - 1, size, size + 1, 7, 1001] {
+        // Magnitudes over ten decades: the order of adding shows.
+        let of = |rank: usize, i: usize| {
+            let stream = Stream::new(length as u64, Purpose::Test(rank as u32));
+            let i = i as u64;
+            stream.normal(i) * 10f32.powi(stream.below(1 << 32 | i, 10) as i32)
+        };
+        let mut values: Vec<f32> = (0..length).map(|i| of(rank, i)).collect();
+        sum_f32(control, &mut values, &mut scratch, "test");
+        for (i, value) in values.iter().enumerate() {
+            let parts: Vec<f32> = (0..size).map(|rank| of(rank, i)).collect();
+            assert_eq!(value.to_bits(), tree_sum(&parts).to_bits(), "f32 {i} of {length}");
+            sequential_differs += usize::from(*value != parts.iter().sum::<f32>());
+        }
+        let mut values: Vec<f64> = (0..length).map(|i| f64::from(of(rank, i)).exp2()).collect();
+        sum_f64(control, &mut values, &mut vec![], "test");
+        for (i, value) in values.iter().enumerate() {
+            let parts: Vec<f64> = (0..size).map(|rank| f64::from(of(rank, i)).exp2()).collect();
+            assert_eq!(value.to_bits(), tree_sum(&parts).to_bits(), "f64 {i} of {length}");
+        }
+        let bits: Vec<u64> = values.iter().map(|value| value.to_bits()).collect();
+        assert!(control.all_gather_varied(&bits, "test").iter().all(|other| *other == bits));
+    }
+    // With three ranks or less a tree is a sequence.
+    assert!(size < 4 || sequential_differs > 0, "these values cannot tell a tree from a sequence");
+}

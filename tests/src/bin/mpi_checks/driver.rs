@@ -1,0 +1,158 @@
+//! Protocols on real ranks: `LocalSgd`, and one that uses every other action.
+
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::Arc;
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+use umbra_core::dense::replica::{load, store};
+use umbra_core::rng::{Purpose, Stream};
+use umbra_core::sync::{Action, Completion, LocalSgd, OutOfTurn, Protocol};
+use umbra_core::units::Nanos;
+use umbra_mpi::comm::{Comm, Mailbox};
+use umbra_mpi::driver::{Agreement, GateKeeper, Surroundings, Traffic, drive};
+use umbra_mpi::watch::Watch;
+use umbra_mpi::world::World;
+use umbra_tests::tree_sum;
+
+/// Odd, so that no stretch of it is as long as another.
+const LENGTH: usize = 101;
+const ROUNDS: usize = 20;
+
+fn gate() -> (Sender<bool>, Receiver<Agreement>, GateKeeper) {
+    let ((knock, knocks), (opens, open)) = (unbounded(), unbounded());
+    (knock, open, GateKeeper { knocks, opens })
+}
+
+/// Where rank `rank` is before round `round`.
+fn position(rank: usize, round: usize) -> Vec<f32> {
+    let stream = Stream::new(round as u64, Purpose::Test(rank as u32));
+    (0..LENGTH as u64).map(|i| stream.normal(i)).collect()
+}
+
+/// Every round ends at the mean of the replicas, bit for bit the same everywhere; a stop that one
+/// rank asks for is agreed on by all; the driver ends when the workers have gone.
+pub(super) fn local_sgd(world: &World, watch: &Arc<Watch>, control: &Comm) {
+    let (rank, size) = (world.rank, world.size);
+    let mut comm = world.communicator(watch);
+    // Twice over the same communicator: a run has one driver per stretch of training.
+    for stops in [false, true] {
+        let replica: Vec<AtomicU32> = (0..LENGTH).map(|_| AtomicU32::new(0)).collect();
+        let (knock, open, gate) = gate();
+        let (comm, live) = (&mut comm, &replica);
+        let traffic = std::thread::scope(|scope| {
+            let driver = scope.spawn(move || {
+                let mut staging = vec![0.0; LENGTH];
+                let mut protocol = LocalSgd::new(&mut staging);
+                drive(&mut protocol, Surroundings { comm, mailbox: None, replica: live, gate })
+            });
+            for round in 0..ROUNDS {
+                store(&replica, &position(rank, round));
+                let last = stops && round + 1 == ROUNDS;
+                knock.send(last && rank + 1 == size).unwrap();
+                assert_eq!(open.recv(), Ok(Agreement { stop: last }), "round {round}");
+                let mut mean = vec![0.0; LENGTH];
+                load(&replica, &mut mean);
+                for (i, value) in mean.iter().enumerate() {
+                    let all: Vec<f32> = (0..size).map(|rank| position(rank, round)[i]).collect();
+                    let expected = tree_sum(&all) / size as f32;
+                    assert_eq!(value.to_bits(), expected.to_bits(), "round {round} element {i}");
+                }
+                let bits: Vec<u32> = replica.iter().map(|x| x.load(Relaxed)).collect();
+                let others = control.all_gather_varied(&bits, "test");
+                assert!(others.iter().all(|other| *other == bits), "replicas differ");
+            }
+            drop(knock);
+            driver.join().unwrap().unwrap()
+        });
+        assert_eq!(traffic.rounds, ROUNDS as u64);
+        assert!(traffic.bytes > 0 && traffic.bytes <= 8 * (LENGTH * ROUNDS) as u64);
+    }
+}
+
+/// Passes staging round the ring, sleeps, waits for what never comes, finishes.
+struct Ring {
+    rank: usize,
+    size: usize,
+    staging: Vec<f32>,
+    hops: usize,
+    state: State,
+    slept_until: Nanos,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum State {
+    Send,
+    Receive,
+    Wait,
+    Finish,
+}
+
+const HOPS: usize = 50;
+const MILLISECOND: u64 = 1_000_000;
+
+impl Protocol for Ring {
+    fn step(&mut self, now: Nanos, last: Completion) -> Result<Action, OutOfTurn> {
+        let left = (self.rank + self.size - 1) % self.size;
+        let after = |ms: u64| Nanos(now.0 + ms * MILLISECOND);
+        match (self.state, last) {
+            (State::Send, Completion::Start | Completion::Received { .. }) => {
+                if let Completion::Received { from, word } = last {
+                    let start = (self.rank + self.size * HOPS - self.hops) % self.size;
+                    assert_eq!((from, word), (left, self.hops as u64 | 1 << 40));
+                    assert_eq!(self.staging, [start as f32, self.hops as f32]);
+                }
+                if self.hops == HOPS {
+                    self.state = State::Wait;
+                    self.slept_until = after(30);
+                    return Ok(Action::Sleep { until: self.slept_until });
+                }
+                self.hops += 1;
+                self.staging[1] = self.hops as f32;
+                self.state = State::Receive;
+                let to = (self.rank + 1) % self.size;
+                Ok(Action::Send { to, word: self.hops as u64 | 1 << 40 })
+            }
+            (State::Receive, Completion::Done) => {
+                self.state = State::Send;
+                // From one rank, and from any.
+                let from = self.hops.is_multiple_of(2).then_some(left);
+                Ok(Action::Receive { from, until: after(60_000) })
+            }
+            (State::Wait, Completion::Done) => {
+                assert!(now >= self.slept_until, "slept too short");
+                self.slept_until = after(30);
+                self.state = State::Finish;
+                Ok(Action::Receive { from: None, until: self.slept_until })
+            }
+            (State::Finish, Completion::TimedOut) => {
+                assert!(now >= self.slept_until, "timed out too early");
+                Ok(Action::Finish)
+            }
+            (_, got) => Err(OutOfTurn { expected: None, got }),
+        }
+    }
+
+    fn staging(&mut self) -> &mut [f32] {
+        &mut self.staging
+    }
+}
+
+/// Send, receive from one and from any, sleep, a receive that times out, finish.
+pub(super) fn protocol(world: &World, watch: &Arc<Watch>, control: &Comm) {
+    let (rank, size) = (world.rank, world.size);
+    let mut mailbox = Mailbox::new(world.communicator(watch));
+    let mut protocol = Ring {
+        rank,
+        size,
+        staging: vec![rank as f32, 0.0],
+        hops: 0,
+        state: State::Send,
+        slept_until: Nanos(0),
+    };
+    let (_knock, _open, gate) = gate();
+    let around = Surroundings { comm: control, mailbox: Some(&mut mailbox), replica: &[], gate };
+    let traffic = drive(&mut protocol, around).unwrap();
+    assert_eq!(protocol.state, State::Finish);
+    // Two words of header and two of staging.
+    assert_eq!(traffic, Traffic { rounds: 0, bytes: 16 * HOPS as u64 });
+}

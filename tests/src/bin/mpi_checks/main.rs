@@ -1,0 +1,60 @@
+//! What several ranks must agree on, checked by the ranks themselves: `tests/mpi.rs` runs this under
+//! mpirun.
+//!
+//! `mpi_checks` prints "ok NAME" from rank 0 for every check that held on all ranks; a check that
+//! does not hold panics, which ends the job with exit code 1. `mpi_checks panic` panics on the last
+//! rank while the others wait for it.
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation)]
+
+mod collectives;
+mod driver;
+mod mailbox;
+mod scores;
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use umbra_mpi::comm::{self, Comm};
+use umbra_mpi::signals::install_panic_hook;
+use umbra_mpi::watch::Watch;
+use umbra_mpi::world::World;
+
+/// A check; collective over all ranks. Communicators are made by the check, on the main thread.
+type Check = fn(&World, &Arc<Watch>, &Comm);
+
+const CHECKS: [(&str, Check); 13] = [
+    ("all_gather", collectives::all_gather),
+    ("all_gather_varied", collectives::all_gather_varied),
+    ("exchange", collectives::exchange),
+    ("all_to_all_varied", collectives::all_to_all_varied),
+    ("all_gather_stretches", collectives::all_gather_stretches),
+    ("barrier", collectives::barrier),
+    ("subset", collectives::subset),
+    ("reduce", collectives::reduce),
+    ("mailbox_ring", mailbox::ring),
+    ("mailbox_storm", mailbox::storm),
+    ("local_sgd", driver::local_sgd),
+    ("protocol", driver::protocol),
+    ("scores", scores::figures),
+];
+
+fn main() {
+    let world = World::init().unwrap();
+    install_panic_hook(world.rank, world.size, &world.host, |code| comm::abort(code));
+    let watch = world.watch(Duration::from_secs(120));
+    let control = world.communicator(&watch);
+    if std::env::args().nth(1).as_deref() == Some("panic") {
+        if world.rank + 1 == world.size {
+            // Not the main thread: nobody would notice but for the hook.
+            std::thread::spawn(|| panic!("as asked")).join().unwrap_err();
+        }
+        control.barrier("a rank that never comes", false);
+    }
+    for (name, check) in CHECKS {
+        check(&world, &watch, &control);
+        control.barrier(name, false);
+        if world.rank == 0 {
+            println!("ok {name}");
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! The parts of the runtime that talk, on 2, 3 and 4 real ranks: `src/bin/mpi_checks` checks, this
+//! runs it.
+#![allow(clippy::unwrap_used)]
+
+use std::path::Path;
+
+use umbra_tests::{Ended, Folder, LIMIT, start};
+
+const NAMES: [&str; 13] = [
+    "all_gather",
+    "all_gather_varied",
+    "exchange",
+    "all_to_all_varied",
+    "all_gather_stretches",
+    "barrier",
+    "subset",
+    "reduce",
+    "mailbox_ring",
+    "mailbox_storm",
+    "local_sgd",
+    "protocol",
+    "scores",
+];
+
+fn run(ranks: usize, arguments: &[&str]) -> Ended {
+    let folder = Folder::new();
+    let program = Path::new(env!("CARGO_BIN_EXE_mpi_checks"));
+    start(folder.root(), ranks, program, arguments, &[]).wait(LIMIT)
+}
+
+fn all_hold(ranks: usize) {
+    let ended = run(ranks, &[]).fine();
+    let expected: String = NAMES.iter().map(|name| format!("ok {name}\n")).collect();
+    assert_eq!(ended.stdout, expected, "{}", ended.stderr);
+}
+
+#[test]
+fn every_check_holds_on_2_ranks() {
+    all_hold(2);
+}
+
+/// Not a power of two: trees are lopsided.
+#[test]
+fn every_check_holds_on_3_ranks() {
+    all_hold(3);
+}
+
+#[test]
+fn every_check_holds_on_4_ranks() {
+    all_hold(4);
+}
+
+#[test]
+fn a_panic_on_one_rank_ends_the_job_and_names_rank_and_host() {
+    let ended = run(3, &["panic"]);
+    assert_eq!(ended.code, 1, "{}", ended.stderr);
+    let said: Vec<&str> = ended.stderr.lines().filter(|line| line.starts_with("umbra: ")).collect();
+    let [line] = said[..] else { panic!("one line expected: {}", ended.stderr) };
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    assert!(line.starts_with(&format!("umbra: [2/3 {}] panic at ", host.trim())), "{line}");
+    assert!(line.ends_with(": as asked"), "{line}");
+}
