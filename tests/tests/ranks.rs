@@ -1,0 +1,239 @@
+//! Ranks, threads, layouts and partitions do not change what `bsp` learns: same bits everywhere.
+#![allow(clippy::unwrap_used)]
+
+use umbra_tests::{Folder, Job, SavedModel};
+
+/// Adam makes a difference in the last bit ten times as large every step: nothing hides.
+const DLRM: Job = Job {
+    model: "kind = \"dlrm\"\nembedding_dim = 8\nbottom = [16, 8]\ntop = [24, 12]\n\
+            batch_norm = true\ndropout = 0.2",
+    optim: [("adam", 0.005), ("adam", 0.005)],
+    batch_size: GLOBAL_BATCH,
+};
+const DEEPFM: Job = Job {
+    model: "kind = \"deepfm\"\nembedding_dim = 8\ntop = [24, 12]\nbatch_norm = true\ndropout = 0.2",
+    optim: [("adagrad", 0.05), ("rowwise_adagrad", 0.05)],
+    ..DLRM
+};
+
+/// Over all workers; eight lanes of 32.
+const GLOBAL_BATCH: usize = 256;
+
+/// A way to spread the global batch.
+struct Spread {
+    name: &'static str,
+    ranks: usize,
+    /// Worker threads over all trainers.
+    workers: usize,
+    sets: &'static [&'static str],
+}
+
+const fn spread(
+    name: &'static str,
+    ranks: usize,
+    workers: usize,
+    sets: &'static [&'static str],
+) -> Spread {
+    Spread { name, ranks, workers, sets }
+}
+
+/// Everything a run leaves that must be the same.
+#[derive(PartialEq)]
+struct Result {
+    losses: String,
+    model: SavedModel,
+    test: String,
+}
+
+fn train(folder: &Folder, spread: &Spread, run: &str, sets: &[&str]) -> Result {
+    train_batch(folder, spread, run, GLOBAL_BATCH, sets)
+}
+
+fn train_batch(folder: &Folder, spread: &Spread, run: &str, batch: usize, sets: &[&str]) -> Result {
+    let batch = format!("train.batch_size={}", batch / spread.workers);
+    let common = ["sync.method=bsp", "run.step_losses=true", "run.tensorboard=false", &batch];
+    folder.train(spread.ranks, "job.toml", run, &[&common[..], spread.sets, sets].concat());
+    Result {
+        losses: folder.text(&format!("{run}/losses.csv")),
+        model: SavedModel::read(&folder.path(&format!("{run}/checkpoints/last"))),
+        test: folder.summary(run)["test"].to_string(),
+    }
+}
+
+fn same(spread: &Spread, got: &Result, expected: &Result) {
+    let name = spread.name;
+    assert_eq!(got.losses, expected.losses, "{name}: losses differ");
+    assert!(got.model.dense == expected.model.dense, "{name}: dense parameters differ");
+    assert!(got.model.rows == expected.model.rows, "{name}: rows differ");
+    assert_eq!(got.test, expected.test, "{name}: test figures differ");
+}
+
+fn spreads_agree(job: Job, spreads: &[Spread]) {
+    let folder = Folder::new();
+    // Divisible by nothing that follows: lanes are ragged, the last batches short.
+    folder.synth("train.h5", 3001, 0);
+    folder.synth("test.h5", 503, 3001);
+    folder.write("job.toml", job.text());
+    let alone = spread("1 rank", 1, 1, &[]);
+    let expected = train(&folder, &alone, "alone", &["train.epochs=2"]);
+    assert_eq!(expected.losses.lines().count(), 1 + 2 * 12, "{}", expected.losses);
+    for spread in spreads {
+        let got = train(&folder, spread, spread.name, &["train.epochs=2"]);
+        same(spread, &got, &expected);
+    }
+    // Another seed gives other bits: the comparison can fail.
+    let other = train(&folder, &alone, "other", &["train.epochs=2", "seed=8"]);
+    assert!(other.losses != expected.losses && other.model != expected.model);
+}
+
+#[test]
+fn dlrm_learns_the_same_bits_on_any_ranks() {
+    spreads_agree(
+        DLRM,
+        &[
+            spread("1 rank again", 1, 1, &[]),
+            spread("1 rank × 2 threads", 1, 2, &["train.worker_threads=2"]),
+            spread("2 ranks", 2, 2, &[]),
+            spread("4 ranks", 4, 4, &[]),
+            spread("4 ranks again", 4, 4, &[]),
+            spread("2 ranks × 3 partitions", 2, 2, &["embedding.partitions=3"]),
+            spread(
+                "4 ranks × 1 partition, no prefetch",
+                4,
+                4,
+                &["embedding.partitions=1", "embedding.prefetch=0"],
+            ),
+            spread(
+                "2 trainers, 2 embedding PS",
+                4,
+                2,
+                &["roles.layout=separate", "roles.trainers=2", "roles.embedding_ps=2"],
+            ),
+        ],
+    );
+}
+
+#[test]
+fn deepfm_learns_the_same_bits_on_any_ranks() {
+    spreads_agree(
+        DEEPFM,
+        &[
+            spread("2 ranks × 2 threads", 2, 4, &["train.worker_threads=2"]),
+            spread("4 ranks", 4, 4, &[]),
+            spread(
+                "2 trainers, 1 embedding PS",
+                3,
+                2,
+                &[
+                    "roles.layout=separate",
+                    "roles.trainers=2",
+                    "roles.embedding_ps=1",
+                    "embedding.partitions=5",
+                ],
+            ),
+        ],
+    );
+}
+
+/// Fewer rows than lanes, than ranks, than a batch; empty batches, empty shares of an evaluation.
+#[test]
+fn empty_shares_change_nothing() {
+    for (rows, test_rows) in [(3, 1), (13, 3), (70, 5)] {
+        let folder = Folder::new();
+        folder.synth("train.h5", rows, 0);
+        folder.synth("test.h5", test_rows, rows);
+        folder.write("job.toml", DLRM.text());
+        let alone = spread("1 rank", 1, 1, &[]);
+        let expected = train_batch(&folder, &alone, "alone", 32, &["train.epochs=3"]);
+        let steps = 3 * rows.div_ceil(8).div_ceil(4);
+        assert_eq!(expected.losses.lines().count() as u64, 1 + steps);
+        let summary = folder.summary("alone");
+        assert_eq!((&summary["examples"], &summary["steps"]), (&(3 * rows).into(), &steps.into()));
+        assert_eq!(summary["test"]["examples"], test_rows);
+        let spread = spread("4 ranks", 4, 4, &[]);
+        let got = train_batch(&folder, &spread, "four", 32, &["train.epochs=3"]);
+        same(&spread, &got, &expected);
+        assert_eq!(folder.summary("four")["examples"], 3 * rows, "{rows} rows");
+    }
+}
+
+#[test]
+fn max_examples_ends_every_rank_at_the_same_step() {
+    let folder = Folder::new();
+    folder.synth("train.h5", 1000, 0);
+    folder.synth("test.h5", 100, 1000);
+    folder.write("job.toml", DLRM.text());
+    let sets = ["train.epochs=100", "train.max_examples=1700"];
+    let alone = spread("1 rank", 1, 1, &[]);
+    let expected = train(&folder, &alone, "alone", &sets);
+    // 1700 are 7 batches of 256; an epoch is 4 steps, the last with 1000 - 3 · 256 examples.
+    let summary = folder.summary("alone");
+    assert_eq!((&summary["steps"], &summary["examples"]), (&7.into(), &(1000 + 3 * 256).into()));
+    let two = spread("2 ranks", 2, 2, &[]);
+    same(&two, &train(&folder, &two, "two", &sets), &expected);
+}
+
+/// Where workers do not divide the lanes the arithmetic follows the workers, and still repeats.
+#[test]
+fn ranks_that_do_not_divide_the_lanes_repeat_themselves() {
+    let folder = Folder::new();
+    folder.synth("train.h5", 1001, 0);
+    folder.synth("test.h5", 77, 1001);
+    folder.write("job.toml", DLRM.text());
+    let three = spread("3 ranks", 3, 3, &[]);
+    let first = train_batch(&folder, &three, "first", 93, &[]);
+    same(&three, &train_batch(&folder, &three, "second", 93, &[]), &first);
+    assert_eq!(folder.summary("first")["examples"], 1001);
+}
+
+fn auc(folder: &Folder, run: &str) -> f64 {
+    folder.summary(run)["test"]["auc"].as_f64().unwrap()
+}
+
+/// Replicas that are averaged learn about the same as one trainer, and end equal: the figures of the
+/// run, from all replicas, are those of the first one, which is what is saved.
+#[test]
+fn local_sgd_learns_what_one_trainer_learns() {
+    let folder = Folder::new();
+    folder.synth("train.h5", 20_000, 0);
+    folder.synth("test.h5", 4000, 20_000);
+    let job = Job { optim: [("adagrad", 0.02), ("rowwise_adagrad", 0.05)], batch_size: 64, ..DLRM };
+    let model = "kind = \"dlrm\"\nembedding_dim = 8\nbottom = [16, 8]\ntop = [24, 12]";
+    folder.write("job.toml", Job { model, ..job }.text());
+    folder.train(1, "job.toml", "alone", &["train.epochs=2"]);
+    let expected = auc(&folder, "alone");
+    assert!(expected > 0.6, "one trainer learns nothing: {expected}");
+    for (ranks, name) in [(2, "two"), (4, "four")] {
+        let sets = ["train.epochs=2", "sync.method=local_sgd", "sync.every=8"];
+        folder.train(ranks, "job.toml", name, &sets);
+        let summary = folder.summary(name);
+        let got = auc(&folder, name);
+        assert!((got - expected).abs() < 0.02, "{ranks} ranks: {got}, one: {expected}");
+        assert_eq!(folder.eval(1, name, "test.h5"), summary["test"], "{ranks} ranks");
+        let steps = summary["steps"].as_u64().unwrap();
+        assert_eq!(summary["sync"]["rounds"], steps.div_ceil(8), "{ranks} ranks");
+        assert_eq!(summary["examples"], 40_000);
+        assert!(summary["wire"]["dense_bytes"].as_u64().unwrap() > 0);
+    }
+}
+
+/// One trainer with two threads, rows on other ranks.
+#[test]
+fn one_trainer_learns_with_rows_elsewhere() {
+    let folder = Folder::new();
+    folder.synth("train.h5", 10_000, 0);
+    folder.synth("test.h5", 2000, 10_000);
+    let job = Job { optim: [("adagrad", 0.02), ("rowwise_adagrad", 0.05)], batch_size: 64, ..DLRM };
+    folder.write("job.toml", job.text());
+    folder.train(1, "job.toml", "alone", &["train.epochs=2"]);
+    let separate = ["roles.layout=separate", "roles.trainers=1", "roles.embedding_ps=2"];
+    let sets = [&separate[..], &["train.epochs=2", "train.worker_threads=2"]].concat();
+    folder.train(3, "job.toml", "apart", &sets);
+    let summary = folder.summary("apart");
+    assert_eq!(summary["sync"]["method"], "none");
+    assert_eq!(summary["examples"], 20_000);
+    assert!(summary["wire"]["embedding_bytes"].as_u64().unwrap() > 0);
+    let (got, expected) = (auc(&folder, "apart"), auc(&folder, "alone"));
+    assert!(expected > 0.6 && (got - expected).abs() < 0.03, "{got}, alone {expected}");
+    assert_eq!(folder.eval(1, "apart", "test.h5"), summary["test"]);
+}
