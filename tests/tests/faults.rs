@@ -1,0 +1,196 @@
+//! Signals, lost and stuck ranks, damaged data: every job ends, soon, and says why.
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation)]
+
+use core::time::Duration;
+use std::path::Path;
+
+use umbra_tests::{Ended, Folder, Job, LIMIT, Running, program, signal, start};
+
+const JOB: Job = Job {
+    model: "kind = \"dlrm\"\nembedding_dim = 8\nbottom = [16, 8]\ntop = [24, 12]",
+    optim: [("adagrad", 0.02), ("rowwise_adagrad", 0.05)],
+    batch_size: 64,
+};
+
+fn folder() -> Folder {
+    let folder = Folder::new();
+    folder.synth("train.h5", 4000, 0);
+    folder.synth("test.h5", 500, 4000);
+    folder.write("job.toml", JOB.text());
+    folder
+}
+
+/// A training that would take for ever, under way: it has reported steps.
+fn endless(folder: &Folder, ranks: usize, sets: &[&str]) -> Running {
+    let sets = [&["train.epochs=100000", "run.log_every_s=0.1"], sets].concat();
+    let sets = Folder::sets("run", &sets);
+    let arguments: Vec<&str> =
+        ["train", "-c", "job.toml"].into_iter().chain(sets.iter().map(String::as_str)).collect();
+    let mut running = start(folder.root(), ranks, &program("umbra"), &arguments, &[]);
+    let metrics = folder.path("run/metrics.jsonl");
+    let reports = |path: &Path| std::fs::read_to_string(path).unwrap_or_default().lines().count();
+    running.until("it reported steps", |_| reports(&metrics) >= 2);
+    running
+}
+
+/// Lines on stderr that are umbra's own, progress aside.
+fn said(ended: &Ended) -> Vec<&str> {
+    let ours = |line: &&str| line.starts_with("umbra: ") && !line.contains("warning");
+    ended.stderr.lines().filter(ours).collect()
+}
+
+fn stopped(folder: &Folder, ended: &Ended, number: i32) {
+    assert_eq!(ended.code, 1, "{}", ended.stderr);
+    assert_eq!(folder.summary("run")["status"], "stopped");
+    assert!(folder.summary("run")["steps"].as_u64().unwrap() > 0);
+    let lines = said(ended);
+    assert_eq!(lines.len(), 1, "{}", ended.stderr);
+    assert!(lines[0].contains(&format!("stopped by signal {number} ")), "{}", lines[0]);
+}
+
+#[test]
+fn sigterm_stops_a_single_process_at_a_step() {
+    let folder = folder();
+    let running = endless(&folder, 1, &["train.worker_threads=2"]);
+    running.signal("TERM");
+    stopped(&folder, &running.wait(LIMIT), 15);
+}
+
+/// mpirun passes SIGUSR1 on to all ranks.
+#[test]
+fn sigusr1_to_mpirun_stops_all_ranks() {
+    for sets in [&["sync.method=bsp"][..], &["sync.method=local_sgd", "sync.every=4"]] {
+        let folder = folder();
+        let running = endless(&folder, 2, sets);
+        running.signal("USR1");
+        stopped(&folder, &running.wait(LIMIT), 10);
+    }
+}
+
+/// The ranks agree: what one was told holds for all.
+#[test]
+fn sigterm_to_one_rank_stops_all() {
+    for (sets, rank) in [
+        (&["sync.method=bsp"][..], 1),
+        (&["sync.method=local_sgd", "sync.every=4"], 2),
+        (&["roles.layout=separate", "roles.trainers=2", "roles.embedding_ps=1"], 0),
+    ] {
+        let folder = folder();
+        let mut running = endless(&folder, 3, sets);
+        signal(running.rank_pids(3)[rank], "TERM");
+        stopped(&folder, &running.wait(LIMIT), 15);
+    }
+}
+
+/// The signal masks of a process: (caught, pending).
+fn masks(pid: u32) -> (u64, u64) {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let mask = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        line.map_or(0, |hex| u64::from_str_radix(hex.trim(), 16).unwrap())
+    };
+    (mask("SigCgt:"), mask("ShdPnd:") | mask("SigPnd:"))
+}
+
+/// The job file is a pipe that nobody writes to: the process waits in its first step, for as long as
+/// the test needs to be sure that the signals come one after the other.
+#[test]
+fn a_second_sigterm_leaves_at_once() {
+    let bit = |number: u64| 1 << (number - 1);
+    let folder = folder();
+    let made = std::process::Command::new("mkfifo").arg(folder.path("pipe.toml")).status();
+    assert!(made.unwrap().success());
+    let arguments = ["train", "-c", "pipe.toml"];
+    let mut running = start(folder.root(), 1, &program("umbra"), &arguments, &[]);
+    // SIGUSR2's handler is the last to be installed.
+    running.until("its handlers are there", |job| masks(job.pid()).0 & bit(12) != 0);
+    running.signal("TERM");
+    running.until("the first was taken", |job| masks(job.pid()).1 & bit(15) == 0);
+    running.signal("TERM");
+    let ended = running.wait(LIMIT);
+    assert_eq!(ended.code, 143, "{}", ended.stderr);
+}
+
+#[test]
+fn a_killed_rank_ends_the_job() {
+    for rank in [0, 1] {
+        let folder = folder();
+        let mut running = endless(&folder, 2, &[]);
+        signal(running.rank_pids(2)[rank], "KILL");
+        let ended = running.wait(LIMIT);
+        assert_ne!(ended.code, 0, "{}", ended.stderr);
+    }
+}
+
+/// The others give up with a message that says what they waited for; the first rank names the late.
+#[test]
+fn a_stuck_rank_is_named_and_the_job_ends() {
+    for (ranks, stuck, sets) in [
+        (3, 1, &["sync.method=bsp"][..]),
+        (2, 1, &["sync.method=local_sgd", "sync.every=4"]),
+        (2, 0, &["sync.method=bsp"]),
+        (3, 2, &["roles.layout=separate", "roles.trainers=2", "roles.embedding_ps=1"]),
+    ] {
+        let folder = folder();
+        let sets = [&["run.watchdog_s=5"], sets].concat();
+        let mut running = endless(&folder, ranks, &sets);
+        let pid = running.rank_pids(ranks)[stuck];
+        signal(pid, "STOP");
+        let ended = running.wait(LIMIT);
+        signal(pid, "KILL");
+        let case = format!("rank {stuck} of {ranks}, {sets:?}:\n{}", ended.stderr);
+        assert_eq!(ended.code, 1, "{case}");
+        let gave_up: Vec<&str> =
+            said(&ended).into_iter().filter(|line| line.contains(" gave up ")).collect();
+        assert!(!gave_up.is_empty(), "{case}");
+        for line in gave_up {
+            assert!(line.contains(" s for ") && line.contains("(run.watchdog_s = 5)"), "{case}");
+            assert!(!line.contains(&format!("[{stuck}/{ranks} ")), "{case}");
+        }
+        if stuck > 0 {
+            let mut lines = ended.stderr.lines();
+            assert!(lines.any(|line| line.contains("the furthest behind first:")), "{case}");
+            let first = lines.next().unwrap();
+            assert!(first.starts_with(&format!("umbra:   rank {stuck}: ")), "{case}");
+        }
+    }
+}
+
+/// Damage in the middle of the training file is met while both ranks train.
+#[test]
+fn a_damaged_chunk_ends_training_with_one_message() {
+    let folder = folder();
+    folder.synth("train.h5", 60_000, 0);
+    let chunk = {
+        let file = hdf5::File::open(folder.path("train.h5")).unwrap();
+        let sparse = file.dataset("sparse").unwrap();
+        sparse.chunk_info(sparse.num_chunks().unwrap() / 3).unwrap()
+    };
+    let mut bytes = folder.read("train.h5");
+    bytes[(chunk.addr + chunk.size / 2) as usize] ^= 1;
+    folder.write("train.h5", bytes);
+    for (ranks, sets) in [
+        (1, &["train.worker_threads=2"][..]),
+        (1, &["sync.method=bsp"]),
+        (2, &["sync.method=bsp"]),
+        (2, &["sync.method=local_sgd", "train.worker_threads=2"]),
+    ] {
+        let sets = [&["run.overwrite=true", "run.watchdog_s=20"], sets].concat();
+        let ended = folder.try_train(ranks, "job.toml", "run", &sets);
+        let case = format!("{ranks} ranks, {sets:?}:\n{}", ended.stderr);
+        assert_eq!(ended.code, 3, "{case}");
+        let lines = said(&ended);
+        assert_eq!(lines.len(), 1, "{case}");
+        for part in ["train.h5", "`sparse`", "the file is damaged: copy or prepare it again"] {
+            assert!(lines[0].contains(part), "{part}: {case}");
+        }
+    }
+}
+
+/// Nothing is left of a job that was given up: the helper itself must not hang.
+#[test]
+#[should_panic(expected = "outlived its limit")]
+fn the_time_limit_ends_a_job() {
+    let folder = folder();
+    let _ = endless(&folder, 2, &[]).wait(Duration::from_millis(1));
+}
