@@ -1,4 +1,5 @@
-//! The program as a user meets it: mistakes, their one message and their exit code.
+//! The program as a user meets it, as one process: help, run folder, launchers. The table of mistakes is
+//! `tests/tests/bad_input.rs`.
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
@@ -43,47 +44,10 @@ lr = 0.1
 fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("job.toml"), JOB).unwrap();
-    std::fs::write(folder.path().join("text.h5"), "not HDF5 at all").unwrap();
     let made = umbra(folder.path(), &["synth", "--rows", "500", "--output", "train.h5"]);
     assert_eq!(made.status.code(), Some(0), "{}", text(&made.stderr));
     assert!(text(&made.stdout).contains("planted AUC  "), "{}", text(&made.stdout));
     folder
-}
-
-#[test]
-fn a_mistake_is_one_message_and_its_exit_code() {
-    let cases: &[(i32, &str, &str)] = &[
-        (2, "train -c none.toml", "cannot read the configuration none.toml"),
-        (2, "train", "`data.train` is missing"),
-        (2, "train -c job.toml --set optim.dense.learning_rate=1", "`optim.dense.lr`"),
-        (2, "train -c job.toml --set train.epochs=0", "`train.epochs = 0`: expected"),
-        (2, "train -c job.toml --set sync.method=gba", "not in this version; built: none, bsp"),
-        (2, "train -c job.toml --set run.dir=job.toml", "expected a folder"),
-        (2, "train -c job.toml --dry-run --set model.kind=fm --set model.top=[8]", "model.top"),
-        (3, "train -c job.toml --set data.train=none.h5", "none.h5: cannot open"),
-        (3, "train -c job.toml --set data.test=text.h5", "text.h5: not an HDF5 file"),
-        (4, "eval --checkpoint none --data train.h5", "none is no checkpoint"),
-        (4, "predict --checkpoint . --data train.h5 --output p", "is no checkpoint"),
-        (5, "train -c job.toml --set roles.trainers=3", "roles.trainers = 3 need 3 ranks"),
-        (2, "prepare --format csv --input text.h5 --output a.h5", "--schema"),
-        (2, "prepare --format libfm --input text.h5 --output train.h5", "train.h5"),
-        (3, "prepare --format libfm --input none --output a.h5", "none: cannot read the input"),
-    ];
-    let folder = folder();
-    for (code, arguments, message) in cases {
-        let arguments: Vec<&str> = arguments.split(' ').collect();
-        let output = umbra(folder.path(), &arguments);
-        let stderr = text(&output.stderr);
-        assert_eq!(output.status.code(), Some(*code), "{arguments:?}: {stderr}");
-        assert!(stderr.contains(message), "{arguments:?}: {stderr}");
-        assert_eq!(stderr.lines().count(), 1, "{arguments:?}: {stderr}");
-        assert!(stderr.starts_with("umbra: ") && output.stdout.is_empty(), "{arguments:?}");
-    }
-    // Messages of the argument parser show the usage as well.
-    for arguments in [&["frobnicate"][..], &["train", "--bogus"], &["synth", "--rows", "0"], &[]] {
-        let output = umbra(folder.path(), arguments);
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", text(&output.stderr));
-    }
 }
 
 #[test]
