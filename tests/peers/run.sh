@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # umbra's models against PyTorch: the same parameters, batches and steps on both sides.
 #
-# Needs the Python registry once: PyTorch goes to target/peers/venv (or name a Python that has torch
-# and numpy in $UMBRA_PEERS_PYTHON). Exits 1 where the two differ.
+# Needs the Python registry once: PyTorch goes to target/peers/venv, 5 GB where the registry only has
+# wheels with CUDA (PIP_INDEX_URL names another registry, UMBRA_PEERS_PYTHON a Python that has torch
+# and numpy already). Exits 1 where the two differ.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 hpc/setup.sh --quiet
@@ -19,15 +20,9 @@ if ! "$python" -c 'import torch, numpy' 2>/dev/null; then
         echo "test-peers: python3 with venv is missing; on Debian: sudo apt-get install python3-venv" >&2
         exit 5
     fi
-    # PyTorch's own index has wheels without CUDA, a tenth of the size; not every site reaches it.
-    index=$UMBRA_PEERS_INDEX
-    probe="import urllib.request; urllib.request.urlopen('$index/torch/', timeout=5)"
-    torch=(torch)
-    python3 -c "$probe" 2>/dev/null && torch=(--index-url "$index" torch)
     echo "test-peers: installing PyTorch into $folder/venv"
     python3 -m venv "$folder/venv"
-    "$python" -m pip install -q "${torch[@]}"
-    "$python" -m pip install -q numpy
+    "$python" -m pip install -q torch numpy
 fi
 
 rm -rf "$folder/cases"
