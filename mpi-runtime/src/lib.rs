@@ -4,15 +4,19 @@
 //! one thread. Reading order:
 //!
 //! - the job: [`config`] what a user can set · [`launch`] is the launch what it seems · [`roles`] which
-//!   rank does what · [`run`] a run under way · [`train`] from start to summary
+//!   rank does what · [`plan`] every input opened, every size known · [`convert`] to the core's types
+//! - the run: [`train`] from plan to summary · [`run`] threads and memory of a rank · [`early_stop`]
 //! - ranks: [`world`] start, agreement, end · [`comm`] communicators with deadlines (the only unsafe)
 //!   · [`watch`] deadlines · [`reduce`] sums in a fixed order · [`heartbeat`] who is alive and where
 //! - embedding tables: [`tables`] layout and records · [`wire`] messages · [`embedding_ps`] owners of
-//!   partitions · [`embedding_link`] the communicator thread · [`embedding_client`] a worker's side
+//!   partitions · [`embedding_link`] the communicator thread · [`services`] starts and ends both ·
+//!   [`embedding_client`] a worker's side
 //! - training: [`trainer`] the worker's loop · [`buffers`] its memory · [`group`] workers meet ·
-//!   [`bsp`] one update per step · [`turns`] slices and threads · [`tree`] sums that ranks don't change · [`driver`] runs protocols · [`counters`] what is counted
-//! - results: [`scoring`], [`scores`], [`exact`] metrics that ranks do not change · [`evaluate`] a saved model on data ·
-//!   [`checkpoint`] models on disk · [`record`] the run folder
+//!   [`bsp`] one update per step · [`turns`] slices and threads · [`tree`] sums that ranks don't
+//!   change · [`driver`] runs protocols · [`counters`] what is counted
+//! - results: [`scoring`], [`scores`], [`exact`] metrics that ranks do not change · [`evaluate`] a
+//!   saved model on data · [`checkpoint`] models on disk · [`record`] the run folder · [`recorder`]
+//!   what is recorded under way
 //! - the shell: [`cli`], [`signals`], [`error`]
 #![deny(unsafe_code)]
 
