@@ -29,6 +29,16 @@ pub enum LaunchError {
         /// What to do.
         cure: &'static str,
     },
+    /// `srun` without a PMI: MPI cannot find the other processes, and some libraries abort over it.
+    #[error(
+        "srun started {expected} processes without a PMI by which MPI could connect them; try \
+         \"srun --mpi=pmix …\" (srun --mpi=list shows what this Slurm offers), or \"mpirun -n \
+         {expected}\" inside the allocation"
+    )]
+    Unconnected {
+        /// SLURM_STEP_NUM_TASKS.
+        expected: usize,
+    },
     /// One process in a batch script that has room for more.
     #[error(
         "the batch job has SLURM_NTASKS = {expected} tasks, but umbra runs as one process in the \
@@ -60,6 +70,24 @@ pub enum LaunchError {
         /// Ranks there are.
         ranks: usize,
     },
+}
+
+/// Refuses a Slurm step that MPI could not start in. Not collective; called before MPI is started.
+///
+/// # Errors
+/// Several tasks of one step, and nothing in the environment by which they could find each other.
+pub fn check_before_mpi(env: &dyn Fn(&str) -> Option<String>) -> Result<(), LaunchError> {
+    let connected = ["OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_FD"];
+    let tasks = env("SLURM_STEP_NUM_TASKS").and_then(|tasks| tasks.trim().parse().ok());
+    match (env("SLURM_STEP_ID"), tasks) {
+        (Some(step), Some(expected @ 2..)) if !is_batch_step(&step) => {
+            if connected.iter().any(|name| env(name).is_some()) {
+                return Ok(());
+            }
+            Err(LaunchError::Unconnected { expected })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Compares what the launchers left in the environment with MPI's `rank` and `size`. Not
@@ -95,10 +123,8 @@ pub fn check(
             cure: OTHER_MPI,
         });
     }
-    let batch_step =
-        |step: &str| matches!(step, "batch" | BATCH_STEP | EXTERN_STEP | INTERACTIVE_STEP);
     match env("SLURM_STEP_ID").or_else(|| env("SLURM_STEPID")) {
-        Some(step) if !batch_step(step.trim()) => match number("SLURM_STEP_NUM_TASKS") {
+        Some(step) if !is_batch_step(&step) => match number("SLURM_STEP_NUM_TASKS") {
             Some(expected @ 2..) => Err(LaunchError::Ranks {
                 launcher: "srun",
                 variable: "SLURM_STEP_NUM_TASKS",
@@ -118,6 +144,11 @@ pub fn check(
         },
         _ => Ok(()),
     }
+}
+
+/// A step that is no `srun`: the batch script, its container, an interactive shell.
+fn is_batch_step(step: &str) -> bool {
+    matches!(step.trim(), "batch" | BATCH_STEP | EXTERN_STEP | INTERACTIVE_STEP)
 }
 
 /// The rank that a launcher gave this process, read before MPI is started; `None` without one.
@@ -405,6 +436,23 @@ mod tests {
         let step =
             env(&[("SLURM_PROCID", "1"), ("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "2")]);
         assert_eq!((launched_rank(&step), launched_processes(&step)), (Some(1), 2));
+    }
+
+    #[test]
+    fn a_step_without_a_pmi_is_refused_before_mpi_aborts_over_it() {
+        let step = [("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "2")];
+        let refused = check_before_mpi(&env(&step));
+        assert_eq!(refused, Err(LaunchError::Unconnected { expected: 2 }));
+        for launcher in ["PMIX_RANK", "PMI_FD", "OMPI_COMM_WORLD_SIZE"] {
+            let with = [step[0], step[1], (launcher, "0")];
+            assert_eq!(check_before_mpi(&env(&with)), Ok(()));
+        }
+        let one = [("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "1")];
+        let batch = [("SLURM_STEP_ID", BATCH_STEP), ("SLURM_STEP_NUM_TASKS", "2")];
+        assert_eq!(
+            (check_before_mpi(&env(&one)), check_before_mpi(&env(&batch))),
+            (Ok(()), Ok(()))
+        );
     }
 
     #[test]

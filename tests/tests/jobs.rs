@@ -12,7 +12,9 @@ fn every_job_file_is_a_configuration() {
     let mut read = 0;
     for entry in std::fs::read_dir(jobs).unwrap() {
         let path = entry.unwrap().path();
-        if path.extension().is_some_and(|extension| extension == "toml") {
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        // Schemas of csv files lie beside the jobs; `prepare`'s tests read them.
+        if name.ends_with(".toml") && !name.ends_with(".schema.toml") {
             if let Err(error) = Config::load(Some(&path), &[]) {
                 panic!("{}: {error}", path.display());
             }

@@ -92,6 +92,9 @@ fn with_world(check: bool, run: impl FnOnce(&World, &Comm) -> Result<(), Error>)
     // Wrongly started processes are each alone; their launcher knows which one is the first.
     let first = launch::launched_rank(&environment).is_none_or(|rank| rank == 0);
     let refuse = |error: &Error| if first { speak(error, "") } else { error.exit_code() };
+    if let Err(error) = launch::check_before_mpi(&environment) {
+        return refuse(&error.into());
+    }
     let world = match World::init() {
         Ok(world) => world,
         Err(error) => return refuse(&error),
@@ -131,7 +134,8 @@ fn speak(error: &Error, prefix: &str) -> u8 {
 /// error.
 fn together(code: u8, speak: impl FnOnce()) -> u8 {
     let rank = launch::launched_rank(&environment);
-    let world = rank.and_then(|_| World::init().ok());
+    let connected = launch::check_before_mpi(&environment).is_ok();
+    let world = rank.filter(|_| connected).and_then(|_| World::init().ok());
     if rank.is_none_or(|rank| rank == 0) {
         speak();
     }
