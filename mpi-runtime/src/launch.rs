@@ -257,11 +257,12 @@ mod tests {
 
     type Case = (&'static str, &'static [(&'static str, &'static str)], usize, usize);
 
+    fn env<'a>(variables: &'a [(&str, &'a str)]) -> impl Fn(&str) -> Option<String> + 'a {
+        move |name| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).into())
+    }
+
     fn run(&(_, variables, rank, size): &Case) -> Result<(), LaunchError> {
-        let env = |name: &str| {
-            variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).into())
-        };
-        check(&env, rank, size)
+        check(&env(variables), rank, size)
     }
 
     #[test]
@@ -424,11 +425,6 @@ mod tests {
 
     #[test]
     fn the_launcher_is_known_before_mpi_is() {
-        let env = |variables: &'static [(&str, &str)]| {
-            move |name: &str| {
-                variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).into())
-            }
-        };
         let mpirun = env(&[("OMPI_COMM_WORLD_RANK", "2"), ("OMPI_COMM_WORLD_SIZE", "4")]);
         assert_eq!((launched_rank(&mpirun), launched_processes(&mpirun)), (Some(2), 4));
         let batch = env(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "8")]);
