@@ -48,12 +48,15 @@ fn stopped(folder: &Folder, ended: &Ended, number: i32) {
     assert!(lines[0].contains(&format!("stopped by signal {number} ")), "{}", lines[0]);
 }
 
+/// Four workers without a synchronization method stop one by one, while others wait for the reader.
 #[test]
 fn sigterm_stops_a_single_process_at_a_step() {
-    let folder = folder();
-    let running = endless(&folder, 1, &["train.worker_threads=2"]);
-    running.signal("TERM");
-    stopped(&folder, &running.wait(LIMIT), 15);
+    for _ in 0..3 {
+        let folder = folder();
+        let running = endless(&folder, 1, &["train.worker_threads=4", "data.prefetch_batches=1"]);
+        running.signal("TERM");
+        stopped(&folder, &running.wait(LIMIT), 15);
+    }
 }
 
 /// mpirun passes SIGUSR1 on to all ranks.

@@ -31,6 +31,10 @@ pub(super) fn all_gather_varied(_: &World, _: &Arc<Watch>, control: &Comm) {
     let own = |rank: usize| (0..rank * 1000).map(|i| (rank + i) as f32).collect::<Vec<_>>();
     let received = control.all_gather_varied(&own(control.rank()), "test");
     assert_eq!(received, (0..size).map(own).collect::<Vec<_>>());
+    // Bytes: an empty slice of them has the address that MPI_IN_PLACE has in Open MPI.
+    let own = |rank: usize| (1..=rank as u8).collect::<Vec<_>>();
+    let received = control.all_gather_varied(&own(control.rank()), "test");
+    assert_eq!(received, (0..size).map(own).collect::<Vec<_>>());
     let nothing = control.all_gather_varied::<u8>(&[], "test");
     assert_eq!(nothing, vec![Vec::<u8>::new(); size]);
 }
