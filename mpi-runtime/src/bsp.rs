@@ -58,20 +58,32 @@ pub struct Bsp {
     turns: Turns,
     watch: Arc<Watch>,
     stalled_ns: AtomicU64,
+    global_norm: bool,
+    slices_total: usize,
     losses: Mutex<Vec<f64>>,
 }
 
 impl Bsp {
-    /// The meeting of the workers of `slices` slices, of whom `threads` compute at a time, with other
-    /// trainers behind `link`, if there are any.
+    /// The meeting of the workers of `slices` slices here and over all trainers, of whom `threads`
+    /// compute at a time here, with other trainers behind `link`, if there are any. `global_norm`:
+    /// batch norms see the global batch; else each slice its own, and the running statistics move
+    /// towards the mean over all slices.
     #[must_use]
-    pub fn new(slices: usize, threads: usize, link: Option<DenseLink>, watch: &Arc<Watch>) -> Self {
+    pub fn new(
+        (slices, slices_total): (usize, usize),
+        threads: usize,
+        link: Option<DenseLink>,
+        global_norm: bool,
+        watch: &Arc<Watch>,
+    ) -> Self {
         Self {
             sums: Group::new(slices, Arc::clone(watch)),
             contributions: Group::new(slices, Arc::clone(watch)),
             link,
             turns: Turns::new(threads, Arc::clone(watch)),
             stalled_ns: AtomicU64::new(0),
+            global_norm,
+            slices_total,
             watch: Arc::clone(watch),
             losses: Mutex::new(vec![]),
         }
@@ -114,6 +126,9 @@ impl Bsp {
                 sum_into_first(items, |to, from| {
                     add(&mut to.gradient, &from.gradient);
                     add(&mut to.sums, &from.sums);
+                    if !self.global_norm {
+                        add(&mut to.statistics, &from.statistics);
+                    }
                 });
                 let (total, rest) = items.split_at_mut(1);
                 let total = &mut total[0];
@@ -125,6 +140,14 @@ impl Bsp {
                 if let Job::Sums(sums) = self.over_trainers(job) {
                     total.sums = sums;
                 }
+                if !self.global_norm && !total.statistics.is_empty() {
+                    let job = Job::Gradient(core::mem::take(&mut total.statistics));
+                    if let Job::Gradient(mut statistics) = self.over_trainers(job) {
+                        let slices = self.slices_total as f32;
+                        statistics.iter_mut().for_each(|x| *x /= slices);
+                        total.statistics = statistics;
+                    }
+                }
                 update(&total.gradient, &total.statistics);
                 let loss = total.sums[0] / total.sums[1];
                 self.losses.lock().unwrap_or_else(PoisonError::into_inner).push(loss);
@@ -132,6 +155,12 @@ impl Bsp {
             })
         };
         self.turns.rest(meet)
+    }
+
+    /// Whether batch norms see the global batch.
+    #[must_use]
+    pub const fn global_norm(&self) -> bool {
+        self.global_norm
     }
 
     /// The turns of this trainer's workers.

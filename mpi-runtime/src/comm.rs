@@ -11,17 +11,17 @@
 //! ends by completion or by ending the process.
 #![allow(unsafe_code)]
 
+use core::cell::Cell;
 use core::ffi::c_void;
-use core::time::Duration;
+use core::marker::PhantomData;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
 
 use mpi::ffi;
 use mpi::topology::SimpleCommunicator;
 use mpi::traits::{AsRaw, Communicator, Equivalence};
 
-use crate::watch::{Backoff, Watch};
+use crate::watch::{Backoff, Waiting, Watch};
 
 /// A communicator of its own for one thread.
 pub struct Comm {
@@ -29,6 +29,8 @@ pub struct Comm {
     rank: usize,
     size: usize,
     watch: Arc<Watch>,
+    /// MPICH's handle is an integer, which alone would make this Sync.
+    not_sync: PhantomData<Cell<()>>,
 }
 
 // SAFETY: the handle is a pointer in Open MPI and an integer in MPICH; MPI allows its use from any
@@ -43,7 +45,7 @@ impl Comm {
         let inner = parent.duplicate();
         let rank = usize::try_from(inner.rank()).unwrap_or(0);
         let size = usize::try_from(inner.size()).unwrap_or(1);
-        Self { inner, rank, size, watch }
+        Self { inner, rank, size, watch, not_sync: PhantomData }
     }
 
     /// The ranks of `members` in a communicator of their own, `None` on the others.
@@ -58,7 +60,8 @@ impl Comm {
         let inner = self.inner.split_by_color(color)?;
         let rank = usize::try_from(inner.rank()).unwrap_or(0);
         let size = usize::try_from(inner.size()).unwrap_or(1);
-        Some(Self { inner, rank, size, watch: Arc::clone(&self.watch) })
+        let watch = Arc::clone(&self.watch);
+        Some(Self { inner, rank, size, watch, not_sync: PhantomData })
     }
 
     /// This process in the communicator.
@@ -233,10 +236,10 @@ impl Comm {
 
     /// Polls `request` until it is done; overdue, the process ends with a message.
     fn complete(&self, mut request: ffi::MPI_Request, what: &str, patient: bool) {
-        let (start, mut backoff) = (Instant::now(), Backoff::default());
+        let (mut waiting, mut backoff) = (Waiting::default(), Backoff::default());
         while !test(&mut request) {
-            if !patient && start.elapsed() > self.watch.limit() {
-                self.watch.overdue(start.elapsed(), &format_args!("{what} of {} ranks", self.size));
+            if !patient {
+                waiting.check(&self.watch, &format_args!("{what} of {} ranks", self.size));
             }
             backoff.wait();
         }
@@ -388,11 +391,9 @@ impl Mailbox {
 impl Drop for Mailbox {
     /// MPI must not be left with a pointer into freed memory.
     fn drop(&mut self) {
-        let (start, mut backoff) = (Instant::now(), Backoff::default());
+        let (mut waiting, mut backoff) = (Waiting::default(), Backoff::default());
         while self.sending() > 0 {
-            if start.elapsed() > self.comm.watch.limit().max(Duration::from_secs(1)) {
-                self.comm.watch.overdue(start.elapsed(), &"the last messages to be taken");
-            }
+            waiting.check(&self.comm.watch, &"the last messages to be taken");
             backoff.wait();
         }
     }

@@ -23,20 +23,31 @@ pub struct Inlets {
     pub first_worker: usize,
 }
 
-/// Carries messages until `stop` is set. *Not collective; the only user of its communicator.*
-///
-/// `stop` may be set when no worker of any rank waits for an answer (the main threads have met).
+/// How far the end of a run is. Rows may still be owed to workers that stopped and need them no more;
+/// a rank that left while others' messages to it are under way would leave them hanging.
+#[derive(Default)]
+pub struct Ending {
+    /// Send nothing new; set when no worker of any rank waits for an answer.
+    pub quiet: AtomicBool,
+    /// Everything sent has been taken by its receiver; set by the link.
+    pub drained: AtomicBool,
+    /// Leave; set when the links of all ranks are drained.
+    pub stop: AtomicBool,
+}
+
+/// Carries messages until it is told to stop. *Not collective; the only user of its communicator.*
 pub fn carry(
     mut mailbox: Mailbox,
     outgoing: &Receiver<(usize, Vec<u32>)>,
     inlets: &Inlets,
-    stop: &AtomicBool,
+    ending: &Ending,
     bytes_sent: &AtomicU64,
 ) {
     let mut backoff = Backoff::default();
     loop {
         let mut moved = false;
-        for (to, words) in outgoing.try_iter() {
+        let quiet = ending.quiet.load(Relaxed);
+        for (to, words) in outgoing.try_iter().filter(|_| !quiet) {
             bytes_sent.fetch_add(4 * words.len() as u64, Relaxed);
             mailbox.send(to, words);
             moved = true;
@@ -45,9 +56,12 @@ pub fn carry(
             deliver(inlets, from, words);
             moved = true;
         }
+        if quiet && mailbox.sending() == 0 {
+            ending.drained.store(true, Relaxed);
+        }
         if moved {
             backoff.reset();
-        } else if stop.load(Relaxed) {
+        } else if ending.stop.load(Relaxed) {
             return;
         } else {
             backoff.wait();

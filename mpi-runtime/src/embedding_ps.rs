@@ -60,7 +60,7 @@ pub fn serve(
         layout,
         outlets,
         scratch: vec![0.0; layout.record_len()],
-        answer: vec![],
+        spare: vec![],
         gate: contributors.map(|workers| Gate::new(workers, layout.width)),
     };
     while let Ok(request) = inbox.recv() {
@@ -68,14 +68,17 @@ pub fn serve(
     }
 }
 
+/// Buffers kept for answers; more are freed.
+const SPARE_MAX: usize = 64;
+
 struct Service<'a> {
     partition: u32,
     table: Table<'a>,
     layout: &'a TableLayout,
     outlets: &'a Outlets,
     scratch: Vec<f32>,
-    /// The buffer of the next answer: requests' buffers go round.
-    answer: Vec<u32>,
+    /// Buffers of the next answers: requests' buffers go round.
+    spare: Vec<Vec<u32>>,
     gate: Option<Gate>,
 }
 
@@ -86,7 +89,7 @@ struct Gate {
     /// The push of every worker.
     pushes: Vec<Option<Vec<u32>>>,
     arrived: usize,
-    /// Lookups for later steps.
+    /// Lookups and pushes for later steps.
     held: Vec<Request>,
     /// All pushed rows, sorted before they are summed.
     entries: Vec<Entry>,
@@ -140,7 +143,10 @@ impl Service<'_> {
         };
         debug_assert_eq!(header.partition, self.partition);
         match (header.kind, &mut self.gate) {
-            (Kind::Lookup, Some(gate)) if header.clock > gate.clock => gate.held.push(request),
+            // A push for a later step comes early where nobody looks up rows of this partition.
+            (Kind::Lookup | Kind::Push, Some(gate)) if header.clock > gate.clock => {
+                gate.held.push(request);
+            }
             (Kind::Lookup | Kind::LookupNow, _) => self.look_up(header, request),
             (Kind::Push, None) => {
                 let (rows, gradients) = push_body(&request.words, self.layout.width);
@@ -150,7 +156,7 @@ impl Service<'_> {
                     self.table.update(optimizer, header.rate, index, gradient, &mut self.scratch);
                 }
                 self.taken(header, request.from);
-                self.answer = request.words;
+                self.recycle(request.words);
             }
             (Kind::Push, Some(gate)) => {
                 assert_eq!(header.clock, gate.clock, "a push for another step than the one open");
@@ -159,10 +165,11 @@ impl Service<'_> {
                 *place = Some(request.words);
                 gate.arrived += 1;
                 let complete = gate.arrived == gate.pushes.len();
-                self.taken(header, request.from);
+                // The last answer says that the step is in: who saves the rows next waits for it.
                 if complete {
                     self.apply(header.rate);
                 }
+                self.taken(header, request.from);
             }
             (Kind::Rows | Kind::Taken, _) => panic!("an answer was sent to a partition"),
         }
@@ -170,7 +177,7 @@ impl Service<'_> {
 
     /// Answers with the rows asked for.
     fn look_up(&mut self, asked: Header, request: Request) {
-        let mut answer = core::mem::take(&mut self.answer);
+        let mut answer = self.spare.pop().unwrap_or_default();
         Header { kind: Kind::Rows, ..asked }.write(&mut answer);
         let rows = body(&request.words);
         let start = answer.len();
@@ -179,12 +186,18 @@ impl Service<'_> {
         for (row, out) in rows.iter().zip(values.chunks_exact_mut(self.layout.width)) {
             self.table.read(self.layout.partitioning.index(*row) as usize, out);
         }
-        self.answer = request.words;
+        self.recycle(request.words);
         self.send(request.from, answer);
     }
 
+    fn recycle(&mut self, words: Vec<u32>) {
+        if self.spare.len() < SPARE_MAX {
+            self.spare.push(words);
+        }
+    }
+
     fn taken(&mut self, pushed: Header, to: Asker) {
-        let mut answer = core::mem::take(&mut self.answer);
+        let mut answer = self.spare.pop().unwrap_or_default();
         Header { kind: Kind::Taken, rate: 0.0, ..pushed }.write(&mut answer);
         self.send(to, answer);
     }
@@ -222,6 +235,8 @@ impl Service<'_> {
             let optimizer = &self.layout.optimizer;
             self.table.update(optimizer, rate, index, &gate.sums[0], &mut self.scratch);
         }
+        let pushes = gate.pushes.iter_mut().filter_map(Option::take);
+        self.spare.extend(pushes.take(SPARE_MAX.saturating_sub(self.spare.len())));
         gate.pushes.iter_mut().for_each(|push| *push = None);
         gate.arrived = 0;
         gate.clock += 1;

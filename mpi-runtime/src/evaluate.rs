@@ -71,10 +71,9 @@ fn load<'w>(
     let plan = plan(world, control, world.agree(control, config)?)?;
     let fits = check_schema(&checkpoint, &plan.train);
     world.agree(control, fits.map_err(Error::from))?;
-    let dataset = Dataset::open(data)?;
+    let dataset = world.agree(control, Dataset::open(data).map_err(Error::from))?;
     let signals = Arc::new(Signals::none());
-    let run = Run::start(world, control, plan, &signals, false, None);
-    let mut run = world.agree(control, run)?;
+    let mut run = Run::start(world, control, plan, &signals, false, None)?;
     if let Err(error) = run.restore(&checkpoint) {
         // Its threads must have ended before MPI does.
         run.finish();

@@ -7,9 +7,8 @@
 //! came first.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
 
-use crate::watch::Watch;
+use crate::watch::{LOOK, Waiting, Watch};
 
 /// A meeting place of `workers` threads, each bringing a `T`.
 pub struct Group<T> {
@@ -53,15 +52,12 @@ impl<T> Group<T> {
             meeting.round += 1;
             self.changed.notify_all();
         } else {
-            let start = Instant::now();
+            let mut waiting = Waiting::default();
             while meeting.round == round {
-                let left = self.watch.limit().saturating_sub(start.elapsed());
-                if left.is_zero() {
-                    let late = self.workers - meeting.arrived;
-                    let late = format_args!("{late} of {} workers at {what}", self.workers);
-                    self.watch.overdue(start.elapsed(), &late);
-                }
-                let waited = self.changed.wait_timeout(meeting, left);
+                let late = self.workers - meeting.arrived;
+                let late = format_args!("{late} of {} workers at {what}", self.workers);
+                waiting.check(&self.watch, &late);
+                let waited = self.changed.wait_timeout(meeting, LOOK);
                 meeting = waited.unwrap_or_else(PoisonError::into_inner).0;
             }
         }

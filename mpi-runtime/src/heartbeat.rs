@@ -7,13 +7,14 @@
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use core::time::Duration;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::Instant;
 
 use crate::comm::{Comm, Mailbox};
 use crate::counters::{READING_WORDS, Reading, WorkerCounters};
-use crate::watch::Watch;
+use crate::signals::Signals;
+use crate::watch::{Waiting, Watch};
 
 /// The heartbeat thread of this rank.
 pub struct Heartbeat {
@@ -21,12 +22,11 @@ pub struct Heartbeat {
     stop: Arc<AtomicBool>,
     /// True while trainers train: only then is a rank without new steps late.
     training: Arc<AtomicBool>,
-    /// The sum over all ranks as last heard; on the first rank.
-    total: Arc<Mutex<Reading>>,
 }
 
-/// What the first rank does with the sum of all readings, a few times a second.
-pub type Report = Box<dyn FnMut(Reading) + Send>;
+/// What the first rank does with the sum of all readings, a few times a second; the flag asks for a
+/// report now.
+pub type Report = Box<dyn FnMut(Reading, bool) + Send>;
 
 /// How a rank's heart beats.
 pub struct Pulse {
@@ -40,6 +40,8 @@ pub struct Pulse {
     pub watch: Arc<Watch>,
     /// On the first rank: takes the sum of all readings.
     pub report: Option<Report>,
+    /// Requests for a status line.
+    pub signals: Arc<Signals>,
 }
 
 /// What the first rank knows of another.
@@ -57,23 +59,16 @@ impl Heartbeat {
     /// When the system gives no more threads.
     pub fn start(pulse: Pulse) -> io::Result<Self> {
         let (stop, training) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
-        let total = Arc::<Mutex<Reading>>::default();
-        let (stopped, trains, sum) = (Arc::clone(&stop), Arc::clone(&training), Arc::clone(&total));
+        let (stopped, trains) = (Arc::clone(&stop), Arc::clone(&training));
         let thread = Builder::new()
             .name("heartbeat".into())
-            .spawn(move || beat(pulse, &stopped, &trains, &sum))?;
-        Ok(Self { thread, stop, training, total })
+            .spawn(move || beat(pulse, &stopped, &trains))?;
+        Ok(Self { thread, stop, training })
     }
 
     /// Says whether trainers train now.
     pub fn set_training(&self, training: bool) {
         self.training.store(training, Relaxed);
-    }
-
-    /// The sum over all ranks as last heard; on the first rank.
-    #[must_use]
-    pub fn total(&self) -> Reading {
-        *self.total.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Stops beating.
@@ -84,7 +79,7 @@ impl Heartbeat {
     }
 }
 
-fn beat(mut pulse: Pulse, stop: &AtomicBool, training: &AtomicBool, total: &Mutex<Reading>) {
+fn beat(mut pulse: Pulse, stop: &AtomicBool, training: &AtomicBool) {
     let size = pulse.comm.as_ref().map_or(1, Comm::size);
     let own = pulse.comm.as_ref().map_or(0, Comm::rank);
     let mut mailbox = pulse.comm.take().map(Mailbox::new);
@@ -92,6 +87,8 @@ fn beat(mut pulse: Pulse, stop: &AtomicBool, training: &AtomicBool, total: &Mute
     let silent = Rank { reading: Reading::default(), heard: begun, advanced: begun };
     let mut ranks = vec![silent; size];
     let (mut warned, mut trained) = (false, false);
+    // Time without a word, by rank, once the rank has been heard of: suspended time does not count.
+    let mut silence: Vec<Option<Waiting>> = vec![None; size];
     while !stop.load(Relaxed) {
         let reading = Reading::of(&pulse.counters);
         if own > 0 {
@@ -102,18 +99,31 @@ fn beat(mut pulse: Pulse, stop: &AtomicBool, training: &AtomicBool, total: &Mute
                 words.extend_from_slice(bytemuck::cast_slice(&reading.to_words()));
                 mailbox.send(0, words);
             }
+            while mailbox.as_mut().and_then(Mailbox::receive).is_some() {
+                silence[0] = Some(Waiting::default());
+            }
         } else {
             hear(&mut ranks[0], reading);
             while let Some((from, words)) = mailbox.as_mut().and_then(Mailbox::receive) {
                 let words: Option<&[[u32; 2]; READING_WORDS]> = words.as_chunks().0.first_chunk();
                 if let Some(words) = words {
                     hear(&mut ranks[from], Reading::from_words(words.map(bytemuck::cast)));
+                    silence[from] = Some(Waiting::default());
                 }
             }
+            if let Some(mailbox) = &mut mailbox
+                && mailbox.sending() == 0
+            {
+                // An answer to every rank, so that they notice when this one falls silent.
+                (1..size).filter(|rank| silence[*rank].is_some()).for_each(|rank| {
+                    let mut words = mailbox.buffer();
+                    words.push(0);
+                    mailbox.send(rank, words);
+                });
+            }
             let sum = ranks.iter().fold(Reading::default(), |sum, rank| sum.plus(rank.reading));
-            *total.lock().unwrap_or_else(PoisonError::into_inner) = sum;
             if let Some(report) = &mut pulse.report {
-                report(sum);
+                report(sum, pulse.signals.take_status_request());
             }
             let trains = training.load(Relaxed);
             if trains && !trained {
@@ -130,9 +140,14 @@ fn beat(mut pulse: Pulse, stop: &AtomicBool, training: &AtomicBool, total: &Mute
             }
             warned = late;
         }
+        for (rank, waiting) in silence.iter_mut().enumerate() {
+            if let Some(waiting) = waiting {
+                waiting.check(&pulse.watch, &format_args!("a sign of life from rank {rank}"));
+            }
+        }
         std::thread::sleep(INTERVAL);
     }
-    if own == 0 {
+    {
         // Whatever still comes is taken, so that nobody waits for it to be.
         while mailbox.as_mut().and_then(Mailbox::receive).is_some() {}
     }

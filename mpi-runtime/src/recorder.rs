@@ -68,10 +68,11 @@ impl Recorder {
     #[must_use]
     pub fn heartbeat(&self) -> HeartbeatReport {
         let recorder = self.clone();
-        Box::new(move |reading| {
+        Box::new(move |reading, now| {
             recorder.with(|inner| {
                 let due = inner.seconds() >= inner.last.1 + inner.every;
-                if inner.since.is_some() && due && reading.steps > inner.last.0.steps {
+                let new = reading.steps > inner.last.0.steps;
+                if inner.since.is_some() && (now || due && new) {
                     inner.report(reading, None);
                 }
             });

@@ -40,6 +40,15 @@ pub struct DenseTraffic {
     pub bytes: u64,
 }
 
+/// How a stretch of training ended; equal on all ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StretchEnd {
+    /// Some rank was asked to stop.
+    pub stop_asked: bool,
+    /// Some trainer made fewer steps than the stretch has.
+    pub incomplete: bool,
+}
+
 /// A run on this rank.
 pub struct Run<'w> {
     world: &'w World,
@@ -63,8 +72,8 @@ struct TrainerSide {
     workers: Vec<Worker>,
     /// Loss of every step over the global batch, where the method knows it (`bsp`).
     losses: Vec<f64>,
-    /// Keeps the reader alive.
-    _pipeline: Option<Pipeline>,
+    /// The reader.
+    pipeline: Option<Pipeline>,
 }
 
 impl<'w> Run<'w> {
@@ -72,8 +81,26 @@ impl<'w> Run<'w> {
     /// data for reading. `report` is used on the first rank. Main thread only.
     ///
     /// # Errors
-    /// When a thread can't be started or the data can't be read.
+    /// When a thread can't be started or the data can't be read; with several ranks that ends the
+    /// job, since threads of the others already use MPI.
     pub fn start(
+        world: &'w World,
+        control: &'w Comm,
+        plan: Plan,
+        signals: &Arc<Signals>,
+        training: bool,
+        report: Option<Report>,
+    ) -> Result<Self, Error> {
+        let run = Self::start_here(world, control, plan, signals, training, report);
+        if let (Err(error), true) = (&run, world.size > 1) {
+            control.watch().end_job(error.exit_code(), error);
+        }
+        // Large tables take long to fill, and not equally long on all ranks.
+        control.barrier("the start of the run", true);
+        run
+    }
+
+    fn start_here(
         world: &'w World,
         control: &'w Comm,
         plan: Plan,
@@ -110,6 +137,7 @@ impl<'w> Run<'w> {
             comm: heartbeats,
             watch: Arc::clone(&watch),
             report,
+            signals: Arc::clone(signals),
         })
         .map_err(|error| no_thread(&error))?;
         let trainer = if trains {
@@ -133,11 +161,11 @@ impl<'w> Run<'w> {
         })
     }
 
-    /// Trains `segment` and meets the other ranks. True when the run was asked to stop.
+    /// Trains `segment` and meets the other ranks.
     ///
     /// # Errors
     /// When the data can't be read.
-    pub fn train(&mut self, segment: Segment) -> Result<bool, Error> {
+    pub fn train(&mut self, segment: Segment) -> Result<StretchEnd, Error> {
         self.heartbeat.set_training(true);
         let outcome = match &mut self.trainer {
             Some(side) => side.train(self.dense.as_mut(), &self.plan, segment, &self.counters),
@@ -152,10 +180,15 @@ impl<'w> Run<'w> {
         let (stopped, traffic) = outcome?;
         self.dense_traffic.rounds += traffic.rounds;
         self.dense_traffic.bytes += traffic.bytes;
-        let mut stops = vec![0; self.world.size];
         let stop = stopped || self.signals.stop_requested().is_some();
-        self.control.all_gather(&[u64::from(stop)], &mut stops, "the agreement to go on");
-        Ok(stops.contains(&1))
+        let due = (segment.first_step + segment.steps) * self.counters.len() as u64;
+        let own = [u64::from(stop), u64::from(self.reading().steps < due)];
+        let mut all = vec![0; 2 * self.world.size];
+        self.control.all_gather(&own, &mut all, "the agreement to go on");
+        Ok(StretchEnd {
+            stop_asked: all.iter().step_by(2).any(|word| *word != 0),
+            incomplete: all.iter().skip(1).step_by(2).any(|word| *word != 0),
+        })
     }
 
     /// Scores a dataset; this trainer's share of the scores.
@@ -238,7 +271,9 @@ impl<'w> Run<'w> {
             }
             checkpoint.read_rows(&self.plan.layout, &self.services.partitions)
         };
-        self.world.agree(self.control, read().map_err(Error::from))
+        let read = read();
+        self.control.barrier("reading of a checkpoint", true);
+        self.world.agree(self.control, read.map_err(Error::from))
     }
 
     /// Updates of the dense replica so far. *Not collective.*
@@ -269,8 +304,16 @@ impl<'w> Run<'w> {
     pub fn finish(self) {
         let Self { control, services, heartbeat, trainer, dense, .. } = self;
         // Workers' clients go first: partitions serve until nobody can ask.
-        drop(trainer);
+        if let Some(TrainerSide { workers, pipeline, .. }) = trainer {
+            drop(workers);
+            // The reader must be out of HDF5 before the process ends.
+            if let Some(pipeline) = pipeline {
+                pipeline.join();
+            }
+        }
         control.barrier("the end of the run", true);
+        services.quiesce(control.watch());
+        control.barrier("the last messages", true);
         services.finish();
         heartbeat.finish();
         control.barrier("the end of the threads", false);
@@ -339,7 +382,7 @@ impl TrainerSide {
             signals: Arc::clone(signals),
             watch: Arc::clone(watch),
         };
-        Ok(Self { shared, workers, losses: vec![], _pipeline: pipeline })
+        Ok(Self { shared, workers, losses: vec![], pipeline })
     }
 
     /// Runs the workers, and beside them the dense communicator thread that the method needs.
@@ -360,18 +403,21 @@ impl TrainerSide {
                 let (jobs, jobs_out) = unbounded();
                 let (done_in, done) = unbounded();
                 let link = others.then_some(DenseLink { jobs, done });
-                let bsp = Bsp::new(count, plan.job.worker_threads, link, &shared.watch);
+                let sizes = (count, plan.slices);
+                let bsp =
+                    Bsp::new(sizes, plan.job.worker_threads, link, global_norm, &shared.watch);
+                let before = losses.len();
                 let (stopped, bytes) = std::thread::scope(|scope| {
                     let adder = others
                         .then(|| scope.spawn(move || add_trainers(comm, &jobs_out, &done_in)));
-                    let method = Method::Bsp { bsp: &bsp, global_norm };
+                    let method = Method::Bsp { bsp: &bsp };
                     let stopped = run_workers(shared, workers, method, segment, counters);
                     let stalled = Reading { sync_ns: bsp.stalled_ns(), ..Reading::default() };
                     counters.iter().for_each(|counters| counters.add(&stalled));
                     losses.append(&mut bsp.close());
                     (stopped, adder.map_or(0, |thread| thread.join().unwrap_or(0)))
                 });
-                let rounds = if others { segment.steps } else { 0 };
+                let rounds = if others { (losses.len() - before) as u64 } else { 0 };
                 Ok((stopped?, DenseTraffic { rounds, bytes }))
             }
             (SyncMethod::LocalSgd, Some(comm)) if others => {

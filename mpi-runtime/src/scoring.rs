@@ -84,7 +84,7 @@ pub fn score(
         };
         threads.into_iter().map(join).collect()
     });
-    drop(pipeline);
+    pipeline.join();
     let mut scores = Scores::default();
     for part in parts {
         scores.append(part?);

@@ -1,6 +1,6 @@
 //! The threads that serve embedding rows for the length of a run, and the workers' ways to them.
 
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::io;
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
@@ -10,11 +10,11 @@ use umbra_core::model::Model;
 
 use crate::comm::{Comm, Mailbox};
 use crate::embedding_client::{Client, Route, Routes};
-use crate::embedding_link::{Inlets, carry};
+use crate::embedding_link::{Ending, Inlets, carry};
 use crate::embedding_ps::{Outlets, Request, serve};
 use crate::roles::Roles;
 use crate::tables::{Partition, TableLayout};
-use crate::watch::Watch;
+use crate::watch::{Backoff, Waiting, Watch};
 
 /// How this rank takes part in serving rows.
 pub struct ServiceConfig<'a> {
@@ -42,7 +42,7 @@ pub struct Services {
     pub partitions: Vec<Partition>,
     threads: Vec<JoinHandle<()>>,
     link: Option<JoinHandle<()>>,
-    stop: Arc<AtomicBool>,
+    ending: Arc<Ending>,
     bytes_sent: Arc<AtomicU64>,
     /// Kept until the end, so that partitions serve until then.
     requests: Vec<Sender<Request>>,
@@ -69,7 +69,7 @@ impl Services {
             partitions,
             threads: vec![],
             link: None,
-            stop: Arc::default(),
+            ending: Arc::default(),
             bytes_sent: Arc::default(),
             requests: vec![],
         };
@@ -143,9 +143,9 @@ impl Services {
         outgoing: Receiver<(usize, Vec<u32>)>,
         inlets: Inlets,
     ) -> io::Result<()> {
-        let (stop, bytes) = (Arc::clone(&self.stop), Arc::clone(&self.bytes_sent));
+        let (ending, bytes) = (Arc::clone(&self.ending), Arc::clone(&self.bytes_sent));
         self.link = Some(Builder::new().name("embedding-link".into()).spawn(move || {
-            carry(Mailbox::new(comm), &outgoing, &inlets, &stop, &bytes);
+            carry(Mailbox::new(comm), &outgoing, &inlets, &ending, &bytes);
         })?);
         Ok(())
     }
@@ -156,9 +156,20 @@ impl Services {
         self.bytes_sent.load(Relaxed)
     }
 
-    /// Ends the threads. Every client of every rank must have been dropped, and the ranks have met.
+    /// Sends nothing more and waits until what was sent has been taken. Every client of every rank
+    /// must have been dropped, and the ranks have met.
+    pub fn quiesce(&self, watch: &Watch) {
+        self.ending.quiet.store(true, Relaxed);
+        let (mut waiting, mut backoff) = (Waiting::default(), Backoff::default());
+        while self.link.is_some() && !self.ending.drained.load(Relaxed) {
+            waiting.check(watch, &"embedding messages to be taken");
+            backoff.wait();
+        }
+    }
+
+    /// Ends the threads. Every rank's services must be quiet, and the ranks have met.
     pub fn finish(mut self) {
-        self.stop.store(true, Relaxed);
+        self.ending.stop.store(true, Relaxed);
         // The link holds ways in to the partitions: it goes first.
         if let Some(link) = self.link.take() {
             join(link);

@@ -18,7 +18,7 @@ use crate::record::{
     WireFigures, build_hash, say, write_atomically,
 };
 use crate::recorder::Recorder;
-use crate::run::Run;
+use crate::run::{Run, StretchEnd};
 use crate::scores::Figures;
 use crate::signals::Signals;
 use crate::trainer::Segment;
@@ -59,16 +59,9 @@ pub fn train(
     let recorder = folder.map(|folder| Recorder::new(folder, &plan));
     let summary = Summary::new(&plan.job, world.size)?;
     let report = recorder.as_ref().map(Recorder::heartbeat);
-    let run = Run::start(world, control, plan, signals, true, report);
-    let mut session = Session {
-        world,
-        control,
-        signals,
-        run: world.agree(control, run)?,
-        recorder,
-        summary,
-        seconds: Duration::ZERO,
-    };
+    let run = Run::start(world, control, plan, signals, true, report)?;
+    let mut session =
+        Session { world, control, signals, run, recorder, summary, seconds: Duration::ZERO };
     let ended = session.train();
     session.finish(ended)
 }
@@ -77,6 +70,7 @@ pub fn train(
 pub(crate) fn plan(world: &World, control: &Comm, config: Config) -> Result<Plan, Error> {
     let facts = world.node_facts(control, &Cores::allowed());
     let job = world.agree(control, config.resolve(world.size, facts.ranks, facts.cores))?;
+    control.watch().set_limit(Duration::from_secs(job.config.run.watchdog_s));
     if world.rank == 0 {
         job.warnings.iter().for_each(|warning| say(&format!("umbra: warning: {warning}")));
     }
@@ -113,7 +107,9 @@ impl Session<'_> {
         let (mut step, mut best_step, mut stopped) = (0, None, false);
         while step < steps && !stopped {
             let end = self.run.plan.segment_end(step);
-            stopped = self.stretch(Segment { first_step: step, steps: end - step })?;
+            let ended = self.stretch(Segment { first_step: step, steps: end - step })?;
+            // A request that comes with the last step changes nothing: the work is done.
+            stopped = ended.stop_asked && (ended.incomplete || end < steps);
             step = end;
             let Some(valid) = self.run.plan.valid.take() else { continue };
             let figures = if stopped { None } else { Some(self.run.evaluate(&valid)?) };
@@ -122,7 +118,7 @@ impl Session<'_> {
             self.evaluated(&figures);
             let verdict = stopper.observe(&figures);
             // The figures of the model that the run ends with.
-            if verdict.improved || !keep_best {
+            if verdict.improved || !keep_best || best_step.is_none() {
                 self.summary.valid = Some(eval_figures(&figures));
             }
             if verdict.improved {
@@ -146,10 +142,11 @@ impl Session<'_> {
         if stopped {
             return Ok(true);
         }
-        if keep_best && best_step.is_some_and(|best_step| best_step != step) {
+        if let Some(best_step) = best_step.filter(|best_step| keep_best && *best_step != step) {
             let checkpoint = Checkpoint::open(&best).map_err(Error::from);
             let checkpoint = self.world.agree(self.control, checkpoint)?;
             self.run.restore(&checkpoint)?;
+            step = best_step;
         }
         if let Some(test) = self.run.plan.test.take() {
             self.summary.test = Some(eval_figures(&self.run.evaluate(&test)?));
@@ -160,8 +157,8 @@ impl Session<'_> {
         Ok(false)
     }
 
-    /// A stretch of training, timed. True when it was asked to stop.
-    fn stretch(&mut self, segment: Segment) -> Result<bool, Error> {
+    /// A stretch of training, timed.
+    fn stretch(&mut self, segment: Segment) -> Result<StretchEnd, Error> {
         let start = Instant::now();
         if let Some(recorder) = &self.recorder {
             recorder.set_training(true);

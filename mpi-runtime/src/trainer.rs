@@ -93,8 +93,6 @@ pub enum Method<'a> {
     Bsp {
         /// The meeting of all workers.
         bsp: &'a Bsp,
-        /// Batch normalisation over the global batch, or the worker's own.
-        global_norm: bool,
     },
     /// Averages with the workers gated.
     LocalSgd {
@@ -108,7 +106,7 @@ pub enum Method<'a> {
 impl Method<'_> {
     /// Waits without holding the turn to compute, where there are turns.
     fn rest<T>(&self, wait: impl FnOnce() -> T) -> T {
-        if let Method::Bsp { bsp, .. } = self { bsp.turns().rest(wait) } else { wait() }
+        if let Method::Bsp { bsp } = self { bsp.turns().rest(wait) } else { wait() }
     }
 }
 
@@ -177,7 +175,7 @@ impl Worker {
         segment: Segment,
         counters: &WorkerCounters,
     ) -> Result<bool, Error> {
-        let Method::Bsp { bsp, .. } = method else {
+        let Method::Bsp { bsp } = method else {
             return self.train_in_turn(trainer, method, segment, counters);
         };
         bsp.turns().take();
@@ -198,10 +196,12 @@ impl Worker {
             let mut reading = Reading { steps: 1, ..Reading::default() };
             reading.embedding_ns += method.rest(|| self.client.settle(false));
             while asked < segment.steps && (self.client.ahead() == 0 || self.client.may_ask()) {
-                let start = Instant::now();
-                let batch = method.rest(|| self.next_batch())?;
-                reading.data_ns += nanoseconds(start);
-                self.client.ask(batch, clock(segment.first_step + asked));
+                let (batch, waited) = method.rest(|| {
+                    let start = Instant::now();
+                    (self.next_batch(), nanoseconds(start))
+                });
+                reading.data_ns += waited;
+                self.client.ask(batch?, clock(segment.first_step + asked));
                 asked += 1;
             }
             let Some((lookup, waited)) = method.rest(|| self.client.take()) else { break };
@@ -264,8 +264,8 @@ impl Worker {
         let input = Input { batch, rows: &lookup.rows, slot: &lookup.slot };
         let (mut calls, sums) = (0, &mut buffers.sums);
         let mut reduce = |values: &mut [f64]| {
-            if let Method::Bsp { bsp, global_norm } = method
-                && (global_norm || calls == 0)
+            if let Method::Bsp { bsp } = method
+                && (bsp.global_norm() || calls == 0)
             {
                 bsp.sum(local, values, sums);
             }
@@ -289,7 +289,7 @@ impl Worker {
         self.client.push(lookup, row_gradients, trainer.rates(step).1);
         let mut contribution = core::mem::take(&mut buffers.contribution);
         let stop = match method {
-            Method::Bsp { bsp, .. } => {
+            Method::Bsp { bsp } => {
                 contribution.sums.clear();
                 let stop = f64::from(u8::from(trainer.stop_requested()));
                 contribution.sums.extend([loss.loss_sum, loss.weight_sum, stop]);

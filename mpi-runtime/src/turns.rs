@@ -6,9 +6,8 @@
 //! `train.worker_threads`.
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Instant;
 
-use crate::watch::Watch;
+use crate::watch::{LOOK, Waiting, Watch};
 
 /// A counted right to compute.
 pub struct Turns {
@@ -26,14 +25,11 @@ impl Turns {
 
     /// Waits for a turn and takes it.
     pub fn take(&self) {
-        let start = Instant::now();
+        let mut waiting = Waiting::default();
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         while *free == 0 {
-            let left = self.watch.limit().saturating_sub(start.elapsed());
-            if left.is_zero() {
-                self.watch.overdue(start.elapsed(), &"a turn to compute");
-            }
-            free = self.freed.wait_timeout(free, left).unwrap_or_else(PoisonError::into_inner).0;
+            waiting.check(&self.watch, &"a turn to compute");
+            free = self.freed.wait_timeout(free, LOOK).unwrap_or_else(PoisonError::into_inner).0;
         }
         *free -= 1;
     }

@@ -1,27 +1,33 @@
 //! Deadlines: no thread waits for ever, and who waits too long says for what.
 
 use core::fmt::Display;
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use core::time::Duration;
+use std::time::Instant;
 
 /// How long a wait may take on this rank, and what happens then.
 #[derive(Debug)]
 pub struct Watch {
-    limit: Duration,
+    limit_ms: AtomicU64,
     prefix: String,
 }
 
 impl Watch {
     /// Waits up to `limit`; messages begin with `prefix`, "[rank/size host]".
     #[must_use]
-    pub const fn new(limit: Duration, prefix: String) -> Self {
-        Self { limit, prefix }
+    pub fn new(limit: Duration, prefix: String) -> Self {
+        Self { limit_ms: AtomicU64::new(milliseconds(limit)), prefix }
+    }
+
+    /// Changes the limit, once the configuration is known.
+    pub fn set_limit(&self, limit: Duration) {
+        self.limit_ms.store(milliseconds(limit), Relaxed);
     }
 
     /// The longest legal wait.
     #[must_use]
-    pub const fn limit(&self) -> Duration {
-        self.limit
+    pub fn limit(&self) -> Duration {
+        Duration::from_millis(self.limit_ms.load(Relaxed))
     }
 
     /// "[rank/size host]"
@@ -33,7 +39,7 @@ impl Watch {
     /// Says what was waited for and ends the job with exit code 1 on every rank.
     pub fn overdue(&self, waited: Duration, what: &dyn Display) -> ! {
         let seconds = waited.as_secs();
-        let limit = self.limit.as_secs();
+        let limit = self.limit().as_secs();
         let why = format!("waited {seconds} s for {what} and gave up (run.watchdog_s = {limit})");
         self.end_job(1, &why)
     }
@@ -58,13 +64,50 @@ impl Watch {
         channel: &crossbeam_channel::Receiver<T>,
         what: &dyn Display,
     ) -> Option<T> {
-        match channel.recv_timeout(self.limit) {
-            Ok(item) => Some(item),
-            Err(crossbeam_channel::RecvTimeoutError::Disconnected) => None,
-            Err(crossbeam_channel::RecvTimeoutError::Timeout) => self.overdue(self.limit, what),
+        let mut waiting = Waiting::default();
+        loop {
+            match channel.recv_timeout(LOOK) {
+                Ok(item) => return Some(item),
+                Err(crossbeam_channel::RecvTimeoutError::Disconnected) => return None,
+                Err(crossbeam_channel::RecvTimeoutError::Timeout) => waiting.check(self, what),
+            }
         }
     }
 }
+
+fn milliseconds(limit: Duration) -> u64 {
+    u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// How long a thread has waited, by its own count: time in which the process was suspended (SIGSTOP,
+/// a job suspended by its scheduler) is no waiting.
+#[derive(Clone, Copy, Debug)]
+pub struct Waiting {
+    looked: Instant,
+    waited: Duration,
+}
+
+impl Default for Waiting {
+    fn default() -> Self {
+        Self { looked: Instant::now(), waited: Duration::ZERO }
+    }
+}
+
+impl Waiting {
+    /// Counts the time since the last look, at most [`LOOK`] of it, and ends the job when the limit
+    /// is passed. To be called at least every `LOOK`.
+    pub fn check(&mut self, watch: &Watch, what: &dyn Display) {
+        let now = Instant::now();
+        self.waited += now.duration_since(self.looked).min(LOOK);
+        self.looked = now;
+        if self.waited > watch.limit() {
+            watch.overdue(self.waited, what);
+        }
+    }
+}
+
+/// Longest time between two looks at a wait.
+pub const LOOK: Duration = Duration::from_secs(1);
 
 /// Waiting that costs others little: spins, then yields, then sleeps up to 100 µs at a time.
 #[derive(Debug, Default)]

@@ -65,6 +65,7 @@ impl Checkpoint {
     ) -> Result<(), CheckpointError> {
         self.same("length of the dense replica", replica.len(), self.manifest.replica_len)?;
         self.same("length of the dense state", state.len(), self.manifest.dense_state_len)?;
+        self.check_length(DENSE, 4 * (replica.len() + state.len()) as u64)?;
         let (mut at, replica_len) = (0, replica.len());
         self.stream(DENSE, 1, |record| {
             let word = if at < replica_len { &replica[at] } else { &state[at - replica_len] };
@@ -88,8 +89,14 @@ impl Checkpoint {
         let rows = u64::from(layout.numbering().rows());
         self.same("number of rows", rows, manifest.cardinality.iter().sum())?;
         let written = Partitioning { partitions: manifest.partitions };
+        if manifest.partitions == 0 {
+            let message = "it says 0 partitions".to_owned();
+            return Err(CheckpointError::Manifest { path: self.dir.join(MANIFEST), message });
+        }
         for number in 0..manifest.partitions {
             let mut index = 0;
+            let records = u64::from(written.rows_of(number, layout.numbering().rows()));
+            self.check_length(&rows_file(number), records * 4 * layout.record_len() as u64)?;
             self.stream(&rows_file(number), layout.record_len(), |record| {
                 let row = written.row(number, index);
                 index += 1;
@@ -138,6 +145,18 @@ impl Checkpoint {
             Ok(())
         } else {
             Err(CheckpointError::Checksum { path, expected, got })
+        }
+    }
+
+    /// A file must hold as much as the model at hand needs.
+    fn check_length(&self, name: &str, expected: u64) -> Result<(), CheckpointError> {
+        match self.manifest.files.iter().find(|file| file.name == name) {
+            Some(file) if file.bytes != expected => Err(CheckpointError::Length {
+                path: self.dir.join(name),
+                expected,
+                got: file.bytes,
+            }),
+            _ => Ok(()),
         }
     }
 

@@ -39,6 +39,7 @@ pub fn write(
     let made = if first { make_empty(&temporary) } else { Ok(()) };
     world.agree(control, made.map_err(Error::from))?;
     let entries = own_files(&temporary, first, &contents);
+    control.barrier("the files of a checkpoint", true);
     let entries = world.agree(control, entries.map_err(Error::from))?;
     let json = serde_json::to_vec(&entries).map_err(|error| Error::Failure(error.to_string()))?;
     let all = control.all_gather_varied(&json, "the files of a checkpoint");
