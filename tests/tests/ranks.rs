@@ -186,6 +186,42 @@ fn ranks_that_do_not_divide_the_lanes_repeat_themselves() {
     assert_eq!(folder.summary("first")["examples"], 1001);
 }
 
+/// Nothing is read between the last update and saving: the rows saved have it all the same.
+#[test]
+fn a_run_without_evaluation_saves_its_last_update() {
+    let folder = Folder::new();
+    folder.synth("train.h5", 1000, 0);
+    folder.write("job.toml", DLRM.text());
+    let sets = ["data.test=[]", "sync.method=bsp", "run.tensorboard=false"];
+    let saved = |ranks: usize, run: &str| {
+        let batch = format!("train.batch_size={}", GLOBAL_BATCH / ranks);
+        folder.train(ranks, "job.toml", run, &[&sets[..], &[&batch]].concat());
+        SavedModel::read(&folder.path(&format!("{run}/checkpoints/last")))
+    };
+    let expected = saved(1, "alone");
+    for run in ["first", "second", "third"] {
+        assert!(saved(4, run) == expected, "{run} of 4 ranks differs");
+    }
+}
+
+/// Norms over each slice's own batch: the running statistics are the mean over slices on every
+/// trainer, so the figures of the run are those of the model that is saved.
+#[test]
+fn local_batch_norm_ends_with_one_model() {
+    let folder = Folder::new();
+    folder.synth("train.h5", 3001, 0);
+    folder.synth("test.h5", 503, 3001);
+    folder.write("job.toml", DLRM.text());
+    const LOCAL: &[&str] = &["sync.batch_norm=local"];
+    let alone = spread("1 rank", 1, 1, LOCAL);
+    let expected = train(&folder, &alone, "alone", &[]);
+    let global = train(&folder, &spread("global", 1, 1, &[]), "global", &[]);
+    assert!(global.losses != expected.losses, "the setting changes nothing");
+    let four = spread("4 ranks", 4, 4, LOCAL);
+    same(&four, &train(&folder, &four, "four", &[]), &expected);
+    assert_eq!(folder.eval(1, "four", "test.h5"), folder.summary("four")["test"]);
+}
+
 fn auc(folder: &Folder, run: &str) -> f64 {
     folder.summary(run)["test"]["auc"].as_f64().unwrap()
 }
