@@ -2,7 +2,8 @@
 //! and name a rank that is late.
 //!
 //! One thread per rank and a communicator of its own; point to point, so that a hung rank hangs
-//! nobody's heartbeat.
+//! nobody's heartbeat. The first rank answers: a rank that nothing is heard of for the length of the
+//! deadline ends the job, whichever it is.
 
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use core::time::Duration;
@@ -147,10 +148,8 @@ fn beat(mut pulse: Pulse, stop: &AtomicBool, training: &AtomicBool) {
         }
         std::thread::sleep(INTERVAL);
     }
-    {
-        // Whatever still comes is taken, so that nobody waits for it to be.
-        while mailbox.as_mut().and_then(Mailbox::receive).is_some() {}
-    }
+    // Whatever still comes is taken, so that nobody waits for it to be.
+    while mailbox.as_mut().and_then(Mailbox::receive).is_some() {}
 }
 
 fn hear(rank: &mut Rank, reading: Reading) {
