@@ -15,6 +15,7 @@ use machine::{Output, exit};
 use umbra_core::batch::{Batch, Jagged};
 use umbra_core::dense::loss;
 use umbra_core::float;
+use umbra_core::kernel::shared;
 use umbra_core::model::{
     Gradients, Input, Model, ModelConfig, ModelKind, Pooling, StepKey, Workspace,
 };
@@ -132,10 +133,14 @@ fn train_and_score(memory: &mut Memory) -> Option<(f64, f64)> {
         memory.examples.draw(step);
         let slot = &memory.examples.values;
         let input = Input { batch: memory.examples.batch(), rows: &memory.table, slot };
-        let mut out =
-            Gradients { parameters: gradient, rows: &mut memory.row_gradient, statistics: &mut [] };
+        let mut out = Gradients {
+            parameters: gradient,
+            update: None,
+            rows: &mut memory.row_gradient,
+            statistics: &mut [],
+        };
         let key = StepKey { seed: SEED, step };
-        model.train_step(replica, &input, key, &mut |_| {}, workspace, &mut out);
+        model.train_step(shared(replica), &input, key, &mut |_| {}, workspace, &mut out);
         descend(replica, gradient);
         descend(&mut memory.table, &memory.row_gradient);
     }
@@ -145,7 +150,7 @@ fn train_and_score(memory: &mut Memory) -> Option<(f64, f64)> {
         memory.examples.draw(step);
         let slot = &memory.examples.values;
         let input = Input { batch: memory.examples.batch(), rows: &memory.table, slot };
-        model.forward(replica, &input, workspace, &mut memory.logits);
+        model.forward(shared(replica), &input, workspace, &mut memory.logits);
         for (logit, label) in memory.logits.iter().zip(&memory.examples.label) {
             sum += loss::cross_entropy(*logit, *label);
             ones += f64::from(*label);

@@ -6,6 +6,7 @@
 //! It does not depend on the example's place in the batch, so cutting a batch among ranks does not
 //! change the answer.
 
+use crate::kernel::ActivationsMut;
 use crate::rng::{Purpose, Stream};
 
 /// Key of the random numbers of one training step.
@@ -23,8 +24,7 @@ pub fn drop_units(
     layer: u32,
     probability: f32,
     rows: &[u64],
-    units: usize,
-    values: &mut [f32],
+    values: &mut ActivationsMut<'_>,
 ) {
     let purpose = Purpose::Dropout(layer);
     let step_seed = Stream::new(key.seed, purpose).word(key.step);
@@ -33,17 +33,19 @@ pub fn drop_units(
     #[expect(clippy::cast_possible_truncation, reason = "probability · 2^32 is below 2^32")]
     let threshold = (probability * 4_294_967_296.0) as u64;
     let scale = kept_scale(probability);
-    let blocks = units.div_ceil(WORDS) as u64;
-    for (row, values) in rows.iter().zip(values.chunks_exact_mut(units)) {
-        // Wrapping: rows are far below 2^64 / blocks, and a key of random bits may wrap.
-        let first = row.wrapping_mul(blocks);
-        for (block, values) in (0..blocks).zip(values.chunks_mut(WORDS)) {
-            let words = stream.block(first.wrapping_add(block));
-            for (value, word) in values.iter_mut().zip(words) {
-                *value = if u64::from(word) < threshold { 0.0 } else { *value * scale };
+    let blocks = values.view().width().div_ceil(WORDS) as u64;
+    values.blocks_mut(|unit, values| {
+        for (row, values) in rows.iter().zip(values) {
+            // Wrapping: rows are far below 2^64 / blocks, and a key of random bits may wrap.
+            let first = row.wrapping_mul(blocks).wrapping_add((unit / WORDS) as u64);
+            for (block, values) in (0..blocks).zip(values.chunks_mut(WORDS)) {
+                let words = stream.block(first.wrapping_add(block));
+                for (value, word) in values.iter_mut().zip(words) {
+                    *value = if u64::from(word) < threshold { 0.0 } else { *value * scale };
+                }
             }
         }
-    }
+    });
 }
 
 /// What kept units are multiplied by.
@@ -59,13 +61,29 @@ const WORDS: usize = 4;
 mod tests {
     use std::vec;
 
-    use super::*;
+    use super::{ActivationsMut, StepKey};
+    use crate::kernel::Strides;
 
     const KEY: StepKey = StepKey { seed: 3, step: 11 };
 
+    /// [`super::drop_units`] on row-major values.
+    fn drop_units(
+        key: StepKey,
+        layer: u32,
+        probability: f32,
+        rows: &[u64],
+        units: usize,
+        values: &mut [f32],
+    ) {
+        let mut values =
+            ActivationsMut::new(values, rows.len(), units, Strides::row_major(units));
+        super::drop_units(key, layer, probability, rows, &mut values);
+    }
+
     #[test]
     fn the_place_in_the_batch_does_not_matter() {
-        let units = 7;
+        // Two blocks of the layout of activations.
+        let units = 39;
         let rows = [5, 900, 6, 1 << 40];
         let mut whole = vec![1.0; rows.len() * units];
         drop_units(KEY, 2, 0.4, &rows, units, &mut whole);

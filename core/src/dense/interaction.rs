@@ -6,7 +6,7 @@
 //!
 //! Letters: n examples, F vectors, d elements of a vector.
 
-use crate::kernel::{Matrix, MatrixMut, gemm, workspace_len};
+use crate::kernel::DotShape;
 
 /// Shape of the vectors that interact. `[n, vectors, width]`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,61 +36,11 @@ impl Vectors {
         self.vectors * self.vectors.saturating_sub(1) / 2
     }
 
-    /// f32s of scratch for [`Self::dot`] and [`Self::dot_backward`]: a square, and the product's.
+    /// The dot products of all pairs, behind the first vector's own elements if `lead`.
     #[must_use]
-    pub fn dot_scratch_len(&self) -> usize {
-        let product = workspace_len(self.vectors, self.vectors, self.width);
-        let backward = workspace_len(self.vectors, self.width, self.vectors);
-        self.vectors * self.vectors + product.max(backward)
-    }
-
-    /// Writes the pairwise dot products of example `i` to `out[i * stride + at..][..pairs]`.
-    /// `t`: `[n, F, d]`
-    pub fn dot(&self, t: &[f32], out: &mut [f32], stride: usize, at: usize, scratch: &mut [f32]) {
-        let f = self.vectors;
-        let (square, scratch) = scratch.split_at_mut(f * f);
-        for (t, out) in t.chunks_exact(self.len()).zip(out.chunks_exact_mut(stride)) {
-            let t = Matrix::new(t, f, self.width);
-            gemm(t, t.t(), false, &mut MatrixMut::new(square, f, f), scratch);
-            let mut out = &mut out[at..at + self.pairs()];
-            for i in 1..f {
-                let (row, rest) = out.split_at_mut(i);
-                row.copy_from_slice(&square[i * f..i * f + i]);
-                out = rest;
-            }
-        }
-    }
-
-    /// Writes to `d_t` `[n, F, d]` the gradient of [`Self::dot`], given that of its output, which
-    /// stands in `d_out` as `dot` writes its output.
-    pub fn dot_backward(
-        &self,
-        t: &[f32],
-        d_out: &[f32],
-        stride: usize,
-        at: usize,
-        d_t: &mut [f32],
-        scratch: &mut [f32],
-    ) {
-        let f = self.vectors;
-        let (square, scratch) = scratch.split_at_mut(f * f);
-        let examples = t.chunks_exact(self.len()).zip(d_out.chunks_exact(stride));
-        for ((t, d_out), d_t) in examples.zip(d_t.chunks_exact_mut(self.len())) {
-            // z_ij = t_i · t_j gives d_t_i = Σ_j d_z_ij t_j: a symmetric matrix with zeros on the
-            // diagonal, times T.
-            let mut d_z = &d_out[at..at + self.pairs()];
-            for i in 0..f {
-                let (row, rest) = d_z.split_at(i);
-                square[i * f..i * f + i].copy_from_slice(row);
-                square[i * f + i] = 0.0;
-                for (j, g) in row.iter().enumerate() {
-                    square[j * f + i] = *g;
-                }
-                d_z = rest;
-            }
-            let (z, t) = (Matrix::new(square, f, f), Matrix::new(t, f, self.width));
-            gemm(z, t, false, &mut MatrixMut::new(d_t, f, self.width), scratch);
-        }
+    pub const fn dot(&self, lead: bool) -> DotShape {
+        let Self { vectors, width } = *self;
+        DotShape { vectors, width, lead: if lead { width } else { 0 } }
     }
 
     /// Adds ½ Σ_k [(Σ_f v_fk)² − Σ_f v_fk²] to every logit. `v`: `[n, F, d]`, `logits: [n]`,

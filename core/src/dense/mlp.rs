@@ -1,20 +1,24 @@
 //! Chains of layers: linear → batch norm → ReLU → dropout, the last three optional.
 //!
 //! Shapes: n examples; a layer's parameter matrix W is `[outputs, inputs]` as in PyTorch, Y = X·Wᵀ + b.
+//! W stands in panels and activations in blocks (`kernel/layout.rs`).
 //! A layer with batch norm has no bias: the norm's shift takes its place.
 //!
 //! What backward needs is stored by forward: the output of every layer and x̂ of every norm. Dropout
 //! and ReLU need nothing more: a unit passes gradient exactly where its output is above 0.
 
+use core::sync::atomic::AtomicU32;
+
 use super::dropout::{self, StepKey};
 use super::norm::{Norm, Normalized, Reduce};
-use crate::kernel::{Matrix, MatrixMut, gemm, workspace_len};
+use super::replica::Update;
+use crate::kernel::{
+    Activations, ActivationsMut, Mask, bias_gradient, blocked_len, data_gradient, forward,
+    transpose, weight_gradient,
+};
 
 /// Most layers in one chain.
 pub const MAX_LAYERS: usize = 16;
-
-/// Examples whose bias gradients are summed at once.
-const SUMMED: usize = 64;
 
 /// One layer: shapes and offsets into the parameters.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -23,7 +27,7 @@ pub struct Layer {
     pub inputs: usize,
     /// Width of the output.
     pub outputs: usize,
-    /// Offset of W.
+    /// Offset of W, in panels.
     pub matrix: usize,
     /// Offset of b `[outputs]`.
     pub bias: Option<usize>,
@@ -48,9 +52,9 @@ pub struct Mlp {
 #[derive(Clone, Copy, Debug)]
 pub struct Replica<'a> {
     /// Trainable. `[parameters_len]`
-    pub parameters: &'a [f32],
+    pub parameters: &'a [AtomicU32],
     /// Running statistics of batch norms.
-    pub statistics: &'a [f32],
+    pub statistics: &'a [AtomicU32],
 }
 
 /// What forward needs beside the numbers when it trains.
@@ -71,18 +75,18 @@ pub struct Scratch<'a> {
     pub kept: &'a mut [f64],
     /// f64 scratch. `[sums_len]`
     pub sums: &'a mut [f64],
-    /// f32 scratch of the products. `[product_len]`
-    pub product: &'a mut [f32],
 }
 
 /// What backward reads: the inputs of the forward pass and what it stored.
 #[derive(Clone, Copy)]
 pub struct Stored<'a> {
     /// Parameters of the model.
-    pub parameters: &'a [f32],
+    pub parameters: &'a [AtomicU32],
+    /// Transposed matrices of the step. `[transposed_len]`
+    pub transposed: &'a [f32],
     /// Input of the chain. `[n, inputs]`
-    pub x: &'a [f32],
-    /// As forward left it. `[n * stored_len]`
+    pub x: Activations<'a>,
+    /// As forward left it. `[stored_len(n)]`
     pub activations: &'a [f32],
 }
 
@@ -92,10 +96,12 @@ pub struct Backward<'a> {
     pub parameters: &'a mut [f32],
     /// Set the gradients instead of adding to them. A chain with norms always sets those of the norms.
     pub fresh: bool,
-    /// Gradient of the output on entry, scratch afterwards. `[n * widest]`
+    /// Gradient of the output on entry, in blocks; scratch afterwards. `[gradient_len(n)]`
     pub d: &'a mut [f32],
     /// Scratch as large as `d`.
     pub other: &'a mut [f32],
+    /// These examples complete the gradients: update the parameters with them.
+    pub update: Option<Update<'a>>,
     /// Sum over workers.
     pub reduce: &'a mut Reduce<'a>,
 }
@@ -121,16 +127,23 @@ impl Mlp {
         self.count == 0
     }
 
-    /// f32s stored per example.
+    /// f32s stored of `n` examples.
     #[must_use]
-    pub fn stored_len(&self) -> usize {
-        self.layers().iter().map(Layer::stored_len).sum()
+    pub fn stored_len(&self, n: usize) -> usize {
+        self.layers().iter().map(|layer| layer.stored_len(n)).sum()
     }
 
-    /// Widest input or output.
+    /// f32s of a gradient on its way back through the layers, for `n` examples.
     #[must_use]
-    pub fn widest(&self) -> usize {
-        self.layers().iter().map(|layer| layer.inputs.max(layer.outputs)).max().unwrap_or(0)
+    pub fn gradient_len(&self, n: usize) -> usize {
+        let widths = self.layers().iter().map(|layer| layer.inputs.max(layer.outputs));
+        blocked_len(n, widths.max().unwrap_or(0))
+    }
+
+    /// f32s of the transposed matrices.
+    #[must_use]
+    pub fn transposed_len(&self) -> usize {
+        self.layers().iter().map(Layer::matrix_len).sum()
     }
 
     /// f64s kept from forward to backward.
@@ -145,197 +158,195 @@ impl Mlp {
         self.norms().map(|norm| norm.sums_len()).max().unwrap_or(0)
     }
 
-    /// f32s of scratch for the products of `n` examples.
-    #[must_use]
-    pub fn product_len(&self, n: usize) -> usize {
-        let of = |layer: &Layer| {
-            let (o, i) = (layer.outputs, layer.inputs);
-            workspace_len(n, o, i).max(workspace_len(n, i, o)).max(workspace_len(o, i, n))
-        };
-        self.layers().iter().map(of).max().unwrap_or(0)
-    }
-
     fn norms(&self) -> impl Iterator<Item = &Norm> {
         self.layers().iter().filter_map(|layer| layer.norm.as_ref())
     }
 
     /// The output within what forward stored. `[n, outputs]`
     #[must_use]
-    pub fn output<'a>(&self, n: usize, stored: &'a [f32]) -> &'a [f32] {
+    pub fn output<'a>(&self, n: usize, stored: &'a [f32]) -> Activations<'a> {
         let outputs = self.layers().last().map_or(0, |layer| layer.outputs);
-        let end = n * self.stored_len();
-        &stored[end - n * outputs..end]
+        let end = self.stored_len(n);
+        Activations::blocked(&stored[end - blocked_len(n, outputs)..end], n, outputs)
     }
 
-    /// Runs `x` `[n, inputs]` through the chain; `stored: [n * stored_len]` is written. Without `training` it is an evaluation: running statistics,
-    /// no dropout.
+    /// Transposes the matrices that [`Self::backward`] needs: all, or all but the first layer's if
+    /// the gradient of the input is not asked for. `transposed: [transposed_len]`
+    pub fn transpose(&self, parameters: &[AtomicU32], d_x: bool, transposed: &mut [f32]) {
+        let mut rest = transposed;
+        for (number, layer) in self.layers().iter().enumerate() {
+            let (here, after) = rest.split_at_mut(layer.matrix_len());
+            if d_x || number > 0 {
+                transpose(layer.w(parameters), layer.outputs, layer.inputs, here);
+            }
+            rest = after;
+        }
+    }
+
+    /// Runs `x` `[n, inputs]` through the chain; `stored: [stored_len(n)]` is written. Without
+    /// `training` it is an evaluation: running statistics, no dropout.
     pub fn forward(
         &self,
         replica: Replica<'_>,
-        n: usize,
-        x: &[f32],
+        x: Activations<'_>,
         mut training: Option<&mut Training<'_>>,
         stored: &mut [f32],
         scratch: &mut Scratch<'_>,
     ) {
         let Replica { parameters, statistics } = replica;
-        let (mut x, mut rest, mut kept) = (x, stored, &mut *scratch.kept);
+        let (n, mut x, mut rest, mut kept) = (x.n(), x, stored, &mut *scratch.kept);
         for layer in self.layers() {
-            let (here, after) = rest.split_at_mut(n * layer.stored_len());
-            let (normalized, y) = here.split_at_mut(here.len() - n * layer.outputs);
+            let width = layer.outputs;
+            let (here, after) = rest.split_at_mut(layer.stored_len(n));
+            let (normalized, y) = here.split_at_mut(here.len() - blocked_len(n, width));
             let (kept_here, kept_after) = kept.split_at_mut(layer.norm.map_or(0, |n| n.kept_len()));
-            let linear = if layer.norm.is_some() { &mut *normalized } else { &mut *y };
-            layer.linear(parameters, n, x, linear, scratch.product);
-            match (&layer.norm, &mut training) {
-                (None, _) if layer.relu => relu(y),
-                (None, _) => {}
-                (Some(norm), None) => {
-                    norm.normalize_running(normalized, statistics, kept_here, scratch.sums);
+            let mut output = ActivationsMut::blocked(&mut *y, n, width);
+            let w = layer.w(parameters);
+            match &layer.norm {
+                None => forward(x, w, layer.b(parameters), layer.relu, &mut output),
+                Some(norm) => {
+                    let mut normalized = ActivationsMut::blocked(normalized, n, width);
+                    forward(x, w, layer.b(parameters), false, &mut normalized);
+                    match &mut training {
+                        None => norm.normalize_running(
+                            &mut normalized,
+                            statistics,
+                            kept_here,
+                            scratch.sums,
+                        ),
+                        Some(training) => norm.normalize_batch(
+                            &mut normalized,
+                            statistics,
+                            training.statistics,
+                            training.reduce,
+                            kept_here,
+                            scratch.sums,
+                        ),
+                    }
+                    norm.scale_and_shift(parameters, normalized.view(), layer.relu, &mut output);
                 }
-                (Some(norm), Some(training)) => norm.normalize_batch(
-                    normalized,
-                    statistics,
-                    training.statistics,
-                    training.reduce,
-                    kept_here,
-                    scratch.sums,
-                ),
-            }
-            if let Some(norm) = &layer.norm {
-                norm.scale_and_shift(parameters, normalized, layer.relu, y);
             }
             if let Some(training) = training.as_ref().filter(|_| layer.dropout > 0.0) {
                 let (key, rows) = (training.key, training.rows);
-                dropout::drop_units(key, layer.stream, layer.dropout, rows, layer.outputs, y);
+                dropout::drop_units(key, layer.stream, layer.dropout, rows, &mut output);
             }
-            (x, rest, kept) = (y, after, kept_after);
+            (x, rest, kept) = (Activations::blocked(y, n, width), after, kept_after);
         }
     }
 
-    /// Gradients of the parameters and, if asked for, of the input `[n, inputs]`.
+    /// Gradients of the parameters and, if asked for, of the input.
+    ///
+    /// The gradient that comes in is that of the last layer's output; the mask of its ReLU, if it has
+    /// one, is applied here.
     pub fn backward(
         &self,
-        n: usize,
         stored: Stored<'_>,
         out: Backward<'_>,
-        mut d_x: Option<&mut [f32]>,
+        mut d_x: Option<ActivationsMut<'_>>,
         scratch: &mut Scratch<'_>,
     ) {
+        let n = stored.x.n();
         let (mut d, mut other) = (out.d, out.other);
-        let (mut end, mut kept_end) = (n * self.stored_len(), self.kept_len());
+        let (mut end, mut kept_end) = (self.stored_len(n), self.kept_len());
+        let mut transposed_end = self.transposed_len();
         for (number, layer) in self.layers().iter().enumerate().rev() {
-            let start = end - n * layer.stored_len();
+            let start = end - layer.stored_len(n);
             let here = &stored.activations[start..end];
-            let (normalized, y) = here.split_at(here.len() - n * layer.outputs);
-            let x = match number.checked_sub(1) {
-                None => stored.x,
-                Some(below) => &stored.activations[start - n * self.layers[below].outputs..start],
-            };
-            let d_y = &mut d[..n * layer.outputs];
-            if layer.relu {
-                mask(y, dropout::kept_scale(layer.dropout), d_y);
+            let (normalized, y) = here.split_at(here.len() - blocked_len(n, layer.outputs));
+            let below = number.checked_sub(1).map(|below| &self.layers[below]);
+            let x = below.map_or(stored.x, |below| {
+                let len = blocked_len(n, below.outputs);
+                Activations::blocked(&stored.activations[start - len..start], n, below.outputs)
+            });
+            let mut d_y = ActivationsMut::blocked(&mut *d, n, layer.outputs);
+            if layer.relu && number + 1 == self.count {
+                let y = Activations::blocked(y, n, layer.outputs);
+                mask_rows(layer.mask(y), &mut d_y);
             }
             if let Some(norm) = &layer.norm {
                 let kept_start = kept_end - norm.kept_len();
+                let values = Activations::blocked(normalized, n, layer.outputs);
                 norm.backward(
                     stored.parameters,
-                    Normalized { values: normalized, kept: &scratch.kept[kept_start..kept_end] },
+                    Normalized { values, kept: &scratch.kept[kept_start..kept_end] },
                     scratch.sums,
                     out.reduce,
-                    d_y,
+                    &mut d_y,
                     out.parameters,
                 );
                 kept_end = kept_start;
             }
-            let target = (out.fresh, &mut *out.parameters);
-            layer.gradient(n, x, d_y, target, other, scratch.product);
-            let below = match number {
-                0 => d_x.as_deref_mut(),
-                _ => Some(&mut other[..n * layer.inputs]),
-            };
-            if let Some(below) = below {
-                layer.data_gradient(stored.parameters, n, d_y, below, scratch.product);
+            let d_y = d_y.view();
+            let transposed_start = transposed_end - layer.matrix_len();
+            let transposed = &stored.transposed[transposed_start..transposed_end];
+            match (below, &mut d_x) {
+                (Some(below), _) => {
+                    let mask = below.relu.then(|| below.mask(x));
+                    let d_x = &mut ActivationsMut::blocked(&mut *other, n, layer.inputs);
+                    data_gradient(d_y, transposed, mask, d_x);
+                }
+                (None, Some(d_x)) => data_gradient(d_y, transposed, None, d_x),
+                (None, None) => {}
             }
+            layer.gradient(x, d_y, out.fresh, out.update, out.parameters);
             core::mem::swap(&mut d, &mut other);
-            end = start;
+            (end, transposed_end) = (start, transposed_start);
         }
     }
 }
 
 impl Layer {
-    /// f32s stored per example: x̂ of a norm, then the output.
-    const fn stored_len(&self) -> usize {
-        self.outputs * if self.norm.is_some() { 2 } else { 1 }
+    /// f32s stored of `n` examples: x̂ of a norm, then the output.
+    const fn stored_len(&self, n: usize) -> usize {
+        blocked_len(n, self.outputs) * if self.norm.is_some() { 2 } else { 1 }
     }
 
-    fn w<'a>(&self, parameters: &'a [f32]) -> Matrix<'a> {
-        let all = &parameters[self.matrix..self.matrix + self.outputs * self.inputs];
-        Matrix::new(all, self.outputs, self.inputs)
+    const fn matrix_len(&self) -> usize {
+        self.outputs * self.inputs
     }
 
-    /// Y = X·Wᵀ + b
-    fn linear(&self, parameters: &[f32], n: usize, x: &[f32], y: &mut [f32], product: &mut [f32]) {
-        if let Some(bias) = self.bias {
-            let bias = &parameters[bias..bias + self.outputs];
-            y.chunks_exact_mut(self.outputs).for_each(|y| y.copy_from_slice(bias));
-        }
-        let x = Matrix::new(x, n, self.inputs);
-        let y = &mut MatrixMut::new(y, n, self.outputs);
-        gemm(x, self.w(parameters).t(), self.bias.is_some(), y, product);
+    fn w<'a>(&self, parameters: &'a [AtomicU32]) -> &'a [AtomicU32] {
+        &parameters[self.matrix..self.matrix + self.matrix_len()]
     }
 
-    /// d_W = d_Yᵀ·X, d_b = column sums of d_Y; `scratch: [outputs]` unless n is 0
+    fn b<'a>(&self, parameters: &'a [AtomicU32]) -> Option<&'a [AtomicU32]> {
+        self.bias.map(|bias| &parameters[bias..bias + self.outputs])
+    }
+
+    /// The gradient of ReLU and dropout, given their output.
+    fn mask<'a>(&self, y: Activations<'a>) -> Mask<'a> {
+        Mask { y, scale: dropout::kept_scale(self.dropout) }
+    }
+
+    /// d_W and d_b, and the update of all parameters of the layer.
     fn gradient(
         &self,
-        n: usize,
-        x: &[f32],
-        d_y: &[f32],
-        out: (bool, &mut [f32]),
-        scratch: &mut [f32],
-        product: &mut [f32],
+        x: Activations<'_>,
+        d_y: Activations<'_>,
+        fresh: bool,
+        update: Option<Update<'_>>,
+        d_parameters: &mut [f32],
     ) {
-        let (fresh, d_parameters) = out;
         if let Some(bias) = self.bias {
-            let d_bias = &mut d_parameters[bias..bias + self.outputs];
-            if fresh {
-                d_bias.fill(0.0);
-            }
-            // In blocks, so that the error of a sum over thousands of examples stays that of tens.
-            for d_y in d_y.chunks(SUMMED * self.outputs) {
-                let block = &mut scratch[..self.outputs];
-                block.fill(0.0);
-                for d_y in d_y.chunks_exact(self.outputs) {
-                    block.iter_mut().zip(d_y).for_each(|(sum, d)| *sum += d);
-                }
-                d_bias.iter_mut().zip(&*block).for_each(|(sum, d)| *sum += d);
-            }
+            bias_gradient(d_y, fresh, &mut d_parameters[bias..bias + self.outputs]);
         }
-        let d_w = &mut d_parameters[self.matrix..self.matrix + self.outputs * self.inputs];
-        let d_w = &mut MatrixMut::new(d_w, self.outputs, self.inputs);
-        let d_y = Matrix::new(d_y, n, self.outputs).t();
-        gemm(d_y, Matrix::new(x, n, self.inputs), !fresh, d_w, product);
-    }
-
-    /// d_X = d_Y·W
-    fn data_gradient(
-        &self,
-        parameters: &[f32],
-        n: usize,
-        d_y: &[f32],
-        d_x: &mut [f32],
-        product: &mut [f32],
-    ) {
-        let d_y = Matrix::new(d_y, n, self.outputs);
-        gemm(d_y, self.w(parameters), false, &mut MatrixMut::new(d_x, n, self.inputs), product);
+        let d_w = &mut d_parameters[self.matrix..self.matrix + self.matrix_len()];
+        let Some(update) = update else { return weight_gradient(x, d_y, fresh, d_w) };
+        update.apply_product(self.matrix, x, d_y, fresh, d_w);
+        let norm = self.norm.map(|norm| [norm.scale, norm.shift]);
+        for at in self.bias.into_iter().chain(norm.into_iter().flatten()) {
+            update.apply(at, &d_parameters[at..at + self.outputs]);
+        }
     }
 }
 
-/// max(y, 0); a NaN stays a NaN, so that a diverged step shows.
-fn relu(y: &mut [f32]) {
-    y.iter_mut().for_each(|y| *y = if *y < 0.0 { 0.0 } else { *y });
-}
-
-/// Gradient of ReLU and dropout together: passes, scaled, where the output is above 0.
-fn mask(y: &[f32], scale: f32, d: &mut [f32]) {
-    d.iter_mut().zip(y).for_each(|(d, y)| *d = if *y <= 0.0 { 0.0 } else { *d * scale });
+/// Gradient of a ReLU that no product follows.
+fn mask_rows(mask: Mask<'_>, d: &mut ActivationsMut<'_>) {
+    let mut blocks = mask.y.blocks();
+    d.blocks_mut(|_, d| {
+        let Some((_, y)) = blocks.next() else { return };
+        for (d, y) in d.zip(y) {
+            d.iter_mut().zip(y).for_each(|(d, y)| *d = if *y <= 0.0 { 0.0 } else { *d * mask.scale });
+        }
+    });
 }

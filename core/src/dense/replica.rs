@@ -1,36 +1,22 @@
 //! The dense replica: parameters and running statistics that Hogwild workers share.
 //!
-//! F. Niu, B. Recht, C. Ré, S. Wright, "Hogwild!", NIPS 2011, without undefined behaviour: every
-//! element is a relaxed atomic, so two workers may lose each other's update but never race in the
-//! language's sense. A worker copies the replica out once per step and updates it once. Elements
-//! move in stretches of `STRETCH` through a buffer on the stack, on which the same rule runs that
-//! runs on plain slices.
+//! Every element is a word of shared memory (`kernel/words.rs`). The kernels read the words in place, and an
+//! update reads, changes and writes a vector of them at a time.
 //!
 //! The words are lent: `[replica_len]` for values and `[planes * parameters_len]` for the state.
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use crate::optim::{Optimizer, StepSize};
+use crate::kernel::update::{Elements, update as update_elements};
+pub use crate::kernel::words::{load, store};
+use crate::kernel::{Activations, weight_update};
+use crate::optim::{Optimizer, StepRule, StepSize};
 
-/// Elements updated at a time: one cache line of f32.
-const STRETCH: usize = 16;
-
-/// Copies words out as numbers. Lengths are equal.
+/// One word as a number.
 #[inline]
-pub fn load(words: &[AtomicU32], out: &mut [f32]) {
-    assert_eq!(words.len(), out.len(), "copy of a replica into a buffer of another length");
-    for (value, word) in out.iter_mut().zip(words) {
-        *value = f32::from_bits(word.load(Relaxed));
-    }
-}
-
-/// Copies numbers into words. Lengths are equal.
-#[inline]
-pub fn store(words: &[AtomicU32], values: &[f32]) {
-    assert_eq!(words.len(), values.len(), "copy of a buffer of another length into a replica");
-    for (word, value) in words.iter().zip(values) {
-        word.store(value.to_bits(), Relaxed);
-    }
+#[must_use]
+pub fn element(word: &AtomicU32) -> f32 {
+    f32::from_bits(word.load(Relaxed))
 }
 
 /// `word += alpha * (value - word)`, against the words as they are now.
@@ -55,33 +41,48 @@ pub fn update(
     state: &[AtomicU32],
     gradient: &[f32],
 ) {
-    let n = parameters.len();
-    assert_eq!(gradient.len(), n, "gradient of another length than the parameters");
-    assert_eq!(state.len(), optimizer.state_planes() * n, "state of another length");
-    let (first, second) = state.split_at(optimizer.state_planes().min(1) * n);
-    for at in (0..n).step_by(STRETCH) {
-        let end = (at + STRETCH).min(n);
-        let (p, m, v) = (&parameters[at..end], part(first, at, end), part(second, at, end));
-        let (mut p_now, mut m_now, mut v_now) = ([0.0; STRETCH], [0.0; STRETCH], [0.0; STRETCH]);
-        load(p, &mut p_now[..p.len()]);
-        load(m, &mut m_now[..m.len()]);
-        load(v, &mut v_now[..v.len()]);
-        optimizer.update(
-            step,
-            &mut p_now[..p.len()],
-            &mut m_now[..m.len()],
-            &mut v_now[..v.len()],
-            &gradient[at..end],
-        );
-        store(p, &p_now[..p.len()]);
-        store(m, &m_now[..m.len()]);
-        store(v, &v_now[..v.len()]);
-    }
+    let rule = optimizer.at(step);
+    update_elements(&rule, Elements::new(&rule, parameters, state), gradient);
 }
 
-/// `plane[at..end]`, or nothing of a plane that the rule does not have.
-fn part(plane: &[AtomicU32], at: usize, end: usize) -> &[AtomicU32] {
-    if plane.is_empty() { plane } else { &plane[at..end] }
+/// An optimizer step that is taken where the gradient is made: the parameters of a layer are updated as soon as
+/// their gradient is complete.
+#[derive(Clone, Copy)]
+pub struct Update<'a> {
+    rule: StepRule,
+    elements: Elements<'a>,
+}
+
+impl<'a> Update<'a> {
+    /// As [`update`], without a gradient yet.
+    #[must_use]
+    pub fn new(
+        optimizer: &Optimizer,
+        step: StepSize,
+        parameters: &'a [AtomicU32],
+        state: &'a [AtomicU32],
+    ) -> Self {
+        let rule = optimizer.at(step);
+        Self { rule, elements: Elements::new(&rule, parameters, state) }
+    }
+
+    /// Updates the parameters `at..at + gradient.len()`.
+    pub(crate) fn apply(&self, at: usize, gradient: &[f32]) {
+        update_elements(&self.rule, self.elements.part(at, gradient.len()), gradient);
+    }
+
+    /// Updates the matrix at `at` with the gradient that these examples complete (`kernel::weight_update`).
+    pub(crate) fn apply_product(
+        &self,
+        at: usize,
+        x: Activations<'_>,
+        d_y: Activations<'_>,
+        fresh: bool,
+        d_weight: &mut [f32],
+    ) {
+        let weight = self.elements.part(at, d_weight.len());
+        weight_update(x, d_y, fresh, d_weight, &self.rule, weight);
+    }
 }
 
 #[cfg(test)]
@@ -92,7 +93,7 @@ mod tests {
     use crate::optim::{Adam, OptimizerKind};
     use crate::rng::{Purpose, Stream};
 
-    /// The stretch-wise update of the shared replica equals the rule on plain slices, bit for bit.
+    /// The update of the shared replica equals the rule on plain slices, bit for bit.
     #[test]
     fn shared_update_equals_the_plain_rule() {
         let stream = Stream::new(3, Purpose::Test(0));

@@ -1,23 +1,35 @@
 //! The loops that decide how fast a step is, and the only `unsafe` of this crate.
 //!
-//! - [`gemm`]: C = A·B for strided f32 matrices, blocked and packed into a lent workspace.
-//!   The three products of a linear layer (forward, data gradient, weight gradient) are this one
-//!   function with transposed views.
-//! - [`Simd`]: the instruction set it runs with, chosen once for the process.
+//! From the outside in:
+//! - `linear.rs`: the products of a linear layer, forward and back; `dot.rs`: pairwise dot products
+//! - `tile.rs`: the micro-kernel under all of them
+//! - `update.rs`: optimizer updates, in a pass or as the end of a weight gradient
+//! - `isa/`: registers of an instruction set, the traits kernels are generic over
+//! - `layout.rs`: panels of parameters, blocks of activations; `words.rs`: memory shared by workers
+//! - `peak.rs`: what the core could do at best
 //!
-//! The same source is compiled once per instruction set. Sets with a fused multiply-add round
-//! once where [`Simd::Plain`] rounds twice, so bits differ between sets, never within one: an
-//! element of C depends on its row of A, its column of B and the set alone, not on the place of
-//! that row among the others or on the number of rows.
+//! [`Simd`] is the instruction set, chosen once for the process. The same source is compiled once
+//! per set. Sets with a fused multiply-add round once where [`Simd::Plain`] rounds twice, so bits
+//! differ between sets, never within one: a row of a product depends on its row of the left operand,
+//! the right operand and the set alone, not on its place among the rows or on their number.
 #![allow(unsafe_code)]
 
-mod gemm;
-mod matrix;
-mod micro;
-mod pack;
+mod dot;
+pub(crate) mod isa;
+mod layout;
+mod linear;
+mod peak;
+mod tile;
+pub(crate) mod update;
+pub(crate) mod words;
 
-pub use gemm::{gemm, workspace_len};
-pub use matrix::{Matrix, MatrixMut};
+pub(crate) use isa::vectorized;
+pub use dot::{DotShape, dot, dot_backward};
+pub use layout::{Activations, ActivationsMut, PANEL, Strides, blocked_len, panel_index};
+pub use linear::{Mask, bias_gradient, data_gradient, forward, transpose, weight_gradient};
+pub(crate) use linear::weight_update;
+pub use peak::peak_burst;
+pub use words::shared;
 
 use core::fmt;
 use core::sync::atomic::{AtomicU8, Ordering};
@@ -124,7 +136,11 @@ pub fn selected() -> Simd {
 }
 
 #[cfg(test)]
-mod tests {
+#[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "small test data")]
+mod tests;
+
+#[cfg(test)]
+mod selection {
     use super::*;
 
     /// Other tests may run meanwhile: they hold for every set.

@@ -3,6 +3,7 @@
 use core::mem;
 
 use super::Model;
+use crate::kernel::blocked_len;
 
 /// Scratch lent for a step: nothing in it outlives the call, and its contents do not matter.
 #[derive(Debug)]
@@ -21,20 +22,22 @@ pub(super) struct Buffers<'a> {
     pub(super) d_vectors: &'a mut [f32],
     /// What the bottom MLP stores.
     pub(super) bottom: &'a mut [f32],
-    /// Input of DLRM's top MLP. `[n, inputs]`
+    /// Input of DLRM's top MLP, in blocks. `[n, inputs]`
     pub(super) joined: &'a mut [f32],
-    /// Its gradient. `[n, inputs]`
+    /// Its gradient, in blocks. `[n, inputs]`
     pub(super) d_joined: &'a mut [f32],
     /// What the top MLP stores.
     pub(super) top: &'a mut [f32],
-    /// Gradients on their way back, two in turn. `[n, widest]`
+    /// Gradients on their way back, two in turn.
     pub(super) d: [&'a mut [f32]; 2],
+    /// Transposed matrices of the bottom MLP, made once a step.
+    pub(super) bottom_transposed: &'a mut [f32],
+    /// Transposed matrices of the top MLP.
+    pub(super) top_transposed: &'a mut [f32],
     /// `[n]`
     pub(super) logits: &'a mut [f32],
     /// `[n]`
     pub(super) d_logits: &'a mut [f32],
-    /// Scratch of matrix products.
-    pub(super) product: &'a mut [f32],
     /// Scratch of the interaction.
     pub(super) interaction: &'a mut [f32],
     /// f64s that the bottom's norms keep.
@@ -48,7 +51,7 @@ pub(super) struct Buffers<'a> {
 impl<'a> Buffers<'a> {
     /// f32s for a tile of `n` examples.
     pub(super) fn len(model: &Model, n: usize) -> usize {
-        lengths(model, n).iter().sum()
+        LINE + lengths(model, n).iter().sum::<usize>()
     }
 
     /// f64s for a tile of any size.
@@ -65,9 +68,12 @@ impl<'a> Buffers<'a> {
         assert!(got >= needed, "workspace needs {needed} f32 for {n} examples, got {got}");
         let (needed, got) = (Self::len_f64(model), workspace.double.len());
         assert!(got >= needed, "workspace needs {needed} f64, got {got}");
-        let [vectors, d_vectors, bottom, joined, d_joined, top, d, other, rest @ ..] =
-            cut(workspace.single, lengths(model, n));
-        let [logits, d_logits, product, interaction] = rest;
+        let skip = workspace.single.as_ptr().align_offset(LINE).min(LINE);
+        let [bottom_transposed, top_transposed, rest @ ..] =
+            cut(&mut workspace.single[skip..], lengths(model, n));
+        let [vectors, d_vectors, bottom, joined, d_joined, top, d, other, rest @ ..] = rest;
+        let [logits, d_logits, interaction] = rest;
+        let (logits, d_logits) = (&mut logits[..n], &mut d_logits[..n]);
         let [bottom_kept, top_kept, sums] = cut(workspace.double, lengths_f64(model));
         let d = [d, other];
         Self {
@@ -78,9 +84,10 @@ impl<'a> Buffers<'a> {
             d_joined,
             top,
             d,
+            bottom_transposed,
+            top_transposed,
             logits,
             d_logits,
-            product,
             interaction,
             bottom_kept,
             top_kept,
@@ -89,25 +96,31 @@ impl<'a> Buffers<'a> {
     }
 }
 
-/// In the order in which `carve` names them.
-fn lengths(model: &Model, n: usize) -> [usize; 12] {
-    let vectors = n * model.vectors.len();
-    let joined = n * model.joined_width();
-    let widest = n * model.bottom.widest().max(model.top.widest());
+/// f32s of a cache line, on which every buffer starts.
+const LINE: usize = 16;
+
+/// In the order in which `carve` names them. The transposed matrices come first: they stay where they
+/// are from tile to tile.
+fn lengths(model: &Model, n: usize) -> [usize; 13] {
+    let vectors = model.vectors_len(n);
+    let joined = blocked_len(n, model.joined_width());
+    let gradient = model.bottom.gradient_len(n).max(model.top.gradient_len(n));
     [
+        model.bottom.transposed_len(),
+        model.top.transposed_len(),
         vectors,
         vectors,
-        n * model.bottom.stored_len(),
+        model.bottom.stored_len(n),
         joined,
         joined,
-        n * model.top.stored_len(),
-        widest,
-        widest,
+        model.top.stored_len(n),
+        gradient,
+        gradient,
         n,
         n,
-        model.bottom.product_len(n).max(model.top.product_len(n)),
         model.interaction_scratch_len(),
     ]
+    .map(|len| len.next_multiple_of(LINE))
 }
 
 fn lengths_f64(model: &Model) -> [usize; 3] {

@@ -7,6 +7,7 @@ use super::Model;
 use super::buffers::Buffers;
 use super::step::{BackwardPass, Tile};
 use crate::dense::mlp::{Backward, Replica, Scratch, Stored, Training};
+use crate::kernel::{Activations, ActivationsMut, Strides, dot, dot_backward};
 use crate::sparse::bag::Pooled;
 
 impl Model {
@@ -27,24 +28,29 @@ impl Model {
         mut training: Option<&mut Training<'_>>,
         buffers: &mut Buffers<'_>,
     ) {
-        let Buffers { vectors, joined, bottom, top, product, sums, .. } = buffers;
-        let (n, x_width, stride) = (tile.n, self.x_width(), self.joined_width());
+        let Buffers { vectors, joined, bottom, top, sums, .. } = buffers;
+        let (n, x_width) = (tile.n, self.x_width());
         if x_width > 0 {
-            let scratch = &mut Scratch { kept: buffers.bottom_kept, sums, product };
+            let scratch = &mut Scratch { kept: buffers.bottom_kept, sums };
             let training = training.as_deref_mut();
-            self.bottom.forward(replica, n, tile.dense, training, bottom, scratch);
-            let x = self.bottom.output(n, bottom).chunks_exact(x_width);
-            let t = vectors.chunks_exact_mut(self.vectors.len());
-            for ((x, t), joined) in x.zip(t).zip(joined.chunks_exact_mut(stride)) {
-                t[..x_width].copy_from_slice(x);
-                joined[..x_width].copy_from_slice(x);
+            self.bottom.forward(replica, self.dense(tile), training, bottom, scratch);
+            let x = self.bottom.output(n, bottom);
+            for (i, t) in vectors.chunks_exact_mut(self.vectors.len()).enumerate().take(n) {
+                x.copy_row(i, &mut t[..x_width]);
             }
         }
         tile.bags.pool(n, tile.rows, &self.embeddings(), vectors);
-        self.vectors.dot(vectors, joined, stride, x_width, buffers.interaction);
-        let scratch = &mut Scratch { kept: buffers.top_kept, sums, product };
-        self.top.forward(replica, n, joined, training, top, scratch);
-        buffers.logits.copy_from_slice(self.top.output(n, top));
+        let mut joined = ActivationsMut::blocked(joined, n, self.joined_width());
+        dot(self.dot(), vectors, &mut joined, buffers.interaction);
+        let scratch = &mut Scratch { kept: buffers.top_kept, sums };
+        self.top.forward(replica, joined.view(), training, top, scratch);
+        self.top.output(n, top).copy_column(0, buffers.logits);
+    }
+
+    /// The input of the bottom MLP.
+    pub(super) fn dense<'a>(&self, tile: &Tile<'a>) -> Activations<'a> {
+        let features = self.dense_features;
+        Activations::new(tile.dense, tile.n, features, Strides::row_major(features))
     }
 
     pub(super) fn dlrm_backward(
@@ -53,38 +59,48 @@ impl Model {
         pass: BackwardPass<'_>,
         buffers: &mut Buffers<'_>,
     ) {
-        let Buffers { vectors, d_vectors, joined, d_joined, product, sums, .. } = buffers;
+        let Buffers { vectors, d_vectors, joined, d_joined, sums, .. } = buffers;
         let [d, other] = &mut buffers.d;
-        let (n, x_width, stride) = (tile.n, self.x_width(), self.joined_width());
+        let (n, x_width, width) = (tile.n, self.x_width(), self.joined_width());
         d[..n].copy_from_slice(buffers.d_logits);
-        let BackwardPass { parameters, d_parameters, d_rows, fresh, reduce } = pass;
-        let stored = Stored { parameters, x: joined, activations: buffers.top };
-        let out =
-            Backward { parameters: &mut *d_parameters, fresh, d, other, reduce: &mut *reduce };
-        let scratch = &mut Scratch { kept: buffers.top_kept, sums, product };
-        self.top.backward(n, stored, out, Some(&mut *d_joined), scratch);
-        self.vectors.dot_backward(
-            vectors,
-            d_joined,
-            stride,
-            x_width,
-            d_vectors,
-            buffers.interaction,
-        );
+        let BackwardPass { parameters, d_parameters, d_rows, fresh, update, reduce } = pass;
+        let stored = Stored {
+            parameters,
+            transposed: buffers.top_transposed,
+            x: Activations::blocked(joined, n, width),
+            activations: buffers.top,
+        };
+        let out = Backward {
+            parameters: &mut *d_parameters,
+            fresh,
+            d,
+            other,
+            update,
+            reduce: &mut *reduce,
+        };
+        let scratch = &mut Scratch { kept: buffers.top_kept, sums };
+        let d_x = ActivationsMut::blocked(&mut *d_joined, n, width);
+        self.top.backward(stored, out, Some(d_x), scratch);
+        let d_joined = Activations::blocked(d_joined, n, width);
+        dot_backward(self.dot(), vectors, d_joined, d_vectors, buffers.interaction);
         tile.bags.pool_backward(n, d_vectors, &self.embeddings(), d_rows);
         if x_width > 0 {
             // x reaches the loss twice: through the dot products and directly.
-            let through = d_vectors.chunks_exact(self.vectors.len());
-            let direct = d_joined.chunks_exact(stride);
-            for ((through, direct), d) in through.zip(direct).zip(d.chunks_exact_mut(x_width)) {
-                for ((d, a), b) in d.iter_mut().zip(&through[..x_width]).zip(direct) {
-                    *d = a + b;
-                }
+            let mut d_x = ActivationsMut::blocked(&mut *d, n, x_width);
+            for (i, through) in d_vectors.chunks_exact_mut(self.vectors.len()).enumerate().take(n) {
+                let through = &mut through[..x_width];
+                d_joined.add_row(i, through);
+                d_x.set_row(i, through);
             }
-            let stored = Stored { parameters, x: tile.dense, activations: buffers.bottom };
-            let out = Backward { parameters: d_parameters, fresh, d, other, reduce };
-            let scratch = &mut Scratch { kept: buffers.bottom_kept, sums, product };
-            self.bottom.backward(n, stored, out, None, scratch);
+            let stored = Stored {
+                parameters,
+                transposed: buffers.bottom_transposed,
+                x: self.dense(tile),
+                activations: buffers.bottom,
+            };
+            let out = Backward { parameters: d_parameters, fresh, d, other, update, reduce };
+            let scratch = &mut Scratch { kept: buffers.bottom_kept, sums };
+            self.bottom.backward(stored, out, None, scratch);
         }
     }
 }

@@ -8,10 +8,14 @@
 //! rows, and v_j x_j for dense feature j, `[n, S + D, d]`; the second order sums their pairwise dot
 //! products, and the deep MLP has them all as its input.
 
+use core::sync::atomic::AtomicU32;
+
 use super::buffers::Buffers;
 use super::step::{BackwardPass, Tile};
 use super::{Direct, Model, ModelKind};
 use crate::dense::mlp::{Backward, Replica, Scratch, Stored, Training};
+use crate::dense::replica::element;
+use crate::kernel::{Activations, ActivationsMut, Strides};
 use crate::sparse::bag::Pooled;
 
 impl Model {
@@ -28,7 +32,7 @@ impl Model {
         buffers: &mut Buffers<'_>,
     ) {
         let Some(direct) = self.direct else { return };
-        let Buffers { vectors, top, logits, product, sums, interaction, .. } = buffers;
+        let Buffers { vectors, top, logits, sums, interaction, .. } = buffers;
         let (n, parameters) = (tile.n, replica.parameters);
         self.first_order(parameters, direct, tile, logits);
         if self.kind == ModelKind::Lr {
@@ -38,28 +42,40 @@ impl Model {
         self.dense_vectors(parameters, direct, tile, vectors);
         self.vectors.second_order(vectors, logits, interaction);
         if self.kind == ModelKind::DeepFm {
-            let scratch = &mut Scratch { kept: buffers.top_kept, sums, product };
-            self.top.forward(replica, n, vectors, training, top, scratch);
-            let deep = self.top.output(n, top);
-            logits.iter_mut().zip(deep).for_each(|(logit, deep)| *logit += deep);
+            let scratch = &mut Scratch { kept: buffers.top_kept, sums };
+            self.top.forward(replica, self.deep_input(vectors, n), training, top, scratch);
+            self.top.output(n, top).add_column(0, logits);
         }
     }
 
+    /// The input of DeepFM's MLP: all vectors of an example in a row.
+    fn deep_input<'a>(&self, vectors: &'a [f32], n: usize) -> Activations<'a> {
+        let width = self.vectors.len();
+        Activations::new(vectors, n, width, Strides::row_major(width))
+    }
+
     /// logits = bias + first order
-    fn first_order(&self, parameters: &[f32], direct: Direct, tile: &Tile<'_>, logits: &mut [f32]) {
+    fn first_order(
+        &self,
+        parameters: &[AtomicU32],
+        direct: Direct,
+        tile: &Tile<'_>,
+        logits: &mut [f32],
+    ) {
         let features = self.dense_features;
         let weight = &parameters[direct.weight..direct.weight + features];
+        let bias = element(&parameters[direct.bias]);
         for (i, logit) in logits.iter_mut().enumerate() {
             let x = &tile.dense[i * features..(i + 1) * features];
-            let dense: f32 = x.iter().zip(weight).map(|(x, w)| x * w).sum();
-            *logit = parameters[direct.bias] + dense + tile.bags.pool_column(i, tile.rows, 0);
+            let dense: f32 = x.iter().zip(weight).map(|(x, w)| x * element(w)).sum();
+            *logit = bias + dense + tile.bags.pool_column(i, tile.rows, 0);
         }
     }
 
     /// Writes v_j x_j behind the pooled vectors of every example.
     fn dense_vectors(
         &self,
-        parameters: &[f32],
+        parameters: &[AtomicU32],
         direct: Direct,
         tile: &Tile<'_>,
         vectors: &mut [f32],
@@ -73,7 +89,7 @@ impl Model {
         for (vectors, x) in examples.zip(tile.dense.chunks_exact(features)) {
             let to = vectors[self.fields * d..].chunks_exact_mut(d);
             for ((to, factor), x) in to.zip(factors.chunks_exact(d)).zip(x) {
-                to.iter_mut().zip(factor).for_each(|(to, v)| *to = v * x);
+                to.iter_mut().zip(factor).for_each(|(to, v)| *to = element(v) * x);
             }
         }
     }
@@ -81,35 +97,67 @@ impl Model {
     pub(super) fn factorization_backward(
         &self,
         tile: &Tile<'_>,
-        pass: BackwardPass<'_>,
+        mut pass: BackwardPass<'_>,
         buffers: &mut Buffers<'_>,
     ) {
         let Some(direct) = self.direct else { return };
-        let BackwardPass { parameters, d_parameters, d_rows, fresh, reduce } = pass;
-        let Buffers { vectors, d_vectors, d_logits, product, sums, interaction, .. } = buffers;
+        // These three stand together, from the bias on.
+        let end = direct.vectors + self.dense_features * self.vectors.width;
+        if pass.fresh {
+            pass.d_parameters[direct.bias..end].fill(0.0);
+        }
+        self.first_order_backward(
+            direct,
+            tile,
+            buffers.d_logits,
+            pass.d_parameters,
+            pass.d_rows,
+        );
+        if self.kind != ModelKind::Lr {
+            self.vectors_backward(direct, tile, &mut pass, buffers);
+        }
+        if let Some(update) = pass.update {
+            update.apply(direct.bias, &pass.d_parameters[direct.bias..end]);
+        }
+    }
+
+    /// Second order, and what is deep.
+    fn vectors_backward(
+        &self,
+        direct: Direct,
+        tile: &Tile<'_>,
+        pass: &mut BackwardPass<'_>,
+        buffers: &mut Buffers<'_>,
+    ) {
+        let Buffers { vectors, d_vectors, d_logits, sums, interaction, .. } = buffers;
         let [d, other] = &mut buffers.d;
         let n = tile.n;
-        if fresh {
-            // These three stand together, from the bias on.
-            let end = direct.vectors + self.dense_features * self.vectors.width;
-            d_parameters[direct.bias..end].fill(0.0);
-        }
-        self.first_order_backward(direct, tile, d_logits, d_parameters, d_rows);
-        if self.kind == ModelKind::Lr {
-            return;
-        }
         if self.kind == ModelKind::DeepFm {
             d[..n].copy_from_slice(d_logits);
-            let stored = Stored { parameters, x: vectors, activations: buffers.top };
-            let out = Backward { parameters: &mut *d_parameters, fresh, d, other, reduce };
-            let scratch = &mut Scratch { kept: buffers.top_kept, sums, product };
-            self.top.backward(n, stored, out, Some(&mut *d_vectors), scratch);
+            let stored = Stored {
+                parameters: pass.parameters,
+                transposed: buffers.top_transposed,
+                x: self.deep_input(vectors, n),
+                activations: buffers.top,
+            };
+            let out = Backward {
+                parameters: &mut *pass.d_parameters,
+                fresh: pass.fresh,
+                d,
+                other,
+                update: pass.update,
+                reduce: &mut *pass.reduce,
+            };
+            let scratch = &mut Scratch { kept: buffers.top_kept, sums };
+            let width = self.vectors.len();
+            let d_x = ActivationsMut::new(d_vectors, n, width, Strides::row_major(width));
+            self.top.backward(stored, out, Some(d_x), scratch);
         } else {
             d_vectors.fill(0.0);
         }
         self.vectors.second_order_backward(vectors, d_logits, d_vectors, interaction);
-        tile.bags.pool_backward(n, d_vectors, &self.factors(), d_rows);
-        self.dense_vectors_backward(direct, tile, d_vectors, d_parameters);
+        tile.bags.pool_backward(n, d_vectors, &self.factors(), pass.d_rows);
+        self.dense_vectors_backward(direct, tile, d_vectors, pass.d_parameters);
     }
 
     fn first_order_backward(

@@ -29,6 +29,7 @@ pub use tensor::{Initial, Tensor, TensorName};
 
 use crate::dense::interaction::Vectors;
 use crate::dense::mlp::Mlp;
+use crate::kernel::DotShape;
 
 /// The architectures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,9 +153,22 @@ impl Model {
         }
     }
 
+    /// DLRM's dot interaction: x, if there is a bottom MLP, stands in front of the pairs.
+    const fn dot(&self) -> DotShape {
+        self.vectors.dot(!self.bottom.is_empty())
+    }
+
+    /// f32s of the vectors that interact, for `n` examples.
+    fn vectors_len(&self, n: usize) -> usize {
+        match self.kind {
+            ModelKind::Dlrm => self.dot().vectors_len(n),
+            _ => n * self.vectors.len(),
+        }
+    }
+
     fn interaction_scratch_len(&self) -> usize {
         match self.kind {
-            ModelKind::Dlrm => self.vectors.dot_scratch_len(),
+            ModelKind::Dlrm => self.dot().scratch_len(),
             _ => self.vectors.width,
         }
     }

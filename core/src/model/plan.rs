@@ -133,15 +133,16 @@ impl Model {
             ModelKind::DeepFm | ModelKind::Fm | ModelKind::Lr => {
                 let width = if kind == ModelKind::Lr { 0 } else { embedding_dim };
                 vectors = Vectors { vectors: fields + dense_features, width };
+                if kind == ModelKind::DeepFm {
+                    // No bias on the last layer: the model has one for the whole sum.
+                    top = layout.top(vectors.len(), false)?;
+                }
+                // Behind the matrices, so that those start on cache lines.
                 direct = Some(Direct {
                     bias: layout.parameter(1),
                     weight: layout.parameter(dense_features),
                     vectors: layout.parameter(dense_features * width),
                 });
-                if kind == ModelKind::DeepFm {
-                    // No bias on the last layer: the model has one for the whole sum.
-                    top = layout.top(vectors.len(), false)?;
-                }
             }
         }
         Ok(Self {

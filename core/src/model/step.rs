@@ -6,16 +6,19 @@
 //! Sums over workers, in this order, the same for every worker whatever its batch: the weights; every
 //! norm forward, first layer first; every norm backward, last layer first.
 
+use core::sync::atomic::AtomicU32;
+
 use super::buffers::{Buffers, Workspace};
 use super::{Model, ModelKind, StepKey};
 use crate::batch::{Batch, Jagged};
 use crate::dense::loss;
 use crate::dense::mlp::{Replica, Training};
 use crate::dense::norm::Reduce;
+use crate::dense::replica::Update;
 use crate::sparse::bag::Bags;
 
 /// Most examples in a tile.
-const TILE: usize = 256;
+const TILE: usize = 128;
 
 /// A batch and the rows it names.
 #[derive(Clone, Copy, Debug)]
@@ -29,10 +32,14 @@ pub struct Input<'a> {
 }
 
 /// What a training step writes. Every element is overwritten.
-#[derive(Debug)]
 pub struct Gradients<'a> {
-    /// This worker's part of the gradient of the parameters. `[parameters_len]`
+    /// This worker's part of the gradient of the parameters; scratch if there is an `update`.
+    /// `[parameters_len]`
     pub parameters: &'a mut [f32],
+    /// Update every parameter of the replica as soon as its gradient is complete, instead of writing that: for
+    /// a worker that does not share its batch with others. Without examples, or with all their weights 0,
+    /// nothing is updated.
+    pub update: Option<Update<'a>>,
     /// This worker's part of the gradient of the gathered rows. `[U, row_width]`
     pub rows: &'a mut [f32],
     /// Mean and unbiased variance of the global batch, in the order of the replica's statistics. The
@@ -71,11 +78,13 @@ pub(super) struct Tile<'a> {
 
 /// What a backward pass reads and writes beside its buffers.
 pub(super) struct BackwardPass<'a> {
-    pub(super) parameters: &'a [f32],
+    pub(super) parameters: &'a [AtomicU32],
     pub(super) d_parameters: &'a mut [f32],
     pub(super) d_rows: &'a mut [f32],
     /// First tile: set the gradients of parameters instead of adding to them.
     pub(super) fresh: bool,
+    /// Last tile: update the parameters.
+    pub(super) update: Option<Update<'a>>,
     pub(super) reduce: &'a mut Reduce<'a>,
 }
 
@@ -88,7 +97,7 @@ impl Model {
     /// When a buffer does not have the length told, or the workspace is too short.
     pub fn forward(
         &self,
-        replica: &[f32],
+        replica: &[AtomicU32],
         input: &Input<'_>,
         workspace: &mut Workspace<'_>,
         logits: &mut [f32],
@@ -101,7 +110,7 @@ impl Model {
             let tile = self.tile(input, start, logits.len());
             let buffers = &mut Buffers::carve(self, tile.n, workspace);
             self.tile_forward(replica, &tile, None, buffers);
-            logits.copy_from_slice(buffers.logits);
+            logits.copy_from_slice(&buffers.logits[..tile.n]);
         }
     }
 
@@ -115,7 +124,7 @@ impl Model {
     /// When a buffer does not have the length told, or the workspace is too short.
     pub fn train_step(
         &self,
-        replica: &[f32],
+        replica: &[AtomicU32],
         input: &Input<'_>,
         step: StepKey,
         reduce: &mut dyn FnMut(&mut [f64]),
@@ -144,7 +153,12 @@ impl Model {
         let length = self.tile_len(n, false);
         // An empty batch with norms still makes one pass, for its calls of `reduce`.
         let tiles = if self.statistics_len > 0 { 1 } else { n.div_ceil(length.max(1)) };
+        let update = out.update.filter(|_| n > 0 && scale > 0.0);
         let mut loss_sum = 0.0;
+        let parameters = &replica[..self.parameters_len];
+        let buffers = &mut Buffers::carve(self, length.min(n), workspace);
+        self.bottom.transpose(parameters, false, buffers.bottom_transposed);
+        self.top.transpose(parameters, true, buffers.top_transposed);
         for number in 0..tiles {
             let start = number * length;
             let tile = self.tile(input, start, length.min(n - start));
@@ -158,10 +172,11 @@ impl Model {
             self.tile_forward(replica, &tile, Some(training), buffers);
             loss_sum += tile.loss(scale, buffers.logits, buffers.d_logits);
             let pass = BackwardPass {
-                parameters: &replica[..self.parameters_len],
+                parameters,
                 d_parameters: out.parameters,
                 d_rows: out.rows,
                 fresh: number == 0,
+                update: update.filter(|_| number + 1 == tiles),
                 reduce: &mut *reduce,
             };
             match self.kind {
@@ -174,7 +189,7 @@ impl Model {
 
     fn tile_forward(
         &self,
-        replica: &[f32],
+        replica: &[AtomicU32],
         tile: &Tile<'_>,
         training: Option<&mut Training<'_>>,
         buffers: &mut Buffers<'_>,
@@ -211,7 +226,7 @@ impl Model {
         }
     }
 
-    fn check(&self, replica: &[f32], input: &Input<'_>) {
+    fn check(&self, replica: &[AtomicU32], input: &Input<'_>) {
         let batch = &input.batch;
         let n = batch.len();
         assert_eq!(replica.len(), self.replica_len(), "length of the replica");

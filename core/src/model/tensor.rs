@@ -10,6 +10,7 @@ use core::fmt;
 use super::{Model, ModelKind};
 use crate::dense::mlp::{Layer, Mlp};
 use crate::float;
+use crate::kernel::panel_index;
 use crate::rng::{Purpose, Stream};
 
 /// Standard deviation of the first factor vectors.
@@ -51,8 +52,10 @@ pub struct Tensor {
     pub rows: usize,
     /// Columns.
     pub columns: usize,
-    /// Place of its first element in the replica; row-major from there.
+    /// Where its elements start in the replica.
     pub offset: usize,
+    /// They stand in panels (`kernel/layout.rs`), else row-major.
+    pub panels: bool,
     /// Changed by the optimizer; the others are running statistics.
     pub trainable: bool,
     /// Its first values.
@@ -64,6 +67,19 @@ impl Tensor {
     #[must_use]
     pub const fn len(&self) -> usize {
         self.rows * self.columns
+    }
+
+    /// Places in the replica of the elements in row-major order, the order of checkpoints.
+    pub fn places(&self) -> impl Iterator<Item = usize> + use<> {
+        let Self { rows, columns, offset, panels, .. } = *self;
+        (0..rows * columns).map(move |element| {
+            let at = if panels {
+                panel_index(rows, columns, element / columns, element % columns)
+            } else {
+                element
+            };
+            offset + at
+        })
     }
 
     /// Without elements.
@@ -83,7 +99,7 @@ impl Model {
                 .flat_map(move |(number, layer)| self.statistics_of(group, number, layer))
                 .flatten()
         });
-        self.direct_tensors().into_iter().flatten().chain(trainable).chain(statistics)
+        trainable.chain(self.direct_tensors().into_iter().flatten()).chain(statistics)
     }
 
     /// Fills `replica` `[replica_len]` with the first values: a function of `seed` and the model alone.
@@ -93,15 +109,12 @@ impl Model {
     pub fn initialize(&self, seed: u64, replica: &mut [f32]) {
         assert_eq!(replica.len(), self.replica_len(), "length of the replica");
         for (number, tensor) in (0u32..).zip(self.tensors()) {
-            let values = &mut replica[tensor.offset..tensor.offset + tensor.len()];
-            match tensor.initial {
-                Initial::Constant(value) => values.fill(value),
-                Initial::Normal(deviation) => {
-                    let stream = Stream::new(seed, Purpose::DenseInit(number));
-                    for (index, value) in (0..).zip(values) {
-                        *value = deviation * stream.normal(index);
-                    }
-                }
+            let stream = Stream::new(seed, Purpose::DenseInit(number));
+            for (index, place) in (0..).zip(tensor.places()) {
+                replica[place] = match tensor.initial {
+                    Initial::Constant(value) => value,
+                    Initial::Normal(deviation) => deviation * stream.normal(index),
+                };
             }
         }
     }
@@ -152,7 +165,8 @@ impl Model {
         let factors = Initial::Normal(FACTOR_DEVIATION);
         let tensor = |group, item, rows, columns, offset, initial| {
             let name = TensorName { group, layer: None, item };
-            let tensor = Tensor { name, rows, columns, offset, trainable: true, initial };
+            let (panels, trainable) = (false, true);
+            let tensor = Tensor { name, rows, columns, offset, panels, trainable, initial };
             Some(tensor).filter(|tensor| !tensor.is_empty())
         };
         [
@@ -174,6 +188,7 @@ impl Model {
                 rows: 1,
                 columns: norm.units,
                 offset: self.parameters_len + at,
+                panels: false,
                 trainable: false,
                 initial: Initial::Constant(value),
             })
@@ -196,6 +211,7 @@ fn layers(group: &'static str, chain: &Mlp) -> impl Iterator<Item = Tensor> {
             rows,
             columns,
             offset,
+            panels: item == "weight",
             trainable: true,
             initial,
         };

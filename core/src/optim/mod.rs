@@ -14,5 +14,6 @@ mod rule;
 mod schedule;
 
 pub use row::{RowOptimizer, SparseOptimizer};
+pub(crate) use rule::StepRule;
 pub use rule::{Adam, Optimizer, OptimizerKind, StepSize};
 pub use schedule::Schedule;

@@ -5,7 +5,8 @@
 //! Kingma, J. Ba, ICLR 2015, algorithm 1. Weight decay is the L2 term `g ← g + λp` of all three
 //! papers' PyTorch forms.
 
-use crate::float;
+use crate::kernel::isa::{Isa, Plain};
+use crate::kernel::update::{Rule, update_slices};
 
 /// Which rule.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -79,7 +80,7 @@ impl Optimizer {
 
     /// Updates a stretch of elements: `parameters`, `first`, `second` and `gradient` have one
     /// length; planes the rule does not have are empty.
-    #[inline]
+    #[inline(always)]
     pub fn update(
         &self,
         step: StepSize,
@@ -88,45 +89,80 @@ impl Optimizer {
         second: &mut [f32],
         gradient: &[f32],
     ) {
-        let (rate, decay) = (step.rate, self.weight_decay);
-        let pairs = parameters.iter_mut().zip(gradient);
-        match self.kind {
-            OptimizerKind::Sgd => {
-                for (p, g) in pairs {
-                    *p -= rate * (g + decay * *p);
-                }
-            }
+        let planes = [parameters, first, second];
+        update_slices(Plain::new(), &self.at(step), planes, gradient);
+    }
+
+    /// The rule of one step.
+    #[inline]
+    pub(crate) fn at(&self, step: StepSize) -> StepRule {
+        let correction = match self.kind {
+            OptimizerKind::Adam(adam) => adam.correction(step.count),
+            _ => Correction::NONE,
+        };
+        StepRule { optimizer: *self, rate: step.rate, correction }
+    }
+}
+
+/// A rule with all its numbers at one step.
+#[derive(Clone, Copy)]
+pub(crate) struct StepRule {
+    optimizer: Optimizer,
+    rate: f32,
+    correction: Correction,
+}
+
+impl Rule for StepRule {
+    #[inline(always)]
+    fn planes(&self) -> usize {
+        self.optimizer.state_planes()
+    }
+
+    #[inline(always)]
+    fn apply<I: Isa>(
+        &self,
+        isa: I,
+        [p, m, v]: [I::Vector; 3],
+        gradient: I::Vector,
+    ) -> [I::Vector; 3] {
+        let rate = isa.splat(self.rate);
+        let decay = isa.splat(self.optimizer.weight_decay);
+        let g = isa.add(gradient, isa.mul(decay, p));
+        match self.optimizer.kind {
+            OptimizerKind::Sgd => [isa.sub(p, isa.mul(rate, g)), m, v],
             OptimizerKind::Momentum { beta } => {
-                for ((p, g), m) in pairs.zip(first) {
-                    *m = beta * *m + (g + decay * *p);
-                    *p -= rate * *m;
-                }
+                let m = isa.add(isa.mul(isa.splat(beta), m), g);
+                [isa.sub(p, isa.mul(rate, m)), m, v]
             }
             OptimizerKind::Adagrad { eps, .. } => {
-                for ((p, g), s) in pairs.zip(first) {
-                    let g = g + decay * *p;
-                    *s += g * g;
-                    *p -= rate * g / (float::sqrt(*s) + eps);
-                }
+                let s = isa.add(m, isa.mul(g, g));
+                let root = isa.add(isa.sqrt(s), isa.splat(eps));
+                [isa.sub(p, isa.div(isa.mul(rate, g), root)), s, v]
             }
             OptimizerKind::Adam(adam) => {
-                let correction = adam.correction(step.count);
-                for (((p, g), m), v) in pairs.zip(first).zip(second) {
-                    let g = g + decay * *p;
-                    *m += (1.0 - adam.beta1) * (g - *m);
-                    *v += (1.0 - adam.beta2) * (g * g - *v);
-                    let root = float::sqrt(*v * correction.second) + adam.eps;
-                    *p -= rate * (*m * correction.first) / root;
-                }
+                let towards = |x, target, beta: f32| {
+                    isa.add(x, isa.mul(isa.splat(1.0 - beta), isa.sub(target, x)))
+                };
+                let m = towards(m, g, adam.beta1);
+                let v = towards(v, isa.mul(g, g), adam.beta2);
+                let corrected = isa.mul(v, isa.splat(self.correction.second));
+                let root = isa.add(isa.sqrt(corrected), isa.splat(adam.eps));
+                let step = isa.mul(rate, isa.mul(m, isa.splat(self.correction.first)));
+                [isa.sub(p, isa.div(step, root)), m, v]
             }
         }
     }
 }
 
 /// Factors that undo the moments' bias towards 0 (Kingma and Ba, section 3).
+#[derive(Clone, Copy)]
 struct Correction {
     first: f32,
     second: f32,
+}
+
+impl Correction {
+    const NONE: Self = Self { first: 1.0, second: 1.0 };
 }
 
 impl Adam {

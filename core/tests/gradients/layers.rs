@@ -6,6 +6,9 @@ use umbra_core::dense::interaction::Vectors;
 use umbra_core::dense::loss;
 use umbra_core::dense::mlp::{Backward, Layer, Mlp, Replica, Scratch, Stored, Training};
 use umbra_core::dense::norm::Norm;
+use umbra_core::kernel::{
+    Activations, ActivationsMut, Strides, dot, dot_backward, panel_index, shared,
+};
 use umbra_core::model::Pooling;
 use umbra_core::rng::{Purpose, Stream};
 use umbra_core::sparse::bag::{Bags, Pooled};
@@ -22,12 +25,34 @@ fn weighted(c: &[f32], y: &[f64]) -> f64 {
     c.iter().zip(y).map(|(c, y)| f64::from(*c) * y).sum()
 }
 
-/// One linear layer with what follows it, as [W, then b or scale and shift].
+/// A vector [W in panels, the rest] as [W row-major, the rest].
+fn row_major<T: Copy>(x: &[T], outputs: usize, inputs: usize) -> Vec<T> {
+    let places = (0..outputs).flat_map(|o| (0..inputs).map(move |i| (o, i)));
+    let matrix = places.map(|(o, i)| x[panel_index(outputs, inputs, o, i)]);
+    matrix.chain(x[outputs * inputs..].iter().copied()).collect()
+}
+
+/// Layers within a panel and a block, and beyond.
 fn check_layer(what: &str, biased: bool, relu: bool, normed: bool, dropout: f32) {
-    let (n, inputs, outputs) = (19, 7, 5);
+    for (inputs, outputs) in [(7, 5), (70, 3), (3, 70), (33, 40)] {
+        let what = format!("{what} {inputs} to {outputs}");
+        check_layer_of(&what, (inputs, outputs), biased, relu, normed, dropout);
+    }
+}
+
+/// One linear layer with what follows it, as [W, then b or scale and shift].
+fn check_layer_of(
+    what: &str,
+    (inputs, outputs): (usize, usize),
+    biased: bool,
+    relu: bool,
+    normed: bool,
+    dropout: f32,
+) {
+    let n = 19;
     let matrix = outputs * inputs;
     let norm =
-        Norm { units: outputs, scale: matrix, shift: matrix + outputs, mean: 0, variance: 5 };
+        Norm { units: outputs, scale: matrix, shift: matrix + outputs, mean: 0, variance: outputs };
     let layer = Layer {
         inputs,
         outputs,
@@ -45,6 +70,7 @@ fn check_layer(what: &str, biased: bool, relu: bool, normed: bool, dropout: f32)
     let rows: Vec<u64> = (40..40 + n as u64).collect();
 
     let forward = |p: &[f64], x: &[f64]| {
+        let p = row_major(p, outputs, inputs);
         let bias = biased.then(|| &p[matrix..matrix + outputs]);
         let mut y = twin::linear(x, inputs, &p[..matrix], bias, outputs);
         if normed {
@@ -57,24 +83,33 @@ fn check_layer(what: &str, biased: bool, relu: bool, normed: bool, dropout: f32)
         y.iter().zip(mask).map(cut).collect::<Vec<f64>>()
     };
 
-    let mut stored = vec![0.0; n * mlp.stored_len()];
+    let mut stored = vec![f32::NAN; mlp.stored_len(n)];
     let (mut kept, mut sums) = (vec![0.0; mlp.kept_len()], vec![0.0; mlp.sums_len()]);
-    let mut product = vec![0.0; mlp.product_len(n)];
+    let (mut words, mut transposed) = (parameters.clone(), vec![f32::NAN; mlp.transposed_len()]);
+    let words = shared(&mut words);
+    mlp.transpose(words, true, &mut transposed);
     let mut statistics = vec![0.0; 2 * outputs];
-    let mut scratch = Scratch { kept: &mut kept, sums: &mut sums, product: &mut product };
+    let mut scratch = Scratch { kept: &mut kept, sums: &mut sums };
     let mut training = Training {
         key: KEY,
         rows: &rows,
         statistics: &mut statistics,
         reduce: &mut |_: &mut [f64]| {},
     };
-    let replica = Replica { parameters: &parameters, statistics: &[] };
-    mlp.forward(replica, n, &x, Some(&mut training), &mut stored, &mut scratch);
+    let replica = Replica { parameters: words, statistics: &[] };
+    let strides = Strides::row_major(inputs);
+    let input = Activations::new(&x, n, inputs, strides);
+    mlp.forward(replica, input, Some(&mut training), &mut stored, &mut scratch);
     let y = forward(&wide(&parameters), &wide(&x));
-    close(&format!("{what}: output"), mlp.output(n, &stored), &y, 1e-6);
+    let mut output = vec![0.0; n * outputs];
+    for (i, row) in output.chunks_mut(outputs).enumerate() {
+        mlp.output(n, &stored).copy_row(i, row);
+    }
+    close(&format!("{what}: output"), &output, &y, 1e-6);
 
-    let mut d = vec![0.0; n * mlp.widest()];
-    d[..n * outputs].copy_from_slice(&c);
+    let mut d = vec![f32::NAN; mlp.gradient_len(n)];
+    let mut d_y = ActivationsMut::blocked(&mut d, n, outputs);
+    c.chunks(outputs).enumerate().for_each(|(i, row)| d_y.set_row(i, row));
     let mut other = vec![0.0; d.len()];
     let mut d_parameters = vec![0.0; parameters.len()];
     let mut d_x = vec![0.0; x.len()];
@@ -83,10 +118,13 @@ fn check_layer(what: &str, biased: bool, relu: bool, normed: bool, dropout: f32)
         fresh: true,
         d: &mut d,
         other: &mut other,
+        update: None,
         reduce: &mut |_: &mut [f64]| {},
     };
-    let input = Stored { parameters: &parameters, x: &x, activations: &stored };
-    mlp.backward(n, input, out, Some(&mut d_x), &mut scratch);
+    let stored =
+        Stored { parameters: words, transposed: &transposed, x: input, activations: &stored };
+    let d_input = ActivationsMut::new(&mut d_x, n, inputs, strides);
+    mlp.backward(stored, out, Some(d_input), &mut scratch);
     let of_parameters = differences(&wide(&parameters), |p| weighted(&c, &forward(p, &wide(&x))));
     let of_x = differences(&wide(&x), |x| weighted(&c, &forward(&wide(&parameters), x)));
     close(&format!("{what}: parameters"), &d_parameters, &of_parameters, BOUND);
@@ -172,30 +210,37 @@ fn pooling() {
 
 #[test]
 fn dot_interaction() {
-    for (n, count, width) in [(3, 5, 4), (2, 1, 3), (2, 27, 16)] {
-        let shape = Vectors { vectors: count, width };
-        let (t, pairs, at) = (numbers(7, n * count * width), shape.pairs(), 2);
-        let stride = pairs + at;
-        let c = numbers(8, n * stride);
-        let forward = |t: &[f64]| {
-            let one = |t: &[f64]| twin::dot(t, width);
-            t.chunks(count * width).flat_map(one).collect::<Vec<f64>>()
-        };
-        let mut scratch = vec![0.0; shape.dot_scratch_len()];
-        let mut out = vec![7.0; n * stride];
-        shape.dot(&t, &mut out, stride, at, &mut scratch);
-        let mut inside = vec![];
-        let mut c_inside = vec![];
-        for i in 0..n {
-            assert_eq!(out[i * stride..][..at], [7.0; 2], "what stands before");
-            inside.extend(&out[i * stride + at..(i + 1) * stride]);
-            c_inside.extend(&c[i * stride + at..(i + 1) * stride]);
+    for (n, count, width) in [(3, 5, 4), (2, 1, 3), (2, 27, 16), (2, 40, 9), (3, 33, 32)] {
+        for lead in [false, true] {
+            let shape = Vectors { vectors: count, width }.dot(lead);
+            let (t, columns) = (numbers(7, n * count * width), shape.columns());
+            let c = numbers(8, n * columns);
+            let forward = |t: &[f64]| {
+                let one = |t: &[f64]| [&t[..shape.lead], &twin::dot(t, width)].concat();
+                t.chunks(count * width).flat_map(one).collect::<Vec<f64>>()
+            };
+            let mut scratch = vec![f32::NAN; shape.scratch_len()];
+            // What stands behind the vectors does not matter.
+            let mut padded = vec![f32::NAN; shape.vectors_len(n)];
+            padded[..t.len()].copy_from_slice(&t);
+            let strides = Strides::row_major(columns);
+            let mut out = vec![f32::NAN; n * columns];
+            let mut view = ActivationsMut::new(&mut out, n, columns, strides);
+            dot(shape, &padded, &mut view, &mut scratch);
+            close("dot", &out, &forward(&wide(&t)), 1e-6);
+            let mut d_t = vec![f32::NAN; t.len()];
+            let d_out = Activations::new(&c, n, columns, strides);
+            scratch.fill(f32::NAN);
+            dot_backward(shape, &padded, d_out, &mut d_t, &mut scratch);
+            if shape.lead > 0 {
+                // The copy of the first vector is the caller's to add.
+                for (i, d_t) in d_t.chunks_mut(count * width).enumerate() {
+                    d_out.add_row(i, &mut d_t[..width]);
+                }
+            }
+            let expected = differences(&wide(&t), |t| weighted(&c, &forward(t)));
+            close("dot gradient", &d_t, &expected, BOUND);
         }
-        close("dot", &inside, &forward(&wide(&t)), 1e-6);
-        let mut d_t = vec![f32::NAN; t.len()];
-        shape.dot_backward(&t, &c, stride, at, &mut d_t, &mut scratch);
-        let expected = differences(&wide(&t), |t| weighted(&c_inside, &forward(t)));
-        close("dot gradient", &d_t, &expected, BOUND);
     }
 }
 

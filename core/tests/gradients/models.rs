@@ -1,6 +1,9 @@
 //! Whole models: logits, loss, statistics and every gradient, in training and in evaluation.
 
+use umbra_core::dense::replica::{self, Update};
+use umbra_core::kernel::shared;
 use umbra_core::model::{Gradients, Model, ModelConfig, ModelKind, Pooling, Workspace};
+use umbra_core::optim::{Adam, Optimizer, OptimizerKind, StepSize};
 
 use crate::twin::{Data, KEY, Twin, wide};
 use crate::{BOUND, close, differences};
@@ -36,10 +39,15 @@ pub(crate) fn train(model: &Model, data: &Data, reduce: &mut dyn FnMut(&mut [f64
     let mut rows = vec![f32::NAN; data.rows.len()];
     let mut statistics = vec![f32::NAN; model.replica_len() - model.parameters_len()];
     let mut workspace = Workspace { single: &mut single, double: &mut double };
-    let mut out =
-        Gradients { parameters: &mut parameters, rows: &mut rows, statistics: &mut statistics };
-    let input = data.input();
-    let loss = model.train_step(&data.replica, &input, KEY, reduce, &mut workspace, &mut out);
+    let mut out = Gradients {
+        parameters: &mut parameters,
+        update: None,
+        rows: &mut rows,
+        statistics: &mut statistics,
+    };
+    let (input, mut replica) = (data.input(), data.replica.clone());
+    let replica = shared(&mut replica);
+    let loss = model.train_step(replica, &input, KEY, reduce, &mut workspace, &mut out);
     Trained { loss_sum: loss.loss_sum, weight_sum: loss.weight_sum, parameters, rows, statistics }
 }
 
@@ -55,7 +63,8 @@ fn check(config: &ModelConfig, n: usize, seed: u64) {
     let mut double = vec![f64::NAN; model.workspace_f64_len()];
     let mut workspace = Workspace { single: &mut single, double: &mut double };
     let mut logits = vec![f32::NAN; n];
-    model.forward(&data.replica, &data.input(), &mut workspace, &mut logits);
+    let mut words = data.replica.clone();
+    model.forward(shared(&mut words), &data.input(), &mut workspace, &mut logits);
     close(&format!("{what}: logits"), &logits, &expected.logits, 5e-6);
 
     let twin = Twin { training: true, ..twin };
@@ -85,6 +94,9 @@ fn dlrm() {
     check(&ModelConfig { fields: 0, ..DLRM }, 9, 4);
     check(&ModelConfig { top: &[], bottom: &[5], ..DLRM }, 9, 5);
     check(&ModelConfig { batch_norm: true, dropout: 0.25, ..DLRM }, 17, 6);
+    // More than a panel of outputs, more than a block of inputs.
+    check(&ModelConfig { bottom: &[40, 5], top: &[35, 33], ..DLRM }, 17, 7);
+    check(&ModelConfig { bottom: &[35, 5], top: &[40], batch_norm: true, ..DLRM }, 17, 8);
 }
 
 #[test]
@@ -150,6 +162,58 @@ fn zero_weights_and_no_examples_give_zero_gradients() {
                     assert_eq!(got.statistics, data.replica[model.parameters_len()..]);
                 }
             }
+        }
+    }
+}
+
+/// A step that updates the replica as its gradients come is a step, then an update.
+#[test]
+fn an_update_in_the_step_is_the_update_after_it() {
+    let adam = Adam { beta1: 0.9, beta2: 0.999, eps: 1e-8 };
+    let kinds = [
+        OptimizerKind::Sgd,
+        OptimizerKind::Momentum { beta: 0.9 },
+        OptimizerKind::Adagrad { eps: 1e-10, initial: 0.1 },
+        OptimizerKind::Adam(adam),
+    ];
+    let configs = [
+        ModelConfig { bottom: &[40, 5], top: &[33], ..DLRM },
+        ModelConfig { batch_norm: true, dropout: 0.2, ..DLRM },
+        DEEPFM,
+        ModelConfig { kind: ModelKind::Fm, ..DLRM },
+    ];
+    for (config, n) in configs.iter().flat_map(|config| [(config, 9), (config, 300)]) {
+        let model = Model::new(config).unwrap();
+        let data = Data::new(config, &model, 3, n);
+        let plain = train(&model, &data, &mut |_| {});
+        for kind in kinds {
+            let optimizer = Optimizer { kind, weight_decay: 0.01 };
+            let size = StepSize { rate: 0.1, count: 2 };
+            let mut state = vec![0.3; optimizer.state_planes() * model.parameters_len()];
+            let (mut replica, mut expected) = (data.replica.clone(), data.replica.clone());
+            let mut expected_state = state.clone();
+            replica::update(
+                &optimizer,
+                size,
+                &shared(&mut expected)[..model.parameters_len()],
+                shared(&mut expected_state),
+                &plain.parameters,
+            );
+            let mut single = vec![f32::NAN; model.workspace_len(n, 0)];
+            let mut double = vec![f64::NAN; model.workspace_f64_len()];
+            let mut workspace = Workspace { single: &mut single, double: &mut double };
+            let words = shared(&mut replica);
+            let parameters = &words[..model.parameters_len()];
+            let mut out = Gradients {
+                parameters: &mut vec![f32::NAN; model.parameters_len()],
+                update: Some(Update::new(&optimizer, size, parameters, shared(&mut state))),
+                rows: &mut vec![f32::NAN; data.rows.len()],
+                statistics: &mut vec![f32::NAN; model.replica_len() - model.parameters_len()],
+            };
+            let input = data.input();
+            model.train_step(words, &input, KEY, &mut |_| {}, &mut workspace, &mut out);
+            assert_eq!(replica, expected, "{kind:?}, {config:?}, {n} examples");
+            assert_eq!(state, expected_state, "state of {kind:?}, {config:?}, {n} examples");
         }
     }
 }

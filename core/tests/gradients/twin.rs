@@ -2,7 +2,8 @@
 
 use umbra_core::batch::{Batch, Jagged};
 use umbra_core::dense::dropout::drop_units;
-use umbra_core::model::{Input, Model, ModelConfig, ModelKind, Pooling, StepKey};
+use umbra_core::kernel::{ActivationsMut, Strides};
+use umbra_core::model::{Input, Model, ModelConfig, ModelKind, Pooling, StepKey, Tensor};
 use umbra_core::rng::{Purpose, Stream};
 
 /// Key of every training step of these tests.
@@ -110,14 +111,14 @@ impl Twin<'_> {
         self.data.label.len()
     }
 
-    /// Elements of the tensor called `name`, if the model has it.
-    fn find(&self, name: &str) -> Option<core::ops::Range<usize>> {
-        let tensor = self.model.tensors().find(|t| t.name.to_string() == name)?;
-        Some(tensor.offset..tensor.offset + tensor.len())
+    /// The tensor called `name`, if the model has it.
+    fn find(&self, name: &str) -> Option<Tensor> {
+        self.model.tensors().find(|t| t.name.to_string() == name)
     }
 
-    fn tensor<'r>(&self, replica: &'r [f64], name: &str) -> Option<&'r [f64]> {
-        Some(&replica[self.find(name)?])
+    /// Its elements, row-major.
+    fn tensor(&self, replica: &[f64], name: &str) -> Option<Vec<f64>> {
+        Some(self.find(name)?.places().map(|place| replica[place]).collect())
     }
 
     pub(crate) fn run(&self, replica: &[f64], rows: &[f64]) -> Outcome {
@@ -165,8 +166,8 @@ impl Twin<'_> {
         let d = self.model.row_width() - 1;
         let pooled = self.pooled(rows);
         let bias = self.tensor(pass.replica, "bias").unwrap()[0];
-        let weight = self.tensor(pass.replica, "dense.weight").unwrap_or(&[]);
-        let factors = self.tensor(pass.replica, "dense.vectors").unwrap_or(&[]);
+        let weight = self.tensor(pass.replica, "dense.weight").unwrap_or_default();
+        let factors = self.tensor(pass.replica, "dense.vectors").unwrap_or_default();
         let (mut logits, mut vectors) = (vec![bias; n], vec![]);
         for i in 0..n {
             let mut v = vec![];
@@ -208,8 +209,9 @@ impl Twin<'_> {
             let name = |item: &str| format!("{group}.{layer}.{item}");
             let w = self.tensor(pass.replica, &name("weight")).unwrap();
             let b = self.tensor(pass.replica, &name("bias"));
-            assert_eq!((w.len(), b.is_none_or(|b| b.len() == outputs)), (outputs * inputs, true));
-            x = linear(&x, inputs, w, b, outputs);
+            let biased = b.as_ref().is_none_or(|b| b.len() == outputs);
+            assert_eq!((w.len(), biased), (outputs * inputs, true));
+            x = linear(&x, inputs, &w, b.as_deref(), outputs);
             if hidden && self.config.batch_norm {
                 let (mean, variance) = (name("norm.mean"), name("norm.variance"));
                 let used = if self.training {
@@ -218,7 +220,7 @@ impl Twin<'_> {
                     for (place, values, factor) in
                         [(&mean, &batch_mean, 1.0), (&variance, &batch_variance, n / (n - 1.0))]
                     {
-                        let at = self.find(place).unwrap().start - self.model.parameters_len();
+                        let at = self.find(place).unwrap().offset - self.model.parameters_len();
                         for (to, value) in pass.statistics[at..at + outputs].iter_mut().zip(values)
                         {
                             *to = value * factor;
@@ -226,11 +228,11 @@ impl Twin<'_> {
                     }
                     (batch_mean, batch_variance)
                 } else {
-                    let of = |name: &str| self.tensor(pass.replica, name).unwrap().to_vec();
+                    let of = |name: &str| self.tensor(pass.replica, name).unwrap();
                     (of(&mean), of(&variance))
                 };
                 let of = |item: &str| self.tensor(pass.replica, &name(item)).unwrap();
-                x = norm(&x, &used.0, &used.1, of("norm.scale"), of("norm.shift"));
+                x = norm(&x, &used.0, &used.1, &of("norm.scale"), &of("norm.shift"));
             }
             if hidden || relu_last {
                 x.iter_mut().for_each(|x| *x = x.max(0.0));
@@ -260,7 +262,9 @@ pub(crate) fn wide(x: &[f32]) -> Vec<f64> {
 /// Factors of a dropout layer: 0 or 1 / (1 − p). The masks themselves are tested beside their source.
 pub(crate) fn mask(layer: u32, probability: f32, rows: &[u64], units: usize) -> Vec<f64> {
     let mut ones = vec![1.0; rows.len() * units];
-    drop_units(KEY, layer, probability, rows, units, &mut ones);
+    let strides = Strides::row_major(units);
+    let mut view = ActivationsMut::new(&mut ones, rows.len(), units, strides);
+    drop_units(KEY, layer, probability, rows, &mut view);
     let kept = 1.0 / (1.0 - f64::from(probability));
     ones.iter().map(|x| if *x == 0.0 { 0.0 } else { kept }).collect()
 }

@@ -1,0 +1,241 @@
+//! AVX2 with FMA: eight lanes, sixteen registers.
+
+use core::arch::asm;
+use core::arch::x86_64::{
+    __m256, __m256i, _CMP_LE_OQ, _CMP_LT_OQ, _mm256_add_ps, _mm256_div_ps, _mm256_sqrt_ps, _mm256_sub_ps, _mm256_andnot_ps, _mm256_cmp_ps,
+    _mm256_cmpgt_epi32, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_maskload_ps, _mm256_maskstore_ps,
+    _mm256_mul_ps, _mm256_permute2f128_ps, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setr_epi32,
+    _mm256_setzero_ps, _mm256_shuffle_ps, _mm256_storeu_ps, _mm256_unpackhi_ps, _mm256_unpacklo_ps,
+};
+use core::sync::atomic::AtomicU32;
+
+use super::{Isa, Source};
+
+/// Proof that the machine has AVX2 and FMA.
+#[derive(Clone, Copy)]
+pub(in super::super) struct Avx2(());
+
+impl Avx2 {
+    /// # Safety
+    /// The machine has AVX2 and FMA.
+    pub(in super::super) const unsafe fn assume() -> Self {
+        Self(())
+    }
+
+    /// All ones in the first `count` lanes.
+    #[inline(always)]
+    fn mask(self, count: usize) -> __m256i {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "at most 8")]
+        let count = count as i32;
+        // SAFETY: holding `self` proves that the machine has the instructions, here and below.
+        unsafe {
+            let lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+            _mm256_cmpgt_epi32(_mm256_set1_epi32(count), lane)
+        }
+    }
+}
+
+impl Isa for Avx2 {
+    type Vector = __m256;
+    const LANES: usize = 8;
+    /// 6 × 16: 12 sums, 2 vectors and 1 broadcast in 16 registers.
+    const ROWS: usize = 6;
+
+    #[inline(always)]
+    fn zero(self) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_setzero_ps() }
+    }
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_set1_ps(x) }
+    }
+
+    #[inline(always)]
+    fn add(self, a: __m256, b: __m256) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_add_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn mul(self, a: __m256, b: __m256) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_mul_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn sub(self, a: __m256, b: __m256) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_sub_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn div(self, a: __m256, b: __m256) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_div_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn sqrt(self, x: __m256) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_sqrt_ps(x) }
+    }
+
+    #[inline(always)]
+    fn multiply_add(self, a: __m256, b: __m256, c: __m256) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_fmadd_ps(a, b, c) }
+    }
+
+    #[inline(always)]
+    fn relu(self, x: __m256) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_andnot_ps(_mm256_cmp_ps::<_CMP_LT_OQ>(x, _mm256_setzero_ps()), x) }
+    }
+
+    #[inline(always)]
+    fn where_positive(self, y: __m256, x: __m256) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_andnot_ps(_mm256_cmp_ps::<_CMP_LE_OQ>(y, _mm256_setzero_ps()), x) }
+    }
+
+    #[inline(always)]
+    unsafe fn load(self, from: *const f32) -> __m256 {
+        // SAFETY: the caller's promise, here and below.
+        unsafe { _mm256_loadu_ps(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_part(self, from: *const f32, count: usize) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_maskload_ps(from, self.mask(count)) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_shared(self, from: *const AtomicU32) -> __m256 {
+        // SAFETY: as above.
+        unsafe { load_shared(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_shared_part(self, from: *const AtomicU32, count: usize) -> __m256 {
+        // SAFETY: as above.
+        unsafe { load_shared_part(from, self.mask(count)) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32, x: __m256) {
+        // SAFETY: as above.
+        unsafe { _mm256_storeu_ps(to, x) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_part(self, to: *mut f32, count: usize, x: __m256) {
+        // SAFETY: as above.
+        unsafe { _mm256_maskstore_ps(to, self.mask(count), x) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_shared(self, to: *const AtomicU32, x: __m256) {
+        // SAFETY: as above.
+        unsafe { store_shared(to, x) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_shared_part(self, to: *const AtomicU32, count: usize, x: __m256) {
+        // SAFETY: as above.
+        unsafe { store_shared_part(to, self.mask(count), x) }
+    }
+
+    /// Pairs, then quads of rows within the 128-bit halves, then the halves.
+    #[inline(always)]
+    unsafe fn transpose(
+        self,
+        from: impl Source,
+        from_stride: usize,
+        to: *mut f32,
+        to_stride: usize,
+    ) {
+        // SAFETY: as above.
+        unsafe {
+            let r: [__m256; 8] =
+                core::array::from_fn(|i| from.advance(i * from_stride).load(self));
+            let pairs: [__m256; 8] = core::array::from_fn(|i| {
+                let (a, b) = (r[i / 2 * 2], r[i / 2 * 2 + 1]);
+                if i % 2 == 0 { _mm256_unpacklo_ps(a, b) } else { _mm256_unpackhi_ps(a, b) }
+            });
+            // quads[4 h + c]: column c (and c + 4 in the upper half) of rows 4 h … 4 h + 3.
+            let quads: [__m256; 8] = core::array::from_fn(|i| {
+                let (h, c) = (i / 4, i % 4);
+                let (a, b) = (pairs[4 * h + c / 2], pairs[4 * h + 2 + c / 2]);
+                if c % 2 == 0 {
+                    _mm256_shuffle_ps::<0x44>(a, b)
+                } else {
+                    _mm256_shuffle_ps::<0xee>(a, b)
+                }
+            });
+            for c in 0..4 {
+                let (a, b) = (quads[c], quads[4 + c]);
+                self.store(to.add(c * to_stride), _mm256_permute2f128_ps::<0x20>(a, b));
+                self.store(to.add((c + 4) * to_stride), _mm256_permute2f128_ps::<0x31>(a, b));
+            }
+        }
+    }
+}
+
+// Vectors of shared memory: one instruction each, which the compiler may neither split nor repeat. What
+// other threads write meanwhile is seen word by word.
+
+/// # Safety
+/// The machine has the features, and `from` is good for reading a vector.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+unsafe fn load_shared(from: *const AtomicU32) -> __m256 {
+    let x;
+    // SAFETY: the caller's promise, here and below.
+    unsafe {
+        asm!("vmovups {x}, [{from}]", x = lateout(ymm_reg) x, from = in(reg) from,
+            options(nostack, preserves_flags, readonly));
+    }
+    x
+}
+
+/// # Safety
+/// The machine has the features, and `from` is good for reading the lanes of the mask.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+unsafe fn load_shared_part(from: *const AtomicU32, mask: __m256i) -> __m256 {
+    let x;
+    // SAFETY: as above; lanes outside the mask are not touched.
+    unsafe {
+        asm!("vmaskmovps {x}, {mask}, [{from}]", x = lateout(ymm_reg) x, mask = in(ymm_reg) mask,
+            from = in(reg) from, options(nostack, preserves_flags, readonly));
+    }
+    x
+}
+
+/// # Safety
+/// The machine has the features, and `to` is good for writing a vector.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+unsafe fn store_shared(to: *const AtomicU32, x: __m256) {
+    // SAFETY: as above.
+    unsafe {
+        asm!("vmovups [{to}], {x}", x = in(ymm_reg) x, to = in(reg) to,
+            options(nostack, preserves_flags));
+    }
+}
+
+/// # Safety
+/// The machine has the features, and `to` is good for writing the lanes of the mask.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+unsafe fn store_shared_part(to: *const AtomicU32, mask: __m256i, x: __m256) {
+    // SAFETY: as above; lanes outside the mask are not touched.
+    unsafe {
+        asm!("vmaskmovps [{to}], {mask}, {x}", x = in(ymm_reg) x, mask = in(ymm_reg) mask, to = in(reg) to,
+            options(nostack, preserves_flags));
+    }
+}

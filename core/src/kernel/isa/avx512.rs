@@ -1,0 +1,257 @@
+//! AVX-512: sixteen lanes, thirty-two registers, masks.
+
+use core::arch::asm;
+use core::arch::x86_64::{
+    __m512, __mmask16, _CMP_NLE_UQ, _CMP_NLT_UQ, _mm512_add_ps, _mm512_div_ps, _mm512_sqrt_ps, _mm512_sub_ps, _mm512_castpd_ps,
+    _mm512_castps_pd, _mm512_cmp_ps_mask, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_mask_storeu_ps,
+    _mm512_maskz_loadu_ps, _mm512_maskz_mov_ps, _mm512_mul_ps, _mm512_set1_ps, _mm512_setzero_ps,
+    _mm512_shuffle_f32x4, _mm512_storeu_ps, _mm512_unpackhi_pd, _mm512_unpackhi_ps,
+    _mm512_unpacklo_pd, _mm512_unpacklo_ps,
+};
+use core::sync::atomic::AtomicU32;
+
+use super::{Isa, Source};
+
+/// Proof that the machine has AVX-512 F.
+#[derive(Clone, Copy)]
+pub(in super::super) struct Avx512(());
+
+impl Avx512 {
+    /// # Safety
+    /// The machine has AVX-512 F.
+    pub(in super::super) const unsafe fn assume() -> Self {
+        Self(())
+    }
+}
+
+/// The first `count` lanes.
+#[inline(always)]
+fn mask(count: usize) -> __mmask16 {
+    #[expect(clippy::cast_possible_truncation, reason = "the lower 16 bits are wanted")]
+    let mask = ((1u32 << count.min(16)) - 1) as __mmask16;
+    mask
+}
+
+impl Isa for Avx512 {
+    type Vector = __m512;
+    const LANES: usize = 16;
+    /// 14 × 32: 28 sums and 2 vectors in 32 registers; the broadcast is part of the instruction.
+    const ROWS: usize = 14;
+
+    #[inline(always)]
+    fn zero(self) -> __m512 {
+        // SAFETY: holding `self` proves that the machine has the instructions, here and below.
+        unsafe { _mm512_setzero_ps() }
+    }
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_set1_ps(x) }
+    }
+
+    #[inline(always)]
+    fn add(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_add_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn mul(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_mul_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn sub(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_sub_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn div(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_div_ps(a, b) }
+    }
+
+    #[inline(always)]
+    fn sqrt(self, x: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_sqrt_ps(x) }
+    }
+
+    #[inline(always)]
+    fn multiply_add(self, a: __m512, b: __m512, c: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+
+    #[inline(always)]
+    fn relu(self, x: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe {
+            _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_NLT_UQ>(x, _mm512_setzero_ps()), x)
+        }
+    }
+
+    #[inline(always)]
+    fn where_positive(self, y: __m512, x: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe {
+            _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_NLE_UQ>(y, _mm512_setzero_ps()), x)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load(self, from: *const f32) -> __m512 {
+        // SAFETY: the caller's promise, here and below.
+        unsafe { _mm512_loadu_ps(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_part(self, from: *const f32, count: usize) -> __m512 {
+        // SAFETY: as above; masked lanes are not touched.
+        unsafe { _mm512_maskz_loadu_ps(mask(count), from) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_shared(self, from: *const AtomicU32) -> __m512 {
+        // SAFETY: as above.
+        unsafe { load_shared(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_shared_part(self, from: *const AtomicU32, count: usize) -> __m512 {
+        // SAFETY: as above.
+        unsafe { load_shared_part(from, mask(count)) }
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32, x: __m512) {
+        // SAFETY: as above.
+        unsafe { _mm512_storeu_ps(to, x) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_part(self, to: *mut f32, count: usize, x: __m512) {
+        // SAFETY: as above.
+        unsafe { _mm512_mask_storeu_ps(to, mask(count), x) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_shared(self, to: *const AtomicU32, x: __m512) {
+        // SAFETY: as above.
+        unsafe { store_shared(to, x) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_shared_part(self, to: *const AtomicU32, count: usize, x: __m512) {
+        // SAFETY: as above.
+        unsafe { store_shared_part(to, mask(count), x) }
+    }
+
+    /// Pairs, then quads of rows within the 128-bit quarters, then the quarters.
+    #[inline(always)]
+    unsafe fn transpose(
+        self,
+        from: impl Source,
+        from_stride: usize,
+        to: *mut f32,
+        to_stride: usize,
+    ) {
+        // SAFETY: as above.
+        unsafe {
+            let r: [__m512; 16] =
+                core::array::from_fn(|i| from.advance(i * from_stride).load(self));
+            let pairs: [__m512; 16] = core::array::from_fn(|i| {
+                let (a, b) = (r[i / 2 * 2], r[i / 2 * 2 + 1]);
+                if i % 2 == 0 { _mm512_unpacklo_ps(a, b) } else { _mm512_unpackhi_ps(a, b) }
+            });
+            // quads[4 q + c]: column c of rows 4 q … 4 q + 3, in every quarter p column c + 4 p.
+            let quads: [__m512; 16] = core::array::from_fn(|i| {
+                let (q, c) = (i / 4, i % 4);
+                let a = _mm512_castps_pd(pairs[4 * q + c / 2]);
+                let b = _mm512_castps_pd(pairs[4 * q + 2 + c / 2]);
+                _mm512_castpd_ps(if c % 2 == 0 {
+                    _mm512_unpacklo_pd(a, b)
+                } else {
+                    _mm512_unpackhi_pd(a, b)
+                })
+            });
+            for c in 0..4 {
+                // Quarters 0 and 2 of two quads each, quarters 1 and 3 of two quads each.
+                let even = [
+                    _mm512_shuffle_f32x4::<0x88>(quads[c], quads[4 + c]),
+                    _mm512_shuffle_f32x4::<0x88>(quads[8 + c], quads[12 + c]),
+                ];
+                let odd = [
+                    _mm512_shuffle_f32x4::<0xdd>(quads[c], quads[4 + c]),
+                    _mm512_shuffle_f32x4::<0xdd>(quads[8 + c], quads[12 + c]),
+                ];
+                for (p, x) in [
+                    (0, _mm512_shuffle_f32x4::<0x88>(even[0], even[1])),
+                    (1, _mm512_shuffle_f32x4::<0x88>(odd[0], odd[1])),
+                    (2, _mm512_shuffle_f32x4::<0xdd>(even[0], even[1])),
+                    (3, _mm512_shuffle_f32x4::<0xdd>(odd[0], odd[1])),
+                ] {
+                    self.store(to.add((c + 4 * p) * to_stride), x);
+                }
+            }
+        }
+    }
+}
+
+// Vectors of shared memory: one instruction each, which the compiler may neither split nor repeat. What
+// other threads write meanwhile is seen word by word.
+
+/// # Safety
+/// The machine has the features, and `from` is good for reading a vector.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn load_shared(from: *const AtomicU32) -> __m512 {
+    let x;
+    // SAFETY: the caller's promise, here and below.
+    unsafe {
+        asm!("vmovups {x}, [{from}]", x = lateout(zmm_reg) x, from = in(reg) from,
+            options(nostack, preserves_flags, readonly));
+    }
+    x
+}
+
+/// # Safety
+/// The machine has the features, and `from` is good for reading the lanes of the mask.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn load_shared_part(from: *const AtomicU32, mask: __mmask16) -> __m512 {
+    let x;
+    // SAFETY: as above; lanes outside the mask are not touched.
+    unsafe {
+        asm!("vmovups {x}{{{mask}}}{{z}}, [{from}]", x = lateout(zmm_reg) x, mask = in(kreg) mask,
+            from = in(reg) from, options(nostack, preserves_flags, readonly));
+    }
+    x
+}
+
+/// # Safety
+/// The machine has the features, and `to` is good for writing a vector.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn store_shared(to: *const AtomicU32, x: __m512) {
+    // SAFETY: as above.
+    unsafe {
+        asm!("vmovups [{to}], {x}", x = in(zmm_reg) x, to = in(reg) to,
+            options(nostack, preserves_flags));
+    }
+}
+
+/// # Safety
+/// The machine has the features, and `to` is good for writing the lanes of the mask.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn store_shared_part(to: *const AtomicU32, mask: __mmask16, x: __m512) {
+    // SAFETY: as above; lanes outside the mask are not touched.
+    unsafe {
+        asm!("vmovups [{to}]{{{mask}}}, {x}", x = in(zmm_reg) x, mask = in(kreg) mask, to = in(reg) to,
+            options(nostack, preserves_flags));
+    }
+}

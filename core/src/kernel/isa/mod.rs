@@ -1,0 +1,245 @@
+//! Instruction sets as values: whoever holds an [`Isa`] may use its registers.
+//!
+//! Kernels are written once, generic over `I: Isa`, and compiled once per set by [`run`]: the
+//! functions of this trait are inlined into a function that has the set's features. Fused
+//! multiply-adds appear only where a kernel asks for them, so loops without them give the same bits
+//! on every set.
+//!
+//! Two kinds of memory hold f32s. *Private* memory is plain `f32`. *Shared* memory is the Hogwild
+//! replica and the embedding rows, `AtomicU32`; a vector of it is read and written by one `asm!`
+//! instruction where the set has one, which stands for that many relaxed loads or stores: on x86 an
+//! aligned 4-byte word inside a vector access is never torn. [`Plain`] uses the relaxed atomics
+//! themselves and is what the others are checked against.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod plain;
+
+use core::sync::atomic::AtomicU32;
+
+#[cfg(target_arch = "x86_64")]
+pub(super) use avx2::Avx2;
+#[cfg(target_arch = "x86_64")]
+pub(super) use avx512::Avx512;
+pub(crate) use plain::Plain;
+
+use super::{Simd, selected};
+
+/// An instruction set. Making one asserts that the machine has it; that is all the safety of the
+/// arithmetic below needs. Functions that take pointers say what the pointers must be good for.
+pub(crate) trait Isa: Copy {
+    /// A register of `LANES` f32s.
+    type Vector: Copy;
+    /// f32s of a register.
+    const LANES: usize;
+    /// Most rows of a tile of two vectors per row: its sums, two vectors and one broadcast fit the
+    /// registers.
+    const ROWS: usize;
+
+    /// All zeros.
+    fn zero(self) -> Self::Vector;
+    /// `x` in every lane.
+    fn splat(self, x: f32) -> Self::Vector;
+    /// `a + b`
+    fn add(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    /// `a * b`
+    fn mul(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    /// `a - b`
+    fn sub(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    /// `a / b`
+    fn div(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
+    /// The correctly rounded root.
+    fn sqrt(self, x: Self::Vector) -> Self::Vector;
+    /// `a * b + c`, rounded once if the set can.
+    fn multiply_add(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
+    /// 0 where `x < 0`, else `x`: a NaN stays a NaN.
+    fn relu(self, x: Self::Vector) -> Self::Vector;
+    /// 0 where `y <= 0`, else `x`.
+    fn where_positive(self, y: Self::Vector, x: Self::Vector) -> Self::Vector;
+
+    /// Reads `LANES` private f32s.
+    ///
+    /// # Safety
+    /// `from` is good for reading them.
+    unsafe fn load(self, from: *const f32) -> Self::Vector;
+    /// Reads `count` ≤ `LANES` private f32s, zeros behind them.
+    ///
+    /// # Safety
+    /// `from` is good for reading them.
+    unsafe fn load_part(self, from: *const f32, count: usize) -> Self::Vector;
+    /// Reads `LANES` shared f32s.
+    ///
+    /// # Safety
+    /// `from` is good for reading them.
+    unsafe fn load_shared(self, from: *const AtomicU32) -> Self::Vector;
+    /// Reads `count` ≤ `LANES` shared f32s, zeros behind them.
+    ///
+    /// # Safety
+    /// `from` is good for reading them.
+    unsafe fn load_shared_part(self, from: *const AtomicU32, count: usize) -> Self::Vector;
+    /// Writes `LANES` private f32s.
+    ///
+    /// # Safety
+    /// `to` is good for writing them.
+    unsafe fn store(self, to: *mut f32, x: Self::Vector);
+    /// Writes `count` ≤ `LANES` private f32s.
+    ///
+    /// # Safety
+    /// `to` is good for writing them.
+    unsafe fn store_part(self, to: *mut f32, count: usize, x: Self::Vector);
+    /// Writes `LANES` shared f32s.
+    ///
+    /// # Safety
+    /// `to` is good for writing them.
+    unsafe fn store_shared(self, to: *const AtomicU32, x: Self::Vector);
+    /// Writes `count` ≤ `LANES` shared f32s.
+    ///
+    /// # Safety
+    /// `to` is good for writing them.
+    unsafe fn store_shared_part(self, to: *const AtomicU32, count: usize, x: Self::Vector);
+
+    /// Transposes a square of `LANES` × `LANES`: `to[j * to_stride + i] = from[i * from_stride + j]`.
+    ///
+    /// # Safety
+    /// `from` is good for reading its rows and `to` for writing its own.
+    unsafe fn transpose(
+        self,
+        from: impl Source,
+        from_stride: usize,
+        to: *mut f32,
+        to_stride: usize,
+    );
+}
+
+/// Where a kernel reads a matrix from: private or shared memory.
+pub(crate) trait Source: Copy {
+    /// The place `elements` further, wherever that is: to be read only if it is in the buffer.
+    fn advance(self, elements: usize) -> Self;
+    /// One element.
+    ///
+    /// # Safety
+    /// It is good for reading.
+    unsafe fn get(self) -> f32;
+    /// [`Isa::load`] or [`Isa::load_shared`].
+    ///
+    /// # Safety
+    /// It is good for reading a vector.
+    unsafe fn load<I: Isa>(self, isa: I) -> I::Vector;
+    /// [`Isa::load_part`] or [`Isa::load_shared_part`].
+    ///
+    /// # Safety
+    /// It is good for reading `count` elements.
+    unsafe fn load_part<I: Isa>(self, isa: I, count: usize) -> I::Vector;
+}
+
+impl Source for *const f32 {
+    #[inline(always)]
+    fn advance(self, elements: usize) -> Self {
+        self.wrapping_add(elements)
+    }
+
+    #[inline(always)]
+    unsafe fn get(self) -> f32 {
+        // SAFETY: the caller's promise, here and below.
+        unsafe { *self }
+    }
+
+    #[inline(always)]
+    unsafe fn load<I: Isa>(self, isa: I) -> I::Vector {
+        // SAFETY: as above.
+        unsafe { isa.load(self) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_part<I: Isa>(self, isa: I, count: usize) -> I::Vector {
+        // SAFETY: as above.
+        unsafe { isa.load_part(self, count) }
+    }
+}
+
+impl Source for *const AtomicU32 {
+    #[inline(always)]
+    fn advance(self, elements: usize) -> Self {
+        self.wrapping_add(elements)
+    }
+
+    #[inline(always)]
+    unsafe fn get(self) -> f32 {
+        // SAFETY: the caller's promise, here and below.
+        let word = unsafe { &*self };
+        f32::from_bits(word.load(core::sync::atomic::Ordering::Relaxed))
+    }
+
+    #[inline(always)]
+    unsafe fn load<I: Isa>(self, isa: I) -> I::Vector {
+        // SAFETY: as above.
+        unsafe { isa.load_shared(self) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_part<I: Isa>(self, isa: I, count: usize) -> I::Vector {
+        // SAFETY: as above.
+        unsafe { isa.load_shared_part(self, count) }
+    }
+}
+
+/// A kernel: a function generic over the instruction set, with its arguments.
+pub(crate) trait Kernel {
+    /// Runs it. `#[inline(always)]` in every implementation, so that the set's features reach it.
+    fn run<I: Isa>(self, isa: I);
+}
+
+/// Runs a kernel with the selected instruction set.
+#[inline]
+pub(crate) fn run(kernel: impl Kernel) {
+    run_on(selected(), kernel);
+}
+
+/// Runs a kernel with the given instruction set.
+///
+/// # Panics
+/// When the machine does not have the set. (Checked in tests, which choose one; `select` and
+/// `selected` only ever give supported ones.)
+#[inline]
+pub(crate) fn run_on(simd: Simd, kernel: impl Kernel) {
+    debug_assert!(simd.is_supported(), "{simd:?} is not supported");
+    match simd {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a set is only ever selected after `is_supported` found its features.
+        Simd::Avx512 => unsafe { run_avx512(kernel) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
+        Simd::Avx2 => unsafe { run_avx2(kernel) },
+        _ => kernel.run(Plain::new()),
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx2,fma")]
+fn run_avx512(kernel: impl Kernel) {
+    // SAFETY: this function has the features.
+    kernel.run(unsafe { Avx512::assume() });
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma")]
+fn run_avx2(kernel: impl Kernel) {
+    // SAFETY: this function has the features.
+    kernel.run(unsafe { Avx2::assume() });
+}
+
+/// Runs a plain loop compiled for the selected set: the compiler vectorises it there. It must not
+/// ask for fused operations; then its bits are the same on every set.
+#[inline(always)]
+pub(crate) fn vectorized(work: impl FnOnce()) {
+    struct Loop<F>(F);
+    impl<F: FnOnce()> Kernel for Loop<F> {
+        #[inline(always)]
+        fn run<I: Isa>(self, _: I) {
+            (self.0)();
+        }
+    }
+    run(Loop(work));
+}

@@ -1,0 +1,157 @@
+//! Four lanes without any instruction set in particular: the twin of the other sets, and the only
+//! one on other processors, where the compiler turns it into what they have.
+
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use super::{Isa, Source};
+use crate::float;
+
+/// Four floats in an array.
+#[derive(Clone, Copy)]
+pub(crate) struct Plain(());
+
+impl Plain {
+    /// Every machine has it.
+    pub(crate) const fn new() -> Self {
+        Self(())
+    }
+}
+
+const LANES: usize = 4;
+
+#[inline(always)]
+fn lanes(f: impl FnMut(usize) -> f32) -> [f32; LANES] {
+    core::array::from_fn(f)
+}
+
+impl Isa for Plain {
+    type Vector = [f32; LANES];
+    const LANES: usize = LANES;
+    /// 4 × 8: 8 sums, 2 vectors and 1 broadcast in 16 registers of SSE2.
+    const ROWS: usize = 4;
+
+    #[inline(always)]
+    fn zero(self) -> Self::Vector {
+        [0.0; LANES]
+    }
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> Self::Vector {
+        [x; LANES]
+    }
+
+    #[inline(always)]
+    fn add(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        lanes(|lane| a[lane] + b[lane])
+    }
+
+    #[inline(always)]
+    fn mul(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        lanes(|lane| a[lane] * b[lane])
+    }
+
+    #[inline(always)]
+    fn sub(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        lanes(|lane| a[lane] - b[lane])
+    }
+
+    #[inline(always)]
+    fn div(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        lanes(|lane| a[lane] / b[lane])
+    }
+
+    #[inline(always)]
+    fn sqrt(self, x: Self::Vector) -> Self::Vector {
+        lanes(|lane| float::sqrt(x[lane]))
+    }
+
+    /// Rounds twice: the fused operation is a slow library call where it is no instruction.
+    #[inline(always)]
+    fn multiply_add(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector {
+        lanes(|lane| a[lane] * b[lane] + c[lane])
+    }
+
+    #[inline(always)]
+    fn relu(self, x: Self::Vector) -> Self::Vector {
+        lanes(|lane| if x[lane] < 0.0 { 0.0 } else { x[lane] })
+    }
+
+    #[inline(always)]
+    fn where_positive(self, y: Self::Vector, x: Self::Vector) -> Self::Vector {
+        lanes(|lane| if y[lane] <= 0.0 { 0.0 } else { x[lane] })
+    }
+
+    #[inline(always)]
+    unsafe fn load(self, from: *const f32) -> Self::Vector {
+        // SAFETY: the caller's promise, here and below.
+        lanes(|lane| unsafe { *from.add(lane) })
+    }
+
+    #[inline(always)]
+    unsafe fn load_part(self, from: *const f32, count: usize) -> Self::Vector {
+        // SAFETY: as above.
+        lanes(|lane| if lane < count { unsafe { *from.add(lane) } } else { 0.0 })
+    }
+
+    #[inline(always)]
+    unsafe fn load_shared(self, from: *const AtomicU32) -> Self::Vector {
+        // SAFETY: as above.
+        lanes(|lane| f32::from_bits(unsafe { &*from.add(lane) }.load(Relaxed)))
+    }
+
+    #[inline(always)]
+    unsafe fn load_shared_part(self, from: *const AtomicU32, count: usize) -> Self::Vector {
+        lanes(|lane| {
+            if lane < count {
+                // SAFETY: as above.
+                f32::from_bits(unsafe { &*from.add(lane) }.load(Relaxed))
+            } else {
+                0.0
+            }
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32, x: Self::Vector) {
+        // SAFETY: as above.
+        unsafe { self.store_part(to, LANES, x) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_part(self, to: *mut f32, count: usize, x: Self::Vector) {
+        for (lane, x) in x.into_iter().enumerate().take(count) {
+            // SAFETY: as above.
+            unsafe { *to.add(lane) = x }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_shared(self, to: *const AtomicU32, x: Self::Vector) {
+        // SAFETY: as above.
+        unsafe { self.store_shared_part(to, LANES, x) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_shared_part(self, to: *const AtomicU32, count: usize, x: Self::Vector) {
+        for (lane, x) in x.into_iter().enumerate().take(count) {
+            // SAFETY: as above.
+            unsafe { &*to.add(lane) }.store(x.to_bits(), Relaxed);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn transpose(
+        self,
+        from: impl Source,
+        from_stride: usize,
+        to: *mut f32,
+        to_stride: usize,
+    ) {
+        for i in 0..LANES {
+            for j in 0..LANES {
+                // SAFETY: as above.
+                unsafe { *to.add(j * to_stride + i) = from.advance(i * from_stride + j).get() }
+            }
+        }
+    }
+}

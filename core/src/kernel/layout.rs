@@ -1,0 +1,290 @@
+//! The two layouts of the kernels: panels for parameters, blocks for activations.
+//!
+//! A *panel* is 32 outputs of a layer, a *block* is 32 columns of activations. Both stay in the
+//! order in which the micro-kernel (`tile.rs`) reads them, so nothing is packed in a step:
+//!
+//! - parameters W `[outputs, inputs]` stand as `[outputs / 32][inputs][32]`, the last panel as
+//!   narrow as its outputs: a permutation of W without gaps;
+//! - activations X `[n, width]` stand as `[width / 32][n + gap][32]`, or `[n, width]` if they are one
+//!   block.
+
+use core::ops::Range;
+
+/// Columns of a panel or a block: two vectors of the widest instruction set.
+pub const PANEL: usize = 32;
+
+/// Place of W(output, input) in the panels of W `[outputs, inputs]`.
+#[must_use]
+pub const fn panel_index(outputs: usize, inputs: usize, output: usize, input: usize) -> usize {
+    let first = output / PANEL * PANEL;
+    first * inputs + input * width_at(outputs, first) + (output - first)
+}
+
+/// Columns of the panel or block that starts at column `first`, of `columns` in all.
+#[must_use]
+pub(super) const fn width_at(columns: usize, first: usize) -> usize {
+    let left = columns - first;
+    if left < PANEL { left } else { PANEL }
+}
+
+/// Distances in a matrix of activations: element (i, f) is at
+/// `i * row + f / PANEL * block + f % PANEL`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Strides {
+    /// Between examples.
+    pub row: usize,
+    /// Between blocks.
+    pub block: usize,
+}
+
+impl Strides {
+    /// The blocked layout of `[n, width]`.
+    #[must_use]
+    pub const fn blocked(n: usize, width: usize) -> Self {
+        if width <= PANEL {
+            return Self { row: width, block: 0 };
+        }
+        // A tile of rows takes up to 28 lines of every block. With 14 rows of gap behind a multiple
+        // of 32 rows, those lines of consecutive blocks fall on consecutive sets of a cache of 64.
+        Self { row: PANEL, block: (n.next_multiple_of(32) + 14) * PANEL }
+    }
+
+    /// The row-major layout, examples `row` elements apart.
+    #[must_use]
+    pub const fn row_major(row: usize) -> Self {
+        Self { row, block: PANEL }
+    }
+
+    /// Elements from the first to the last of `[n, width]`.
+    const fn extent(self, n: usize, width: usize) -> usize {
+        if n == 0 || width == 0 {
+            return 0;
+        }
+        let last = (width - 1) / PANEL;
+        (n - 1) * self.row + last * self.block + (width - last * PANEL)
+    }
+}
+
+/// f32s of a blocked matrix `[n, width]`; never less for a smaller n.
+#[must_use]
+pub const fn blocked_len(n: usize, width: usize) -> usize {
+    if width <= PANEL { n * width } else { width.div_ceil(PANEL) * Strides::blocked(n, width).block }
+}
+
+/// Activations to read. `[n, width]`
+#[derive(Clone, Copy, Debug)]
+pub struct Activations<'a> {
+    data: &'a [f32],
+    n: usize,
+    width: usize,
+    strides: Strides,
+}
+
+impl<'a> Activations<'a> {
+    /// Activations in a layout of the caller's.
+    ///
+    /// # Panics
+    /// When `data` is too short.
+    #[must_use]
+    pub fn new(data: &'a [f32], n: usize, width: usize, strides: Strides) -> Self {
+        let needed = strides.extent(n, width);
+        assert!(data.len() >= needed, "activations need {needed} elements, got {}", data.len());
+        Self { data, n, width, strides }
+    }
+
+    /// Activations in blocks.
+    ///
+    /// # Panics
+    /// When `data` is too short.
+    #[must_use]
+    pub fn blocked(data: &'a [f32], n: usize, width: usize) -> Self {
+        Self::new(data, n, width, Strides::blocked(n, width))
+    }
+
+    /// Examples.
+    #[must_use]
+    pub const fn n(&self) -> usize {
+        self.n
+    }
+
+    /// Columns.
+    #[must_use]
+    pub const fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Distances.
+    #[must_use]
+    pub const fn strides(&self) -> Strides {
+        self.strides
+    }
+
+    /// Pieces of at most [`PANEL`] columns: the first column, and the rows of all examples.
+    pub fn blocks(self) -> impl Iterator<Item = (usize, impl Iterator<Item = &'a [f32]>)> {
+        (0..self.width).step_by(PANEL).map(move |first| {
+            let width = width_at(self.width, first);
+            let start = (first / PANEL * self.strides.block).min(self.data.len());
+            let rows = self.data[start..].chunks(self.strides.row).take(self.n);
+            (first, rows.map(move |row| &row[..width]))
+        })
+    }
+
+    /// Some of the examples.
+    #[must_use]
+    pub fn examples(self, range: Range<usize>) -> Self {
+        let data = &self.data[(range.start * self.strides.row).min(self.data.len())..];
+        Self::new(data, range.len(), self.width, self.strides)
+    }
+
+    /// Copies example `i` out. `out: [width]`
+    pub fn copy_row(&self, i: usize, out: &mut [f32]) {
+        let start = i * self.strides.row;
+        for (block, out) in out[..self.width].chunks_mut(PANEL).enumerate() {
+            let at = start + block * self.strides.block;
+            out.copy_from_slice(&self.data[at..at + out.len()]);
+        }
+    }
+
+    /// Adds example `i` to `sum` `[up to width]`, as many columns as it has.
+    pub fn add_row(&self, i: usize, sum: &mut [f32]) {
+        let start = i * self.strides.row;
+        for (block, sum) in sum.chunks_mut(PANEL).enumerate() {
+            let row = &self.data[start + block * self.strides.block..];
+            sum.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
+        }
+    }
+
+    /// Copies a column out. `out: [n]` or longer
+    pub fn copy_column(&self, column: usize, out: &mut [f32]) {
+        let from = self.column(column);
+        out.iter_mut().zip(from).for_each(|(out, x)| *out = *x);
+    }
+
+    /// Adds a column to `sum`. `sum: [n]` or longer
+    pub fn add_column(&self, column: usize, sum: &mut [f32]) {
+        let from = self.column(column);
+        sum.iter_mut().zip(from).for_each(|(sum, x)| *sum += x);
+    }
+
+    fn column(&self, column: usize) -> impl Iterator<Item = &'a f32> {
+        let start = column / PANEL * self.strides.block + column % PANEL;
+        self.data.get(start..).unwrap_or(&[]).iter().step_by(self.strides.row).take(self.n)
+    }
+
+    pub(super) const fn as_ptr(&self) -> *const f32 {
+        self.data.as_ptr()
+    }
+}
+
+/// Activations to write. `[n, width]`
+#[derive(Debug)]
+pub struct ActivationsMut<'a> {
+    data: &'a mut [f32],
+    n: usize,
+    width: usize,
+    strides: Strides,
+}
+
+impl<'a> ActivationsMut<'a> {
+    /// Activations in a layout of the caller's.
+    ///
+    /// # Panics
+    /// When `data` is too short.
+    #[must_use]
+    pub fn new(data: &'a mut [f32], n: usize, width: usize, strides: Strides) -> Self {
+        let needed = strides.extent(n, width);
+        assert!(data.len() >= needed, "activations need {needed} elements, got {}", data.len());
+        Self { data, n, width, strides }
+    }
+
+    /// Activations in blocks.
+    ///
+    /// # Panics
+    /// When `data` is too short.
+    #[must_use]
+    pub fn blocked(data: &'a mut [f32], n: usize, width: usize) -> Self {
+        Self::new(data, n, width, Strides::blocked(n, width))
+    }
+
+    /// To read them.
+    #[must_use]
+    pub const fn view(&self) -> Activations<'_> {
+        Activations { data: self.data, n: self.n, width: self.width, strides: self.strides }
+    }
+
+    /// As [`Activations::blocks`].
+    pub fn blocks_mut(
+        &mut self,
+        mut each: impl FnMut(usize, &mut dyn Iterator<Item = &mut [f32]>),
+    ) {
+        for first in (0..self.width).step_by(PANEL) {
+            let width = width_at(self.width, first);
+            let start = (first / PANEL * self.strides.block).min(self.data.len());
+            let rows = self.data[start..].chunks_mut(self.strides.row).take(self.n);
+            each(first, &mut rows.map(|row| &mut row[..width]));
+        }
+    }
+
+    /// Writes example `i`. `values: [width]`
+    pub fn set_row(&mut self, i: usize, values: &[f32]) {
+        let start = i * self.strides.row;
+        for (block, values) in values[..self.width].chunks(PANEL).enumerate() {
+            let at = start + block * self.strides.block;
+            self.data[at..at + values.len()].copy_from_slice(values);
+        }
+    }
+
+    pub(super) const fn as_mut_ptr(&mut self) -> *mut f32 {
+        self.data.as_mut_ptr()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::vec;
+
+    use super::*;
+
+    #[test]
+    fn panels_are_a_permutation_without_gaps() {
+        for (outputs, inputs) in [(1, 1), (1, 5), (7, 3), (32, 4), (33, 2), (100, 13)] {
+            let mut seen = vec![false; outputs * inputs];
+            for output in 0..outputs {
+                for input in 0..inputs {
+                    let at = panel_index(outputs, inputs, output, input);
+                    assert!(!seen[at], "{outputs} x {inputs}: two elements at {at}");
+                    seen[at] = true;
+                }
+            }
+        }
+        assert_eq!(panel_index(64, 10, 33, 2), 32 * 10 + 2 * 32 + 1);
+    }
+
+    #[test]
+    fn a_view_fits_its_buffer_exactly_once() {
+        for (n, width) in [(0, 5), (1, 1), (3, 32), (5, 33), (40, 100)] {
+            let mut data = vec![0.0; blocked_len(n, width)];
+            let mut view = ActivationsMut::blocked(&mut data, n, width);
+            for i in 0..n {
+                let row: std::vec::Vec<f32> = (0..width).map(|f| (i * width + f) as f32).collect();
+                view.set_row(i, &row);
+            }
+            let mut count = 0;
+            for (first, rows) in view.view().blocks() {
+                for (i, row) in rows.enumerate() {
+                    for (f, x) in row.iter().enumerate() {
+                        assert_eq!(*x, (i * width + first + f) as f32);
+                        count += 1;
+                    }
+                }
+            }
+            assert_eq!(count, n * width);
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "activations need 65 elements, got 64")]
+    fn a_short_buffer_is_refused() {
+        let _ = Activations::new(&[0.0; 64], 2, 33, Strides::row_major(32));
+    }
+}

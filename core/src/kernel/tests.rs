@@ -1,0 +1,343 @@
+//! Every kernel on every instruction set of this machine: against its definition in double precision, against
+//! `matrixmultiply`, and against itself at other places. The sets are called directly, because
+//! `select` is one for the process.
+
+use std::format;
+use std::string::String;
+use std::vec;
+use std::vec::Vec;
+
+use super::isa::{Isa, Kernel, Plain, run_on};
+use super::*;
+use crate::rng::{Purpose, Stream};
+
+fn numbers(stream: u32, len: usize) -> Vec<f32> {
+    let stream = Stream::new(5, Purpose::Test(stream));
+    (0..len as u64).map(|i| stream.uniform(i) - 0.5).collect()
+}
+
+fn sets() -> impl Iterator<Item = Simd> {
+    Simd::ALL.into_iter().filter(|set| set.is_supported())
+}
+
+/// A row-major matrix in panels, and back.
+fn panels(rows: usize, columns: usize, x: &[f32]) -> Vec<f32> {
+    let mut out = vec![0.0; rows * columns];
+    for (i, x) in x.iter().enumerate() {
+        out[panel_index(rows, columns, i / columns, i % columns)] = *x;
+    }
+    out
+}
+
+fn row_major(rows: usize, columns: usize, x: &[f32]) -> Vec<f32> {
+    let places = (0..rows).flat_map(|r| (0..columns).map(move |c| (r, c)));
+    places.map(|(r, c)| x[panel_index(rows, columns, r, c)]).collect()
+}
+
+/// A row-major matrix in a layout, between poisoned elements; and its elements again.
+struct Placed {
+    data: Vec<f32>,
+    n: usize,
+    width: usize,
+    strides: Strides,
+}
+
+impl Placed {
+    fn new(n: usize, width: usize, blocked: bool) -> Self {
+        let strides =
+            if blocked { Strides::blocked(n, width) } else { Strides::row_major(width + 3) };
+        let len = blocked_len(n, width).max(n * (width + 3));
+        Self { data: vec![f32::NAN; len], n, width, strides }
+    }
+
+    fn of(x: &[f32], n: usize, width: usize, blocked: bool) -> Self {
+        let mut placed = Self::new(n, width, blocked);
+        x.chunks(width).enumerate().for_each(|(i, row)| placed.view_mut().set_row(i, row));
+        placed
+    }
+
+    fn view(&self) -> Activations<'_> {
+        Activations::new(&self.data, self.n, self.width, self.strides)
+    }
+
+    fn view_mut(&mut self) -> ActivationsMut<'_> {
+        ActivationsMut::new(&mut self.data, self.n, self.width, self.strides)
+    }
+
+    /// The elements; all others must still be poisoned.
+    fn elements(&self) -> Vec<f32> {
+        let mut out = vec![0.0; self.n * self.width];
+        for (i, row) in out.chunks_mut(self.width).enumerate() {
+            self.view().copy_row(i, row);
+        }
+        let written = self.data.iter().filter(|x| !x.is_nan()).count();
+        assert_eq!(written, out.len(), "elements outside the matrix were written");
+        out
+    }
+}
+
+/// Σ_p a(i, p) b(p, j) in double precision.
+fn product(m: usize, n: usize, k: usize, a: impl Fn(usize, usize) -> f32, b: impl Fn(usize, usize) -> f32) -> Vec<f64> {
+    let sum = |i, j| (0..k).map(|p| f64::from(a(i, p)) * f64::from(b(p, j))).sum();
+    (0..m).flat_map(|i| (0..n).map(move |j| (i, j))).map(|(i, j)| sum(i, j)).collect()
+}
+
+fn close(what: &str, got: &[f32], expected: &[f64], terms: usize) {
+    assert_eq!(got.len(), expected.len(), "{what}: length");
+    // Terms of at most 1/4, each rounded to 2^-24 of a sum below terms / 4.
+    let bound = 6e-8 * (1.0 + terms as f64 * 0.25) * 2.0;
+    for (i, (got, expected)) in got.iter().zip(expected).enumerate() {
+        let error = (f64::from(*got) - expected).abs();
+        assert!(error <= bound, "{what}[{i}]: got {got}, expected {expected}");
+    }
+}
+
+fn check(set: Simd, n: usize, outputs: usize, inputs: usize, bits: usize) {
+    let what = format!("{set:?} n {n} outputs {outputs} inputs {inputs} bits {bits}");
+    let (blocked, biased, relu, fresh) = (bits & 1 > 0, bits & 2 > 0, bits & 4 > 0, bits & 8 > 0);
+    let (x, w, b) = (numbers(1, n * inputs), numbers(2, outputs * inputs), numbers(3, outputs));
+    let placed = Placed::of(&x, n, inputs, blocked);
+    let (mut weight, mut bias) = (panels(outputs, inputs, &w), b.clone());
+
+    let mut y = Placed::new(n, outputs, blocked);
+    run_on(
+        set,
+        linear::Forward {
+            x: placed.view(),
+            weight: shared(&mut weight),
+            bias: biased.then(|| &*shared(&mut bias)),
+            relu,
+            y: &mut y.view_mut(),
+        },
+    );
+    let mut expected =
+        product(n, outputs, inputs, |i, p| x[i * inputs + p], |p, j| w[j * inputs + p]);
+    for (i, y) in expected.iter_mut().enumerate() {
+        *y += if biased { f64::from(b[i % outputs]) } else { 0.0 };
+        *y = if relu { y.max(0.0) } else { *y };
+    }
+    close(&format!("{what}: forward"), &y.elements(), &expected, inputs);
+
+    let mut transposed = vec![f32::NAN; w.len()];
+    let weight = shared(&mut weight);
+    run_on(set, linear::Transpose { weight, outputs, inputs, transposed: &mut transposed });
+    let back = row_major(inputs, outputs, &transposed);
+    for (i, x) in back.iter().enumerate() {
+        assert_eq!(*x, w[i % outputs * inputs + i / outputs], "{what}: transposed {i}");
+    }
+
+    let dy = numbers(4, n * outputs);
+    let d_y = Placed::of(&dy, n, outputs, blocked);
+    let mut d_x = Placed::new(n, inputs, blocked);
+    let mask = relu.then(|| Mask { y: placed.view(), scale: 1.25 });
+    let d_y = d_y.view();
+    run_on(set, linear::DataGradient { d_y, transposed: &transposed, mask, d_x: &mut d_x.view_mut() });
+    let mut expected =
+        product(n, inputs, outputs, |i, p| dy[i * outputs + p], |p, j| w[p * inputs + j]);
+    for (d, x) in expected.iter_mut().zip(&x).filter(|_| relu) {
+        *d = if *x > 0.0 { *d * 1.25 } else { 0.0 };
+    }
+    close(&format!("{what}: d_x"), &d_x.elements(), &expected, outputs + outputs / 4);
+
+    let before = numbers(5, w.len());
+    let mut d_weight = panels(outputs, inputs, &before);
+    run_on(set, linear::WeightGradient { x: placed.view(), d_y, fresh, d_weight: &mut d_weight });
+    let mut expected =
+        product(outputs, inputs, n, |i, p| dy[p * outputs + i], |p, j| x[p * inputs + j]);
+    for (d, before) in expected.iter_mut().zip(&before).filter(|_| !fresh || n == 0) {
+        *d += f64::from(*before);
+    }
+    close(&format!("{what}: d_w"), &row_major(outputs, inputs, &d_weight), &expected, n + 4);
+}
+
+#[test]
+fn the_products_are_their_definitions() {
+    let sizes = [1, 2, 5, 7, 8, 13, 16, 31, 32, 33, 47, 65];
+    for set in sets() {
+        for (x, &n) in sizes.iter().enumerate() {
+            for (y, &outputs) in sizes.iter().enumerate() {
+                for (z, &inputs) in sizes.iter().enumerate().filter(|(z, _)| (x + y + z) % 2 == 0) {
+                    check(set, n, outputs, inputs, x + 3 * y + 5 * z);
+                }
+            }
+        }
+        check(set, 0, 33, 7, 5);
+        check(set, 300, 100, 70, 7);
+        check(set, 257, 70, 400, 0);
+    }
+}
+
+#[test]
+fn agrees_with_matrixmultiply() {
+    let (n, outputs, inputs) = (130, 257, 515);
+    let (x, w) = (numbers(4, n * inputs), numbers(5, outputs * inputs));
+    let mut expected = vec![0.0; n * outputs];
+    // SAFETY: the three buffers hold matrices of these sizes: X and Y row-major, W transposed.
+    unsafe {
+        matrixmultiply::sgemm(
+            n,
+            inputs,
+            outputs,
+            1.0,
+            x.as_ptr(),
+            inputs as isize,
+            1,
+            w.as_ptr(),
+            1,
+            inputs as isize,
+            0.0,
+            expected.as_mut_ptr(),
+            outputs as isize,
+            1,
+        );
+    }
+    let placed = Placed::of(&x, n, inputs, true);
+    let mut y = Placed::new(n, outputs, true);
+    let mut weight = panels(outputs, inputs, &w);
+    forward(placed.view(), shared(&mut weight), None, false, &mut y.view_mut());
+    for (y, expected) in y.elements().iter().zip(&expected) {
+        assert!((y - expected).abs() < 2e-5, "{y} {expected}");
+    }
+}
+
+/// The bits of a row are the same whatever stands around it.
+#[test]
+fn a_row_does_not_depend_on_its_place() {
+    let (n, outputs, inputs) = (41, 37, 300);
+    let (x, w) = (numbers(6, n * inputs), numbers(7, outputs * inputs));
+    let mut weight = panels(outputs, inputs, &w);
+    for set in sets() {
+        let mut rows = |x: &[f32], blocked: bool| {
+            let placed = Placed::of(x, x.len() / inputs, inputs, blocked);
+            let mut y = Placed::new(x.len() / inputs, outputs, blocked);
+            let (x, weight, y_view) = (placed.view(), shared(&mut weight), &mut y.view_mut());
+            run_on(set, linear::Forward { x, weight, bias: None, relu: false, y: y_view });
+            y.elements()
+        };
+        let whole = rows(&x, true);
+        for (i, x) in x.chunks(inputs).enumerate() {
+            assert_eq!(rows(x, false), whole[i * outputs..][..outputs], "{set:?} row {i}");
+        }
+    }
+}
+
+/// NaN and infinity go through ReLU and its mask as through the definitions.
+#[test]
+fn what_is_not_finite_shows() {
+    for set in sets() {
+        let x = [f32::NAN, f32::INFINITY, -1.0, 2.0];
+        let placed = Placed::of(&x, 4, 1, true);
+        let mut y = vec![0.0; 4];
+        let mut view = ActivationsMut::blocked(&mut y, 4, 1);
+        let mut one = [1.0];
+        let weight = shared(&mut one);
+        run_on(set, linear::Forward { x: placed.view(), weight, bias: None, relu: true, y: &mut view });
+        assert!(y[0].is_nan(), "{set:?}");
+        assert_eq!(y[1..], [f32::INFINITY, 0.0, 2.0], "{set:?}");
+    }
+}
+
+/// Registers of a set against [`Plain`], bit for bit: everything but the fused operation.
+struct Operations<'a> {
+    out: &'a mut Vec<u32>,
+}
+
+impl Kernel for Operations<'_> {
+    #[inline(always)]
+    fn run<I: Isa>(self, isa: I) {
+        let len = 64;
+        let (a, b) = (numbers(8, len), numbers(9, len));
+        let mut words = vec![0.0; len];
+        let mut results: Vec<Vec<f32>> = vec![];
+        for operation in 0..8 {
+            let mut result = vec![0.0; len];
+            for at in (0..len).step_by(I::LANES) {
+                // SAFETY: whole vectors of buffers whose length is a multiple of all lanes.
+                unsafe {
+                    let (x, y) = (isa.load(a.as_ptr().add(at)), isa.load(b.as_ptr().add(at)));
+                    let z = match operation {
+                        0 => isa.add(x, y),
+                        1 => isa.sub(x, y),
+                        2 => isa.mul(x, y),
+                        3 => isa.div(x, y),
+                        4 => isa.sqrt(isa.mul(x, x)),
+                        5 => isa.relu(x),
+                        6 => isa.where_positive(x, y),
+                        _ => isa.splat(0.75),
+                    };
+                    isa.store(result.as_mut_ptr().add(at), z);
+                }
+            }
+            results.push(result);
+        }
+        // Parts of every length, shared and private, at every misalignment.
+        for count in 0..=I::LANES.min(4) {
+            for start in 0..3 {
+                let mut result = vec![7.0; len];
+                let shared_words = shared(&mut words);
+                // SAFETY: at most LANES elements from `start`, far from the end.
+                unsafe {
+                    let x = isa.load_part(a.as_ptr().add(start), count);
+                    isa.store_shared_part(shared_words.as_ptr().add(start), count, x);
+                    let x = isa.load_shared_part(shared_words.as_ptr().add(start), count);
+                    isa.store_part(result.as_mut_ptr().add(start), count, isa.add(x, x));
+                    let mut whole = vec![0.0; len];
+                    isa.store(whole.as_mut_ptr(), x);
+                    assert!(whole[count..].iter().all(|x| *x == 0.0), "zeros behind a part");
+                }
+                results.push(result);
+            }
+        }
+        let bits = results.iter().flatten().map(|x| x.to_bits());
+        self.out.extend(bits);
+    }
+}
+
+#[test]
+fn registers_of_all_sets_agree() {
+    let mut expected = vec![];
+    Operations { out: &mut expected }.run(Plain::new());
+    for set in sets() {
+        let mut got = vec![];
+        run_on(set, Operations { out: &mut got });
+        assert!(got == expected, "{set:?}");
+    }
+}
+
+/// Updates have the same bits on every set, in a pass and in slices.
+#[test]
+fn updates_of_all_sets_agree() {
+    use crate::optim::{Adam, Optimizer, OptimizerKind, StepSize};
+    let n = 77;
+    let adam = Adam { beta1: 0.9, beta2: 0.999, eps: 1e-8 };
+    for kind in [
+        OptimizerKind::Sgd,
+        OptimizerKind::Momentum { beta: 0.9 },
+        OptimizerKind::Adagrad { eps: 1e-10, initial: 0.1 },
+        OptimizerKind::Adam(adam),
+    ] {
+        let optimizer = Optimizer { kind, weight_decay: 0.01 };
+        let rule = optimizer.at(StepSize { rate: 0.1, count: 3 });
+        let planes = optimizer.state_planes();
+        let positive = |stream, len| -> Vec<f32> { numbers(stream, len).iter().map(|x| x + 1.0).collect() };
+        let (p, s, g) = (numbers(1, n), positive(2, planes * n), numbers(3, n));
+        let (mut slices, mut state) = (p.clone(), s.clone());
+        let (first, second) = state.split_at_mut(planes.min(1) * n);
+        update::update_slices(Plain::new(), &rule, [&mut slices, first, second], &g);
+        for set in sets() {
+            let (mut words, mut planes) = (p.clone(), s.clone());
+            let elements = update::Elements::new(&rule, shared(&mut words), shared(&mut planes));
+            run_on(set, update::Update { rule: &rule, elements, gradient: &g });
+            let name: String = format!("{kind:?} on {set:?}");
+            assert_eq!((&words, &planes), (&slices, &state), "{name}");
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "length of W")]
+fn shapes_must_fit() {
+    let (x, mut w, mut y) = ([0.0; 6], [0.0; 5], [0.0; 4]);
+    let x = Activations::blocked(&x, 2, 3);
+    forward(x, shared(&mut w), None, false, &mut ActivationsMut::blocked(&mut y, 2, 2));
+}

@@ -1,0 +1,220 @@
+//! The micro-kernel: a tile of sums that stays in registers.
+//!
+//! `sums(i, j) = Σ_k A(i, k) · B(k, j)` for up to `ROWS` rows and two vectors of columns. One step of
+//! k adds the outer product of a column of A, broadcast element by element, and a row of B. Each
+//! sum runs over k in increasing order in one register: it depends on its row of A and its column
+//! of B alone, not on its place. An [`Epilogue`] then does what remains with the sums in registers.
+
+use core::sync::atomic::AtomicU32;
+
+use super::isa::{Isa, Source};
+
+/// The left operand: A(i, k) is `first[i * row + k / run * block + k % run * step]`.
+#[derive(Clone, Copy)]
+pub(super) struct Left {
+    pub(super) first: *const f32,
+    pub(super) row: usize,
+    pub(super) step: usize,
+    /// Steps between two jumps.
+    pub(super) run: usize,
+    /// From run to run.
+    pub(super) block: usize,
+}
+
+/// The right operand: row k starts at `first + k * stride`.
+///
+/// It is read as shared memory, private or not: the loads are single instructions then, which the
+/// compiler leaves where they are. Told about plain f32s it broadcasts A into registers first and
+/// spills the sums, which takes more than twice the time.
+#[derive(Clone, Copy)]
+pub(super) struct Right {
+    pub(super) first: *const AtomicU32,
+    pub(super) stride: usize,
+}
+
+/// What happens to a vector of sums.
+pub(super) trait Epilogue {
+    /// Takes the sums of `count` columns from `column` of row `row` of the tile; `count` is
+    /// `LANES` unless the tile ends there.
+    ///
+    /// # Safety
+    /// The tile is one the epilogue was made for.
+    unsafe fn put<I: Isa>(&self, isa: I, row: usize, column: usize, count: usize, sum: I::Vector);
+
+    /// Takes all sums of the tile; the last vector of a row has `part` columns.
+    ///
+    /// # Safety
+    /// The tile is one the epilogue was made for.
+    #[inline(always)]
+    unsafe fn put_tile<I: Isa, const MR: usize, const NV: usize>(
+        &self,
+        isa: I,
+        part: usize,
+        sums: [[I::Vector; NV]; MR],
+    ) {
+        for (i, sums) in sums.iter().enumerate() {
+            for (j, sum) in sums.iter().enumerate() {
+                let count = if j + 1 < NV { I::LANES } else { part };
+                // SAFETY: the caller's promise.
+                unsafe { self.put(isa, i, j * I::LANES, count, *sum) }
+            }
+        }
+    }
+}
+
+/// Computes a tile of `rows` ≤ `ROWS` rows and `columns` ≤ 2 · `LANES` columns, both 1 or more,
+/// over `depth` steps.
+///
+/// # Safety
+/// The operands are good for reading the tile's rows and columns, and the epilogue is made for it.
+#[inline(always)]
+pub(super) unsafe fn tile<I: Isa>(
+    isa: I,
+    (rows, columns): (usize, usize),
+    depth: usize,
+    a: Left,
+    b: Right,
+    epilogue: &impl Epilogue,
+) {
+    let whole = columns.is_multiple_of(I::LANES);
+    // SAFETY: the caller's promise.
+    unsafe {
+        match (columns > I::LANES, whole) {
+            (true, true) => of_width::<I, 2, true>(isa, (rows, columns), depth, a, b, epilogue),
+            (true, false) => of_width::<I, 2, false>(isa, (rows, columns), depth, a, b, epilogue),
+            (false, true) => of_width::<I, 1, true>(isa, (rows, columns), depth, a, b, epilogue),
+            (false, false) => of_width::<I, 1, false>(isa, (rows, columns), depth, a, b, epilogue),
+        }
+    }
+}
+
+/// Chooses the compiled height.
+///
+/// # Safety
+/// As for [`tile`]; `columns` fill `NV` vectors, the last one completely if `WHOLE`.
+#[inline(always)]
+unsafe fn of_width<I: Isa, const NV: usize, const WHOLE: bool>(
+    isa: I,
+    (rows, columns): (usize, usize),
+    depth: usize,
+    a: Left,
+    b: Right,
+    epilogue: &impl Epilogue,
+) {
+    debug_assert!(rows <= I::ROWS);
+    macro_rules! heights {
+        ($($height:literal)*) => {
+            match rows {
+                // SAFETY: the caller's promise.
+                $($height if $height <= I::ROWS => unsafe {
+                    of_size::<I, $height, NV, WHOLE>(isa, columns, depth, a, b, epilogue);
+                },)*
+                _ => unreachable!("a tile of {rows} rows"),
+            }
+        };
+    }
+    heights!(1 2 3 4 5 6 7 8 9 10 11 12 13 14);
+}
+
+/// Computes a tile of `MR` rows and `NV` vectors.
+///
+/// # Safety
+/// As for [`of_width`].
+#[inline(always)]
+unsafe fn of_size<I: Isa, const MR: usize, const NV: usize, const WHOLE: bool>(
+    isa: I,
+    columns: usize,
+    depth: usize,
+    a: Left,
+    b: Right,
+    epilogue: &impl Epilogue,
+) {
+    let part = columns - (NV - 1) * I::LANES;
+    let mut sums = [[isa.zero(); NV]; MR];
+    let (mut left, mut run, mut row) = (depth, a.first, b.first);
+    // SAFETY: the caller's promise.
+    unsafe {
+        while left > 0 {
+            let steps = a.run.min(left);
+            let mut column = run;
+            for _ in 0..steps {
+                let mut vectors = [isa.zero(); NV];
+                for (j, vector) in vectors.iter_mut().enumerate() {
+                    let from = row.wrapping_add(j * I::LANES);
+                    *vector = if WHOLE || j + 1 < NV {
+                        isa.load_shared(from)
+                    } else {
+                        isa.load_shared_part(from, part)
+                    };
+                }
+                for (i, sums) in sums.iter_mut().enumerate() {
+                    let x = isa.splat(*column.add(i * a.row));
+                    for (sum, vector) in sums.iter_mut().zip(vectors) {
+                        *sum = isa.multiply_add(x, vector, *sum);
+                    }
+                }
+                // Past the last step the pointers are never followed; wrapping, they need not point anywhere.
+                column = column.wrapping_add(a.step);
+                row = row.wrapping_add(b.stride);
+            }
+            left -= steps;
+            run = run.wrapping_add(a.block);
+        }
+        epilogue.put_tile::<I, MR, NV>(isa, if WHOLE { I::LANES } else { part }, sums);
+    }
+}
+
+/// Cuts `0..len` into equal parts, as few as have at most `most` elements: start and length of each.
+#[inline(always)]
+pub(super) fn even(len: usize, most: usize) -> impl Iterator<Item = (usize, usize)> {
+    let parts = len.div_ceil(most);
+    (0..parts).map(move |part| {
+        let start = part * len / parts;
+        (start, (part + 1) * len / parts - start)
+    })
+}
+
+/// Reads `count` elements: all lanes or fewer.
+///
+/// # Safety
+/// `from` is good for reading them.
+#[inline(always)]
+pub(super) unsafe fn load<I: Isa>(isa: I, from: impl Source, count: usize) -> I::Vector {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if count == I::LANES { from.load(isa) } else { from.load_part(isa, count) }
+    }
+}
+
+/// Writes `count` elements: all lanes or fewer.
+///
+/// # Safety
+/// `to` is good for writing them.
+#[inline(always)]
+pub(super) unsafe fn store<I: Isa>(isa: I, to: *mut f32, count: usize, x: I::Vector) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if count == I::LANES { isa.store(to, x) } else { isa.store_part(to, count, x) }
+    }
+}
+
+/// Writes `count` shared elements: all lanes or fewer.
+///
+/// # Safety
+/// `to` is good for writing them.
+#[inline(always)]
+pub(super) unsafe fn store_shared<I: Isa>(
+    isa: I,
+    to: *const AtomicU32,
+    count: usize,
+    x: I::Vector,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if count == I::LANES {
+            isa.store_shared(to, x);
+        } else {
+            isa.store_shared_part(to, count, x);
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Optimizer updates of shared parameters: one pass over them, or in the registers of a weight
+//! gradient.
+//!
+//! Elements are read, updated and written a vector at a time. No fused operations: an update has the
+//! same bits on every instruction set.
+
+use core::sync::atomic::AtomicU32;
+
+use super::isa::{Isa, Kernel, run};
+use super::tile::{Epilogue, load, store_shared};
+
+/// What an optimizer does to a vector of elements.
+pub(crate) trait Rule {
+    /// Planes of state, at most 2.
+    fn planes(&self) -> usize;
+
+    /// The element and its state after an update by its gradient: `[parameter, first, second]`.
+    /// Planes the rule does not have go through untouched.
+    fn apply<I: Isa>(&self, isa: I, element: [I::Vector; 3], gradient: I::Vector)
+    -> [I::Vector; 3];
+}
+
+/// Shared parameters and the planes of their state, element by element. Planes the rule does not have are
+/// empty.
+#[derive(Clone, Copy)]
+pub(crate) struct Elements<'a> {
+    planes: [&'a [AtomicU32]; 3],
+}
+
+impl<'a> Elements<'a> {
+    /// `parameters` and their `state`, the first plane before the second.
+    ///
+    /// # Panics
+    /// When the state is not that of the rule.
+    pub(crate) fn new(
+        rule: &impl Rule,
+        parameters: &'a [AtomicU32],
+        state: &'a [AtomicU32],
+    ) -> Self {
+        let n = parameters.len();
+        assert_eq!(state.len(), rule.planes() * n, "state of another length");
+        let (first, second) = state.split_at(rule.planes().min(1) * n);
+        Self { planes: [parameters, first, second] }
+    }
+
+    /// Elements `at..at + len`.
+    pub(crate) fn part(&self, at: usize, len: usize) -> Self {
+        let part = |plane: &'a [AtomicU32]| match plane {
+            [] => plane,
+            _ => &plane[at..at + len],
+        };
+        Self { planes: self.planes.map(part) }
+    }
+
+    pub(super) const fn len(&self) -> usize {
+        self.planes[0].len()
+    }
+}
+
+/// Updates every element by its gradient. `gradient`: as many
+pub(crate) fn update(rule: &impl Rule, elements: Elements<'_>, gradient: &[f32]) {
+    assert_eq!(gradient.len(), elements.len(), "gradient of another length than the parameters");
+    run(Update { rule, elements, gradient });
+}
+
+pub(super) struct Update<'a, R> {
+    pub(super) rule: &'a R,
+    pub(super) elements: Elements<'a>,
+    pub(super) gradient: &'a [f32],
+}
+
+impl<R: Rule> Kernel for Update<'_, R> {
+    #[inline(always)]
+    fn run<I: Isa>(self, isa: I) {
+        let epilogue = Apply::new(self.rule, self.elements, None, 0);
+        for (gradient, at) in self.gradient.chunks(I::LANES).zip((0..).step_by(I::LANES)) {
+            // SAFETY: the gradient is as long as the elements.
+            unsafe {
+                let g = load(isa, gradient.as_ptr(), gradient.len());
+                epilogue.put(isa, 0, at, gradient.len(), g);
+            }
+        }
+    }
+}
+
+/// An update as the epilogue of the product that completes a gradient. Rows of the tile are `row` elements
+/// apart.
+pub(super) struct Apply<'a, R> {
+    rule: &'a R,
+    planes: [*const AtomicU32; 3],
+    /// The gradient so far.
+    gradient: Option<*const f32>,
+    row: usize,
+}
+
+impl<'a, R: Rule> Apply<'a, R> {
+    pub(super) const fn new(
+        rule: &'a R,
+        elements: Elements<'a>,
+        gradient: Option<*const f32>,
+        row: usize,
+    ) -> Self {
+        let [p, m, v] = elements.planes;
+        Self { rule, planes: [p.as_ptr(), m.as_ptr(), v.as_ptr()], gradient, row }
+    }
+}
+
+impl<R: Rule> Epilogue for Apply<'_, R> {
+    #[inline(always)]
+    unsafe fn put<I: Isa>(&self, isa: I, row: usize, column: usize, count: usize, sum: I::Vector) {
+        let at = row * self.row + column;
+        let planes = self.rule.planes();
+        // SAFETY: the caller's promise: the tile is inside the elements; of the planes only those that the rule
+        // has are touched.
+        unsafe {
+            let mut gradient = sum;
+            if let Some(before) = self.gradient {
+                gradient = isa.add(load(isa, before.add(at), count), gradient);
+            }
+            let mut element = [isa.zero(); 3];
+            for (element, plane) in element.iter_mut().zip(self.planes).take(1 + planes) {
+                *element = load(isa, plane.add(at), count);
+            }
+            let element = self.rule.apply(isa, element, gradient);
+            for (element, plane) in element.into_iter().zip(self.planes).take(1 + planes) {
+                store_shared(isa, plane.add(at), count, element);
+            }
+        }
+    }
+
+    /// By way of memory: unrolled over the sums of a tile in registers, an update would be as much code as a
+    /// hundred products.
+    #[inline(always)]
+    unsafe fn put_tile<I: Isa, const MR: usize, const NV: usize>(
+        &self,
+        isa: I,
+        part: usize,
+        sums: [[I::Vector; NV]; MR],
+    ) {
+        let sums: &[[I::Vector; NV]] = core::hint::black_box(&sums);
+        for (i, sums) in sums.iter().enumerate() {
+            let sums: &[I::Vector] = core::hint::black_box(sums);
+            for (j, sum) in sums.iter().enumerate() {
+                let count = if j + 1 < NV { I::LANES } else { part };
+                // SAFETY: the caller's promise.
+                unsafe { self.put(isa, i, j * I::LANES, count, *sum) }
+            }
+        }
+    }
+}
+
+/// Updates plain slices of equal length; planes the rule does not have are empty.
+#[inline(always)]
+pub(crate) fn update_slices<I: Isa>(
+    isa: I,
+    rule: &impl Rule,
+    [parameters, first, second]: [&mut [f32]; 3],
+    gradient: &[f32],
+) {
+    let n = gradient.len();
+    assert_eq!(parameters.len(), n, "gradient of another length than the parameters");
+    for (plane, number) in [(&*first, 1), (&*second, 2)] {
+        assert_eq!(plane.len(), if rule.planes() < number { 0 } else { n }, "length of plane {number}");
+    }
+    let planes = [parameters.as_mut_ptr(), first.as_mut_ptr(), second.as_mut_ptr()];
+    for at in (0..n).step_by(I::LANES) {
+        let count = I::LANES.min(n - at);
+        // SAFETY: lengths were compared; of the planes only those that the rule has are touched.
+        unsafe {
+            let mut element = [isa.zero(); 3];
+            for (element, plane) in element.iter_mut().zip(planes).take(1 + rule.planes()) {
+                *element = load(isa, plane.add(at).cast_const(), count);
+            }
+            let gradient = load(isa, gradient.as_ptr().add(at), count);
+            let element = rule.apply(isa, element, gradient);
+            for (element, plane) in element.into_iter().zip(planes).take(1 + rule.planes()) {
+                super::tile::store(isa, plane.add(at), count, element);
+            }
+        }
+    }
+}
