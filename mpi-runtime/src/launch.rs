@@ -226,6 +226,11 @@ impl Cores {
         self.0.extend(&other.0);
     }
 
+    /// Their numbers, in order.
+    pub fn numbers(&self) -> impl Iterator<Item = usize> + '_ {
+        self.0.iter().copied()
+    }
+
     /// How many cores.
     #[must_use]
     pub fn count(&self) -> usize {

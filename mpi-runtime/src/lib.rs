@@ -11,15 +11,16 @@
 //! - embedding tables: [`tables`] layout and records · [`wire`] messages · [`embedding_ps`] owners of
 //!   partitions · [`embedding_link`] the communicator thread · [`services`] starts and ends both ·
 //!   [`embedding_client`] a worker's side
-//! - training: [`trainer`] the worker's loop · [`buffers`] its memory · [`group`] workers meet ·
-//!   [`bsp`] one update per step · [`turns`] slices and threads · [`tree`] sums that ranks don't
-//!   change · [`driver`] runs protocols · [`counters`] what is counted
+//! - training: [`trainer`] the worker's loop · [`batches`] what it takes · [`buffers`] its memory ·
+//!   [`group`] workers meet · [`bsp`] one update per step · [`turns`] slices and threads · [`tree`]
+//!   sums that ranks don't change · [`driver`] runs protocols · [`counters`] what is counted
 //! - results: [`scoring`], [`scores`], [`exact`] metrics that ranks do not change · [`evaluate`] a
 //!   saved model on data · [`checkpoint`] models on disk · [`record`] the run folder · [`recorder`]
 //!   what is recorded under way
 //! - the shell: [`cli`], [`signals`], [`error`]
 #![deny(unsafe_code)]
 
+pub mod batches;
 pub mod bsp;
 pub mod buffers;
 pub mod checkpoint;

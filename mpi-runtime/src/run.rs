@@ -3,21 +3,20 @@
 //! Main threads of all ranks make the same calls in the same order; between them, trainers' workers
 //! train on their own. *Every method here is collective over all ranks unless it says otherwise.*
 
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use core::time::Duration;
 use std::path::Path;
 use std::sync::Arc;
 
 use crossbeam_channel::unbounded;
-use umbra_core::dense::replica::store;
 use umbra_core::sync::LocalSgd;
 use umbra_datasets::{Dataset, Pipeline};
 
+use crate::batches::Batches;
 use crate::bsp::{Bsp, DenseLink, add_trainers};
 use crate::checkpoint::{self, Checkpoint, Manifest};
 use crate::comm::Comm;
 use crate::config::{BatchNormScope, SyncMethod};
-use crate::convert;
 use crate::counters::{Reading, WorkerCounters};
 use crate::driver::{GateKeeper, Surroundings, drive};
 use crate::error::Error;
@@ -330,18 +329,8 @@ impl TrainerSide {
         signals: &Arc<Signals>,
         watch: &Arc<Watch>,
     ) -> Result<Self, Error> {
-        let (config, model) = (&plan.job.config, plan.model);
-        let Some(optimizer) = convert::dense_optimizer(&config.optim.dense) else {
-            return Err(Error::Usage("optim.dense.kind = \"rowwise_adagrad\" is for rows".into()));
-        };
-        let words =
-            |len: usize| -> Arc<[AtomicU32]> { (0..len).map(|_| AtomicU32::new(0)).collect() };
-        let (replica, state) =
-            (words(model.replica_len()), words(optimizer.state_planes() * model.parameters_len()));
-        let mut initial = vec![0.0; model.replica_len()];
-        model.initialize(config.seed, &mut initial);
-        store(&replica, &initial);
-        store(&state, &vec![optimizer.initial_state(); state.len()]);
+        let config = &plan.job.config;
+        let shared = Trainer::new(plan.model, config, signals, watch)?;
         let first = (rank - plan.roles.trainers.start) * plan.workers_per_trainer();
         let (pipeline, batches) = if training {
             let workers = first..first + plan.workers_per_trainer();
@@ -349,7 +338,10 @@ impl TrainerSide {
             let epochs = 0..config.train.epochs;
             let (pipeline, batches) =
                 Pipeline::train(&plan.train, &plan.order, workers, epochs, prefetch)?;
-            (Some(pipeline), batches.into_iter().map(Some).collect())
+            (
+                Some(pipeline),
+                batches.into_iter().map(|batches| Some(Batches::Read(batches))).collect(),
+            )
         } else {
             (None, (0..clients.len()).map(|_| None).collect::<Vec<_>>())
         };
@@ -364,24 +356,6 @@ impl TrainerSide {
                 buffers: plan.step_buffers(local),
             })
             .collect();
-        let shared = Trainer {
-            model,
-            seed: config.seed,
-            replica,
-            state,
-            optimizer,
-            updates: AtomicU64::new(0),
-            dense_rate: convert::rate(&config.optim.dense),
-            sparse_rate: convert::rate(&config.optim.sparse),
-            rate_factor: AtomicU32::new(1f32.to_bits()),
-            #[expect(
-                clippy::cast_possible_truncation,
-                reason = "settings are computed with in f32"
-            )]
-            statistics_momentum: config.model.batch_norm_momentum as f32,
-            signals: Arc::clone(signals),
-            watch: Arc::clone(watch),
-        };
         Ok(Self { shared, workers, losses: vec![], pipeline })
     }
 

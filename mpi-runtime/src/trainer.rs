@@ -10,13 +10,16 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender};
-use umbra_core::dense::replica::{interpolate, load, update};
+use umbra_core::dense::replica::{interpolate, load, store, update};
 use umbra_core::model::{Gradients, Input, Model, StepKey};
 use umbra_core::optim::{Optimizer, Schedule, StepSize};
-use umbra_datasets::{BatchBuffer, WorkerBatches};
+use umbra_datasets::BatchBuffer;
 
+use crate::batches::Batches;
 use crate::bsp::Bsp;
 use crate::buffers::StepBuffers;
+use crate::config::Config;
+use crate::convert;
 use crate::counters::{Reading, WorkerCounters};
 use crate::driver::Agreement;
 use crate::embedding_client::{Client, Lookup};
@@ -63,6 +66,47 @@ pub struct Trainer {
 }
 
 impl Trainer {
+    /// A trainer of `model` before its first step: initial values, fresh optimizer state.
+    ///
+    /// # Errors
+    /// A dense optimizer that is for rows only.
+    pub fn new(
+        model: Model,
+        config: &Config,
+        signals: &Arc<Signals>,
+        watch: &Arc<Watch>,
+    ) -> Result<Self, Error> {
+        let Some(optimizer) = convert::dense_optimizer(&config.optim.dense) else {
+            return Err(Error::Usage("optim.dense.kind = \"rowwise_adagrad\" is for rows".into()));
+        };
+        let words =
+            |len: usize| -> Arc<[AtomicU32]> { (0..len).map(|_| AtomicU32::new(0)).collect() };
+        let (replica, state) =
+            (words(model.replica_len()), words(optimizer.state_planes() * model.parameters_len()));
+        let mut initial = vec![0.0; model.replica_len()];
+        model.initialize(config.seed, &mut initial);
+        store(&replica, &initial);
+        store(&state, &vec![optimizer.initial_state(); state.len()]);
+        Ok(Self {
+            model,
+            seed: config.seed,
+            replica,
+            state,
+            optimizer,
+            updates: AtomicU64::new(0),
+            dense_rate: convert::rate(&config.optim.dense),
+            sparse_rate: convert::rate(&config.optim.sparse),
+            rate_factor: AtomicU32::new(1f32.to_bits()),
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "settings are computed with in f32"
+            )]
+            statistics_momentum: config.model.batch_norm_momentum as f32,
+            signals: Arc::clone(signals),
+            watch: Arc::clone(watch),
+        })
+    }
+
     /// Learning rates of dense parameters and embedding rows at `step`.
     #[must_use]
     pub fn rates(&self, step: u64) -> (f32, f32) {
@@ -156,7 +200,7 @@ pub struct Worker {
     /// Its number on this rank.
     pub local: usize,
     /// Its batches; `None` when nothing is trained.
-    pub batches: Option<WorkerBatches>,
+    pub batches: Option<Batches>,
     /// Its access to the tables.
     pub client: Client,
     /// Its memory for a step.
@@ -210,7 +254,7 @@ impl Worker {
             let step = segment.first_step + done;
             let mut stop = self.step(trainer, method, &lookup, step, &mut reading);
             let batch = self.client.recycle(lookup);
-            if let Some(batches) = &self.batches {
+            if let Some(batches) = &mut self.batches {
                 batches.recycle(batch);
             }
             since_average += 1;
@@ -242,7 +286,7 @@ impl Worker {
     }
 
     fn next_batch(&mut self) -> Result<BatchBuffer, Error> {
-        let next = self.batches.as_mut().map_or(Ok(None), WorkerBatches::next)?;
+        let next = self.batches.as_mut().map_or(Ok(None), Batches::next)?;
         next.ok_or_else(|| {
             Error::Failure("the reader ended before the epoch did: a defect of the reader".into())
         })
