@@ -13,7 +13,8 @@
 //!   [`embedding_client`] a worker's side
 //! - training: [`trainer`] the worker's loop · [`batches`] what it takes · [`buffers`] its memory ·
 //!   [`group`] workers meet · [`bsp`] one update per step · [`turns`] slices and threads · [`tree`]
-//!   sums that ranks don't change · [`driver`] runs protocols · [`counters`] what is counted
+//!   sums that ranks don't change · [`driver`] runs protocols · [`counters`] what is counted ·
+//!   [`bench`](mod@bench) how fast it is
 //! - results: [`scoring`], [`scores`], [`exact`] metrics that ranks do not change · [`evaluate`] a
 //!   saved model on data · [`checkpoint`] models on disk · [`record`] the run folder · [`recorder`]
 //!   what is recorded under way
@@ -21,6 +22,7 @@
 #![deny(unsafe_code)]
 
 pub mod batches;
+pub mod bench;
 pub mod bsp;
 pub mod buffers;
 pub mod checkpoint;

@@ -1,8 +1,9 @@
 //! The program's command line: one file per verb, and how a verb starts and ends.
 //!
-//! `prepare`, `synth` and every help text run without MPI. The other verbs start MPI first, so that
+//! `prepare`, `synth`, `bench` and every help text run without MPI. The other verbs start MPI first, so that
 //! a mistake is one message from one rank and one exit code on all of them.
 
+mod bench;
 mod doctor;
 mod eval;
 mod predict;
@@ -39,6 +40,7 @@ enum Verb {
     Train(train::TrainArguments),
     Eval(eval::EvalArguments),
     Predict(predict::PredictArguments),
+    Bench(bench::BenchArguments),
     /// Look at this machine, its MPI and this launch, and say what to mend
     Doctor,
 }
@@ -69,6 +71,7 @@ pub fn main() -> ExitCode {
         Verb::Predict(arguments) => {
             with_world(true, |world, control| predict::run(&arguments, world, control))
         }
+        Verb::Bench(arguments) => alone("bench", || bench::run(&arguments)),
         // The doctor looks at the launch itself.
         Verb::Doctor => with_world(false, doctor::run),
     };

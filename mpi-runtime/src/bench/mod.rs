@@ -1,0 +1,63 @@
+//! `umbra bench`: how fast this machine trains, beside what its cores can do.
+//!
+//! Map: `subject.rs` what is measured · `ready.rs` batches in memory · `processor.rs` cores, their
+//! time and their peak · `work.rs` the arithmetic of a step · `steps.rs` training steps, sampled ·
+//! `report.rs` the figures as JSON and as a table.
+//!
+//! Measured are the worker and the tables of a training run on one rank, nothing made for the purpose: a
+//! step is taking a batch, coalescing, row lookup, forward, backward, row update and dense update.
+//!
+//! How a figure is taken: other programs may use the machine, and its clock moves. So every sample is
+//! bracketed by bursts that measure the peak of its cores, shares are of that peak and of the time
+//! that the threads had a core, what is to be compared is measured in turn, and figures are medians.
+
+pub mod processor;
+pub mod ready;
+pub mod report;
+pub mod steps;
+pub mod subject;
+pub mod work;
+
+use umbra_core::kernel;
+
+pub use report::Report;
+pub use subject::{Optimizers, Subject};
+
+use crate::error::Error;
+use crate::launch::Cores;
+
+/// What to measure.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Examples of a step.
+    pub batches: Vec<usize>,
+    /// Worker threads on one replica.
+    pub workers: Vec<usize>,
+    /// Seconds that each figure is measured for, over all its samples.
+    pub seconds: f64,
+    /// Samples of each figure.
+    pub samples: usize,
+}
+
+/// Measures. `progress` is told the samples taken, and how many there will be. One process, without MPI.
+///
+/// # Errors
+/// Data that can't be read or is too small, a model that does not fit it, memory or threads that are
+/// not there.
+pub fn bench(
+    subject: &Subject,
+    settings: &Settings,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Report, Error> {
+    let steps = steps::measure(subject, settings, progress)?;
+    let mut peaks: Vec<f64> = steps.iter().map(|figure| figure.peak_gflops).collect();
+    Ok(Report {
+        version: 1,
+        machine: processor::machine(),
+        simd: format!("{:?}", kernel::selected()).to_lowercase(),
+        cores: Cores::allowed().count(),
+        peak_gflops: report::median(&mut peaks),
+        kernels: vec![],
+        steps,
+    })
+}

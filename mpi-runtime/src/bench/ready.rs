@@ -1,0 +1,111 @@
+//! Batches in memory: made up, or read once from a file.
+
+use std::collections::VecDeque;
+
+use umbra_core::rng::{Purpose, Stream};
+use umbra_datasets::{BatchBuffer, Dataset, Pipeline, TrainOrder};
+
+use super::Subject;
+use crate::error::Error;
+
+/// Examples that are cycled: their rows of Criteo's Kaggle tables are several times the largest caches.
+const EXAMPLES: usize = 1 << 18;
+
+/// Batches of `batch_size` examples, at least `workers` of them: from the subject's data, else made up.
+///
+/// # Errors
+/// When the data can't be read or has too few rows.
+pub fn batches(
+    subject: &Subject,
+    order: &TrainOrder,
+    workers: usize,
+) -> Result<VecDeque<BatchBuffer>, Error> {
+    let count = (EXAMPLES / order.batch_size).max(workers);
+    let Some(data) = &subject.data else {
+        let columns = Columns::new(subject, order.seed);
+        return Ok((0..count).map(|number| columns.batch(number, order.batch_size)).collect());
+    };
+    let ready = read(data, &TrainOrder { workers_total: 1, ..*order }, count)?;
+    if ready.len() < workers {
+        return Err(Error::Data(format!(
+            "the data has {} rows: too few for {workers} workers with batches of {}; use more rows, \
+             or smaller --batch or --workers",
+            data.rows(),
+            order.batch_size
+        )));
+    }
+    Ok(ready)
+}
+
+/// The first `count` full batches of an epoch, or all that there are.
+fn read(data: &Dataset, order: &TrainOrder, count: usize) -> Result<VecDeque<BatchBuffer>, Error> {
+    let (pipeline, mut workers) = Pipeline::train(data, order, 0..1, 0..1, 4)?;
+    let mut ready = VecDeque::new();
+    while ready.len() < count {
+        let Some(batch) = workers[0].next()? else { break };
+        if batch.len() == order.batch_size {
+            ready.push_back(batch);
+        }
+    }
+    drop(workers);
+    pipeline.join();
+    Ok(ready)
+}
+
+/// The columns of made-up data: uniform ids, one for every field. A row is a function of the seed and its
+/// number, so batches of any size hold the same rows.
+struct Columns {
+    label: Stream,
+    dense: Stream,
+    dense_features: usize,
+    /// Stream and cardinality of every field. `[S]`
+    fields: Vec<(Stream, u64)>,
+}
+
+impl Columns {
+    fn new(subject: &Subject, seed: u64) -> Self {
+        let stream = |column| Stream::new(seed, Purpose::Synthetic(column));
+        let fields = (2..).zip(&subject.cardinality).map(|(column, ids)| (stream(column), *ids));
+        Self {
+            label: stream(0),
+            dense: stream(1),
+            dense_features: subject.dense_features,
+            fields: fields.collect(),
+        }
+    }
+
+    fn batch(&self, number: usize, size: usize) -> BatchBuffer {
+        let (mut batch, features) = (BatchBuffer::default(), self.dense_features as u64);
+        for row in (number * size) as u64..((number + 1) * size) as u64 {
+            batch.row.push(row);
+            batch.label.push(if self.label.below(row, 4) == 0 { 1.0 } else { 0.0 });
+            batch.dense.extend((0..features).map(|at| self.dense.uniform(row * features + at)));
+            for (stream, cardinality) in &self.fields {
+                let id = stream.below(row, *cardinality);
+                batch.values.push(u32::try_from(id).unwrap_or(u32::MAX));
+                batch.offsets.push(u32::try_from(batch.values.len()).unwrap_or(u32::MAX));
+            }
+        }
+        batch
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::bench::Optimizers;
+
+    #[test]
+    fn batches_of_any_size_hold_the_same_rows() {
+        let subject = Subject::criteo_kaggle(&[Optimizers::Sgd], None).unwrap();
+        let columns = Columns::new(&subject, 1);
+        let (large, small) = (columns.batch(1, 4), columns.batch(3, 2));
+        assert_eq!(large.row, [4, 5, 6, 7]);
+        assert_eq!(large.values[2 * 26..], small.values);
+        assert_eq!(large.dense[2 * 13..], small.dense);
+        assert_eq!(small.offsets, (0..=52).collect::<Vec<u32>>());
+        let ids = large.values.chunks(26).flat_map(|row| row.iter().zip(&subject.cardinality));
+        assert!(ids.into_iter().all(|(id, cardinality)| u64::from(*id) < *cardinality));
+    }
+}

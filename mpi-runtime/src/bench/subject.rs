@@ -1,0 +1,132 @@
+//! What is measured: a model, the shape of its data, and optimizers.
+
+use std::path::Path;
+
+use umbra_core::model::Model;
+use umbra_datasets::{Dataset, Preset};
+
+use crate::config::Config;
+use crate::convert;
+use crate::error::Error;
+
+/// Pairs of optimizers that can be measured without a job file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub enum Optimizers {
+    /// SGD for dense parameters and rows.
+    Sgd,
+    /// Row-wise Adagrad for rows, Adagrad for dense parameters.
+    RowwiseAdagrad,
+}
+
+/// A configuration under the name of its optimizers.
+pub struct Variant {
+    /// Of the rows' optimizer; `rows+dense` where they differ and a job file chose them.
+    pub name: String,
+    /// The job.
+    pub config: Config,
+}
+
+/// What is measured.
+pub struct Subject {
+    /// `criteo-kaggle`, or the name of the job file or of the data.
+    pub name: String,
+    /// The model; the variants have the same.
+    pub model: Model,
+    /// Ids of every field. `[S]`
+    pub cardinality: Vec<u64>,
+    /// D
+    pub dense_features: usize,
+    /// Batches are made from it, and read from it; without one they are made up.
+    pub data: Option<Dataset>,
+    /// The same with different optimizers.
+    pub variants: Vec<Variant>,
+}
+
+impl Subject {
+    /// The DLRM of `umbra synth --preset criteo-kaggle`, or the same layers on `data`.
+    ///
+    /// # Errors
+    /// Data that can't be read or has no features to make a model of.
+    pub fn criteo_kaggle(optimizers: &[Optimizers], data: Option<&Path>) -> Result<Self, Error> {
+        let configs = optimizers.iter().map(|optimizers| {
+            let (name, kinds) = match optimizers {
+                Optimizers::Sgd => ("sgd", ["sgd", "sgd"]),
+                Optimizers::RowwiseAdagrad => ("rowwise_adagrad", ["adagrad", "rowwise_adagrad"]),
+            };
+            let [dense, sparse] = kinds;
+            let sets = [format!("optim.dense.kind={dense}"), format!("optim.sparse.kind={sparse}")];
+            Ok(Variant { name: name.into(), config: Config::parse(JOB, Path::new(NAME), &sets)? })
+        });
+        let variants = configs.collect::<Result<Vec<_>, Error>>()?;
+        let Some(path) = data else {
+            let preset = Preset::CriteoKaggle;
+            let shape = (preset.cardinality().to_vec(), preset.dense_features());
+            return Self::new(NAME.into(), shape, None, variants);
+        };
+        let data = Dataset::open(&[path.into()])?;
+        let kaggle = data.cardinality() == Preset::CriteoKaggle.cardinality();
+        let name = if kaggle { NAME.into() } else { stem(path) };
+        Self::of_data(name, data, variants, false)
+    }
+
+    /// The model and optimizers of a job file on `data`, else on the shape of its own training data.
+    ///
+    /// # Errors
+    /// As the configuration of `umbra train`; data that can't be read or does not fit the model.
+    pub fn of_job(path: &Path, data: Option<&Path>) -> Result<Self, Error> {
+        let config = Config::load(Some(path), &[])?;
+        let kind = |kind| serde_json::to_value(kind).ok()?.as_str().map(str::to_owned);
+        let (sparse, dense) = (kind(config.optim.sparse.kind), kind(config.optim.dense.kind));
+        let (sparse, dense) = (sparse.unwrap_or_default(), dense.unwrap_or_default());
+        let name = if sparse == dense { sparse } else { format!("{sparse}+{dense}") };
+        let files = data.map_or_else(|| config.data.train.clone(), |path| vec![path.into()]);
+        let opened = Dataset::open(&files)?;
+        Self::of_data(stem(path), opened, vec![Variant { name, config }], data.is_none())
+    }
+
+    fn of_data(
+        name: String,
+        data: Dataset,
+        variants: Vec<Variant>,
+        shape_only: bool,
+    ) -> Result<Self, Error> {
+        let shape = (data.cardinality().to_vec(), data.dense_features());
+        Self::new(name, shape, (!shape_only).then_some(data), variants)
+    }
+
+    fn new(
+        name: String,
+        (cardinality, dense_features): (Vec<u64>, usize),
+        data: Option<Dataset>,
+        variants: Vec<Variant>,
+    ) -> Result<Self, Error> {
+        let Some(Variant { config, .. }) = variants.first() else {
+            return Err(Error::Usage("--optimizer: expected at least one".into()));
+        };
+        let model = convert::model(&config.model, dense_features, cardinality.len())
+            .map_err(|error| Error::Usage(format!("the model on this data: {error}")))?;
+        Ok(Self { name, model, cardinality, dense_features, data, variants })
+    }
+}
+
+fn stem(path: &Path) -> String {
+    path.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+const NAME: &str = "criteo-kaggle";
+
+/// Naumov et al., arXiv 1906.00091: the layers of the reference program's Kaggle script.
+const JOB: &str = r#"
+[data]
+train = "unused.h5"
+[model]
+kind = "dlrm"
+embedding_dim = 16
+bottom = [512, 256, 64, 16]
+top = [512, 256]
+[optim.dense]
+lr = 0.01
+[optim.sparse]
+lr = 0.01
+"#;

@@ -1,0 +1,115 @@
+//! `umbra bench`: how fast this machine trains, beside what it could do at best.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::bench::{Optimizers, Settings, Subject, bench};
+use crate::error::Error;
+use crate::record::progress::bar;
+use crate::record::write_atomically;
+
+/// Measure training steps on this machine, and their share of what its cores can do at best
+#[derive(Args, Debug)]
+pub(super) struct BenchArguments {
+    /// Measure the model and optimizers of a job file, on the shape of its training data; default: the
+    /// DLRM of Criteo's Kaggle data
+    #[arg(short, long, value_name = "JOB.toml", conflicts_with = "optimizer")]
+    config: Option<PathBuf>,
+    /// Examples of a step
+    #[arg(
+        long,
+        value_name = "N,…",
+        value_delimiter = ',',
+        default_values_t = [128, 512, 2048],
+        value_parser = clap::value_parser!(u32).range(1..=1 << 20),
+    )]
+    batch: Vec<u32>,
+    /// Optimizers
+    #[arg(
+        long,
+        value_enum,
+        value_name = "NAME,…",
+        value_delimiter = ',',
+        default_values = ["sgd", "rowwise_adagrad"],
+    )]
+    optimizer: Vec<Optimizers>,
+    /// Worker threads that share one replica; each on a core of its own where there are enough
+    #[arg(
+        long,
+        value_name = "N,…",
+        value_delimiter = ',',
+        default_values_t = [1, 2],
+        value_parser = clap::value_parser!(u16).range(1..=1024),
+    )]
+    workers: Vec<u16>,
+    /// Seconds of training per figure, over all its samples
+    #[arg(long, default_value_t = 2.0, value_name = "S", value_parser = seconds)]
+    seconds: f64,
+    /// Samples per figure, taken in turn with those of the other figures
+    #[arg(
+        long,
+        default_value_t = 5,
+        value_name = "N",
+        value_parser = clap::value_parser!(u16).range(1..=1000),
+    )]
+    samples: u16,
+    /// Train on this file, once from memory and once through the reader; default: made-up rows with
+    /// uniform ids
+    #[arg(long, value_name = "FILE.h5")]
+    data: Option<PathBuf>,
+    /// Measure whole steps only, not their parts
+    #[arg(long)]
+    steps_only: bool,
+    /// Write the figures as JSON, too; - is stdout, and the table goes to stderr then
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// Runs the verb.
+pub(super) fn run(arguments: &BenchArguments) -> Result<(), Error> {
+    let data = arguments.data.as_deref();
+    let subject = match &arguments.config {
+        Some(job) => Subject::of_job(job, data)?,
+        None => Subject::criteo_kaggle(&arguments.optimizer, data)?,
+    };
+    let settings = Settings {
+        batches: arguments.batch.iter().map(|batch| *batch as usize).collect(),
+        workers: arguments.workers.iter().map(|workers| usize::from(*workers)).collect(),
+        seconds: arguments.seconds,
+        samples: usize::from(arguments.samples),
+    };
+    let mut progress = None;
+    let report = bench(&subject, &settings, &mut |done, total| {
+        progress.get_or_insert_with(|| bar(total, "samples")).set_position(done);
+    })?;
+    if let Some(progress) = progress {
+        progress.finish_and_clear();
+    }
+
+    let json = serde_json::to_string(&report)
+        .map_err(|error| Error::Failure(format!("figures as JSON: {error}")))?;
+    use std::io::Write;
+    // A closed stdout or stderr is no failure of the work that was done.
+    match &arguments.json {
+        Some(path) if path.as_os_str() == "-" => {
+            let _ = write!(std::io::stderr().lock(), "{report}");
+            let _ = writeln!(std::io::stdout().lock(), "{json}");
+        }
+        path => {
+            let _ = write!(std::io::stdout().lock(), "{report}");
+            if let Some(path) = path {
+                write_atomically(path, json.as_bytes())?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A time that can be measured.
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.001..=3600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("expected seconds from 0.001 to 3600".into()),
+    }
+}
