@@ -1,0 +1,105 @@
+//! `umbra bench` as its callers use it: the JSON they read, and their mistakes. What it measures is not
+//! judged here.
+#![allow(clippy::unwrap_used)]
+
+use serde_json::Value;
+use umbra_tests::Folder;
+
+/// A small model on the small synthetic world, with settings that take no time.
+fn folder() -> Folder {
+    let folder = Folder::new();
+    folder.synth("train.h5", 2000, 0);
+    folder.write(
+        "job.toml",
+        "[data]\ntrain = \"train.h5\"\n[model]\nkind = \"dlrm\"\nembedding_dim = 4\n\
+         bottom = [8, 4]\ntop = [8]\n[optim.dense]\nkind = \"adagrad\"\nlr = 0.01\n\
+         [optim.sparse]\nkind = \"rowwise_adagrad\"\nlr = 0.01\n",
+    );
+    folder
+}
+
+const QUICK: [&str; 6] = ["--batch", "16,64", "--seconds", "0.05", "--samples", "3"];
+
+fn number(value: &Value, key: &str) -> f64 {
+    value[key].as_f64().unwrap_or_else(|| panic!("no number {key} in {value}"))
+}
+
+#[test]
+fn figures_are_as_the_contract_says() {
+    let folder = folder();
+    let arguments =
+        ["bench", "-c", "job.toml", "--data", "train.h5", "--workers", "1,2", "--json", "-"];
+    let ended = folder.umbra(1, &[&arguments[..], &QUICK].concat()).fine();
+    let report: Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!(report["version"], 1);
+    assert!(["avx512", "avx2", "plain"].contains(&report["simd"].as_str().unwrap()), "{report}");
+    assert!(report["machine"].is_string() && number(&report, "cores") >= 1.0);
+    assert!(number(&report, "peak_gflops") > 0.0);
+
+    // Every combination once.
+    let steps = report["steps"].as_array().unwrap();
+    let mut combinations: Vec<(&str, u64, u64)> = steps
+        .iter()
+        .map(|step| {
+            let source = step["source"].as_str().unwrap();
+            (source, step["batch"].as_u64().unwrap(), step["workers"].as_u64().unwrap())
+        })
+        .collect();
+    combinations.sort_unstable();
+    let both = |source| [(source, 16, 1), (source, 16, 2), (source, 64, 1), (source, 64, 2)];
+    assert_eq!(combinations, [both("hdf5"), both("memory")].concat());
+
+    for step in steps {
+        assert_eq!((&step["model"], &step["optimizer"]), (&"job".into(), &ADAGRADS.into()));
+        // 4-8-4; 9 vectors of 4 are 36 pairs; 40-8-1.
+        let flop = 2 * (2 * 4 * 8 + 3 * (8 * 4 + 40 * 8 + 8) + 3 * 36 * 4);
+        assert_eq!(step["flop_per_example"], flop);
+        let samples: Vec<f64> =
+            step["samples"].as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect();
+        let (low, high) = (number(step, "low"), number(step, "high"));
+        let middle = number(step, "examples_per_second");
+        assert!(samples.len() == 3 && samples.contains(&middle), "{step}");
+        assert!(0.0 < low && low <= middle && middle <= high, "{step}");
+        assert!(number(step, "examples_per_cpu_second") > 0.0 && number(step, "peak_gflops") > 0.0);
+        let share = number(step, "floor_share");
+        assert!(0.0 < share && share < 1.0, "{step}");
+    }
+    assert!(ended.stderr.contains("examples/s"), "the table is on stderr: {}", ended.stderr);
+}
+
+const ADAGRADS: &str = "rowwise_adagrad+adagrad";
+
+#[test]
+fn a_file_takes_the_json_and_stdout_the_table() {
+    let folder = folder();
+    let arguments = ["bench", "-c", "job.toml", "--workers", "1", "--json", "figures.json"];
+    let ended = folder.umbra(1, &[&arguments[..], &["--steps-only"], &QUICK].concat()).fine();
+    assert!(ended.stdout.contains("examples/s"), "{}", ended.stdout);
+    let report: Value = serde_json::from_str(&folder.text("figures.json")).unwrap();
+    assert_eq!(report["kernels"], Value::Array(vec![]));
+    // Without --data a job's training data only gives the shape.
+    assert!(report["steps"].as_array().unwrap().iter().all(|step| step["source"] == "memory"));
+}
+
+#[test]
+fn mistakes_have_their_exit_codes() {
+    let folder = folder();
+    let cases: [(&[&str], i32, &str); 10] = [
+        (&["--batch", "0"], 2, "--batch"),
+        (&["--batch", "128,x"], 2, "--batch"),
+        (&["--optimizer", "adam"], 2, "possible values: sgd, rowwise_adagrad"),
+        (&["--workers", "0"], 2, "--workers"),
+        (&["--seconds", "0"], 2, "expected seconds from 0.001 to 3600"),
+        (&["--samples", "0"], 2, "--samples"),
+        (&["-c", "job.toml", "--optimizer", "sgd"], 2, "cannot be used with"),
+        (&["-c", "no.toml"], 2, "no.toml"),
+        (&["--data", "no.h5"], 3, "no.h5"),
+        (&["-c", "job.toml", "--data", "train.h5", "--batch", "2048"], 3, "has 2000 rows"),
+    ];
+    for (arguments, code, message) in cases {
+        let ended = folder.umbra(1, &[&["bench"], arguments].concat());
+        assert_eq!(ended.code, code, "{arguments:?}: {}", ended.stderr);
+        assert!(ended.stderr.contains(message), "{arguments:?}: {}", ended.stderr);
+        assert!(ended.stdout.is_empty(), "{arguments:?}: {}", ended.stdout);
+    }
+}
