@@ -42,6 +42,15 @@ impl Batch<'_> {
         self.label.len()
     }
 
+    /// Sum of the examples' weights.
+    #[must_use]
+    pub fn weight_sum(&self) -> f64 {
+        match self.weight {
+            [] => self.len() as f64,
+            weight => weight.iter().map(|w| f64::from(*w)).sum(),
+        }
+    }
+
     /// No examples: a legal batch, met at the ragged end of an epoch.
     #[must_use]
     pub fn is_empty(&self) -> bool {

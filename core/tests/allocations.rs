@@ -113,9 +113,7 @@ fn allocations(config: &ModelConfig) -> usize {
     let before = counted();
     for step in 0..3 {
         let found = coalesce(bags, numbering, &mut heads, &mut unique, &mut slot);
-        for (index, out) in unique[..found].iter().zip(rows.chunks_exact_mut(width)) {
-            table.read(*index as usize, out);
-        }
+        table.read(unique[..found].iter().map(|index| *index as usize), &mut rows);
         let input = Input { batch, rows: &rows[..found * width], slot: &slot };
         let mut workspace = Workspace { single: &mut single, double: &mut double };
         let size = StepSize { rate: 0.1, count: step + 1 };
@@ -128,9 +126,8 @@ fn allocations(config: &ModelConfig) -> usize {
         let key = StepKey { seed: 4, step };
         let loss = model.train_step(&shared, &input, key, &mut |_| {}, &mut workspace, &mut out);
         assert!(loss.loss_sum.is_finite());
-        for (index, gradient) in unique[..found].iter().zip(d_rows.chunks_exact(width)) {
-            table.update(&ADAGRAD, 0.1, *index as usize, gradient, &mut scratch);
-        }
+        let indices = unique[..found].iter().map(|index| *index as usize);
+        table.update(&ADAGRAD, 0.1, indices, &d_rows, &mut scratch);
         replica::update(&SGD, size, &shared[..parameters_len], &[], &parameters);
         model.forward(&shared, &input, &mut workspace, &mut logits);
     }

@@ -6,8 +6,6 @@ use crate::bsp::Contribution;
 
 /// Buffers of one worker.
 pub struct StepBuffers {
-    /// The dense replica as this step sees it. `[replica_len]`
-    pub replica: Vec<f32>,
     /// Gradient, batch statistics and sums of the step.
     pub contribution: Contribution,
     /// Gradients of the batch's distinct rows. `[rows_max, width]`
@@ -39,7 +37,6 @@ impl StepBuffers {
     pub fn new(model: &Model, batch_max: usize, rows_max: usize) -> Self {
         let parameters = model.parameters_len();
         Self {
-            replica: vec![0.0; model.replica_len()],
             contribution: Contribution {
                 gradient: vec![0.0; parameters],
                 statistics: vec![0.0; model.replica_len() - parameters],

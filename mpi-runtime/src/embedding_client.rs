@@ -168,11 +168,8 @@ impl Client {
         match &mut self.way {
             Way::Local(partition) => {
                 let lookup = self.ahead.front_mut()?;
-                let table = partition.table();
-                let rows = lookup.rows.chunks_exact_mut(self.layout.width);
-                for (row, out) in lookup.unique.iter().zip(rows) {
-                    table.read(*row as usize, out);
-                }
+                let rows = lookup.unique.iter().map(|row| *row as usize);
+                partition.table().read(rows, &mut lookup.rows);
             }
             Way::Routed(routes) => {
                 while self.ahead.front()?.awaited > 0 {
@@ -192,11 +189,9 @@ impl Client {
         match &mut self.way {
             Way::Local(partition) => {
                 self.scratch.resize(self.layout.record_len(), 0.0);
-                let table = partition.table();
-                for (row, gradient) in lookup.unique.iter().zip(gradients.chunks_exact(width)) {
-                    let optimizer = &self.layout.optimizer;
-                    table.update(optimizer, rate, *row as usize, gradient, &mut self.scratch);
-                }
+                let rows = lookup.unique.iter().map(|row| *row as usize);
+                let optimizer = &self.layout.optimizer;
+                partition.table().update(optimizer, rate, rows, gradients, &mut self.scratch);
             }
             Way::Routed(routes) => routes.send_pushes(lookup, gradients, width, rate),
         }

@@ -150,11 +150,9 @@ impl Service<'_> {
             (Kind::Lookup | Kind::LookupNow, _) => self.look_up(header, request),
             (Kind::Push, None) => {
                 let (rows, gradients) = push_body(&request.words, self.layout.width);
-                for (row, gradient) in rows.iter().zip(gradients.chunks_exact(self.layout.width)) {
-                    let index = self.layout.partitioning.index(*row) as usize;
-                    let optimizer = &self.layout.optimizer;
-                    self.table.update(optimizer, header.rate, index, gradient, &mut self.scratch);
-                }
+                let indices = rows.iter().map(|row| self.layout.partitioning.index(*row) as usize);
+                let (optimizer, scratch) = (&self.layout.optimizer, &mut self.scratch);
+                self.table.update(optimizer, header.rate, indices, gradients, scratch);
                 self.taken(header, request.from);
                 self.recycle(request.words);
             }
@@ -183,9 +181,8 @@ impl Service<'_> {
         let start = answer.len();
         answer.resize(start + rows.len() * self.layout.width, 0);
         let values = bytemuck::cast_slice_mut(&mut answer[start..]);
-        for (row, out) in rows.iter().zip(values.chunks_exact_mut(self.layout.width)) {
-            self.table.read(self.layout.partitioning.index(*row) as usize, out);
-        }
+        let indices = rows.iter().map(|row| self.layout.partitioning.index(*row) as usize);
+        self.table.read(indices, values);
         self.recycle(request.words);
         self.send(request.from, answer);
     }
@@ -233,7 +230,8 @@ impl Service<'_> {
             tree_sum(same_row, 0..workers.next_power_of_two(), &gradient, &mut gate.sums);
             let index = self.layout.partitioning.index(same_row[0].0) as usize;
             let optimizer = &self.layout.optimizer;
-            self.table.update(optimizer, rate, index, &gate.sums[0], &mut self.scratch);
+            let (row, scratch) = (core::iter::once(index), &mut self.scratch);
+            self.table.update(optimizer, rate, row, &gate.sums[0], scratch);
         }
         let pushes = gate.pushes.iter_mut().filter_map(Option::take);
         self.spare.extend(pushes.take(SPARE_MAX.saturating_sub(self.spare.len())));

@@ -6,7 +6,7 @@
 //! - the job: [`config`] what a user can set · [`launch`] is the launch what it seems · [`roles`] which
 //!   rank does what · [`plan`] every input opened, every size known · [`convert`] to the core's types
 //! - the run: [`train`] from plan to summary · [`run`] threads and memory of a rank · [`early_stop`]
-//! - ranks: [`world`] start, agreement, end · [`comm`] communicators with deadlines (the only unsafe)
+//! - ranks: [`world`] start, agreement, end · [`comm`] communicators with deadlines (with [`memory`] the only unsafe)
 //!   · [`watch`] deadlines · [`reduce`] sums in a fixed order · [`heartbeat`] who is alive and where
 //! - embedding tables: [`tables`] layout and records · [`wire`] messages · [`embedding_ps`] owners of
 //!   partitions · [`embedding_link`] the communicator thread · [`services`] starts and ends both ·
@@ -42,6 +42,7 @@ pub mod exact;
 pub mod group;
 pub mod heartbeat;
 pub mod launch;
+pub mod memory;
 pub mod plan;
 pub mod record;
 pub mod recorder;

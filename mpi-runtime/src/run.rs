@@ -14,7 +14,7 @@ use umbra_datasets::{Dataset, Pipeline};
 
 use crate::batches::Batches;
 use crate::bsp::{Bsp, DenseLink, add_trainers};
-use crate::checkpoint::{self, Checkpoint, Manifest};
+use crate::checkpoint::{self, Checkpoint, Dense, Manifest};
 use crate::comm::Comm;
 use crate::config::{BatchNormScope, SyncMethod};
 use crate::counters::{Reading, WorkerCounters};
@@ -127,7 +127,7 @@ impl<'w> Run<'w> {
             watch: &watch,
         };
         let started = Services::start(&service, &plan.model, config.seed, embedding);
-        let (services, clients) = started.map_err(|error| no_thread(&error))?;
+        let (services, clients) = started.map_err(|error| no_resources(&error))?;
         let workers = if trains { plan.workers_per_trainer() } else { 0 };
         let counters: Arc<[WorkerCounters]> = (0..workers).map(|_| Default::default()).collect();
         let heartbeat = Heartbeat::start(Pulse {
@@ -138,7 +138,7 @@ impl<'w> Run<'w> {
             report,
             signals: Arc::clone(signals),
         })
-        .map_err(|error| no_thread(&error))?;
+        .map_err(|error| no_resources(&error))?;
         let trainer = if trains {
             Some(TrainerSide::new(&plan, world.rank, clients, training, signals, &watch)?)
         } else {
@@ -249,10 +249,11 @@ impl<'w> Run<'w> {
     /// # Errors
     /// When a file can't be written.
     pub fn save(&self, dir: &Path, manifest: Manifest) -> Result<u64, Error> {
-        let dense: [&[AtomicU32]; 2] = match &self.trainer {
-            Some(side) => [&side.shared.replica, &side.shared.state],
-            None => [&[], &[]],
+        let (replica, state): (&[AtomicU32], &[AtomicU32]) = match &self.trainer {
+            Some(side) => (&side.shared.replica, &side.shared.state),
+            None => (&[], &[]),
         };
+        let dense = Dense { model: &self.plan.model, replica, state };
         let contents =
             checkpoint::Contents { manifest, dense, partitions: &self.services.partitions };
         checkpoint::write(self.world, self.control, dir, contents)
@@ -265,7 +266,8 @@ impl<'w> Run<'w> {
     pub fn restore(&mut self, checkpoint: &Checkpoint) -> Result<(), Error> {
         let read = || -> Result<(), checkpoint::CheckpointError> {
             if let Some(TrainerSide { shared, .. }) = &self.trainer {
-                checkpoint.read_dense(&shared.replica, &shared.state)?;
+                let Trainer { model, replica, state, .. } = shared;
+                checkpoint.read_dense(Dense { model, replica, state })?;
                 shared.updates.store(checkpoint.manifest.updates, Relaxed);
             }
             checkpoint.read_rows(&self.plan.layout, &self.services.partitions)
@@ -462,6 +464,6 @@ fn run_workers(
     Ok(stopped)
 }
 
-fn no_thread(error: &std::io::Error) -> Error {
-    Error::Launch(format!("the system gives no more threads: {error}; raise `ulimit -u`"))
+fn no_resources(error: &std::io::Error) -> Error {
+    Error::Launch(format!("{error}; the system gives no more memory or threads (`ulimit -a`)"))
 }

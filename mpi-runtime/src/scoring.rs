@@ -1,7 +1,6 @@
 //! Scoring a dataset: every row once, on the workers of all trainers, with running statistics and
 //! without dropout.
 
-use umbra_core::dense::replica::load;
 use umbra_core::metrics::Scored;
 use umbra_core::model::Input;
 use umbra_datasets::{Dataset, Pipeline};
@@ -49,7 +48,6 @@ pub fn score(
             .map(|(worker, mut batches)| {
                 scope.spawn(move || {
                     let mut scores = Scores::default();
-                    load(&trainer.replica, &mut worker.buffers.replica);
                     let (mut ticket, mut ended) = (0, false);
                     loop {
                         while !ended && worker.client.ahead() < AHEAD {
@@ -68,7 +66,7 @@ pub fn score(
                         let buffers = &mut worker.buffers;
                         let logits = &mut buffers.logits[..lookup.batch.len()];
                         let workspace = &mut buffers.workspace.lend();
-                        trainer.model.forward(&buffers.replica, &input, workspace, logits);
+                        trainer.model.forward(&trainer.replica, &input, workspace, logits);
                         collect(&mut scores, &input, logits);
                         if grouped {
                             scores.group.extend_from_slice(&lookup.batch.group);

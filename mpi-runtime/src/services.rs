@@ -53,7 +53,7 @@ impl Services {
     /// `comm` is the embedding communicator, `None` on one rank. *Not collective.*
     ///
     /// # Errors
-    /// When the system gives no more threads.
+    /// When the system gives no more memory or threads.
     pub fn start(
         config: &ServiceConfig<'_>,
         model: &Model,
@@ -64,7 +64,7 @@ impl Services {
         let partitions: Vec<Partition> = roles
             .partitions_of(rank)
             .map(|number| Partition::initialized(number, layout, model, seed))
-            .collect();
+            .collect::<io::Result<_>>()?;
         let mut services = Self {
             partitions,
             threads: vec![],

@@ -4,6 +4,7 @@
 //! function of (seed, table, row), so they do not depend on how rows are partitioned.
 
 use core::sync::atomic::AtomicU32;
+use std::io;
 use std::sync::Arc;
 
 use rayon::prelude::*;
@@ -11,6 +12,8 @@ use umbra_core::dense::replica::store;
 use umbra_core::model::Model;
 use umbra_core::optim::{RowOptimizer, SparseOptimizer};
 use umbra_core::sparse::{Numbering, NumberingError, Partitioning, Table};
+
+use crate::memory::Words;
 
 /// How rows are laid out, the same on every rank.
 #[derive(Clone, Debug)]
@@ -78,17 +81,24 @@ impl TableLayout {
 pub struct Partition {
     /// Its number over all ranks.
     pub number: u32,
-    words: Arc<[AtomicU32]>,
+    words: Arc<Words>,
     width: usize,
     state_len: usize,
 }
 
 impl Partition {
     /// The partition with its rows' initial values.
-    #[must_use]
-    pub fn initialized(number: u32, layout: &TableLayout, model: &Model, seed: u64) -> Self {
+    ///
+    /// # Errors
+    /// When the system has no memory for it.
+    pub fn initialized(
+        number: u32,
+        layout: &TableLayout,
+        model: &Model,
+        seed: u64,
+    ) -> io::Result<Self> {
         let length = layout.rows_of(number) as usize * layout.record_len();
-        let words: Arc<[AtomicU32]> = (0..length).map(|_| AtomicU32::new(0)).collect();
+        let words = Words::new(length)?;
         words.par_chunks(layout.record_len()).enumerate().for_each_init(
             || vec![0.0; layout.record_len()],
             |record, (index, words)| {
@@ -103,7 +113,8 @@ impl Partition {
                 store(words, record);
             },
         );
-        Self { number, words, width: layout.width, state_len: layout.state_len }
+        let words = Arc::new(words);
+        Ok(Self { number, words, width: layout.width, state_len: layout.state_len })
     }
 
     /// The records.

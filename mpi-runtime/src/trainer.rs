@@ -1,16 +1,17 @@
 //! The training loop of a worker.
 //!
-//! A worker takes a batch whose rows have arrived, copies the dense replica out, computes, pushes the
-//! row gradients, and updates the dense replica once. It calls no MPI. How replicas stay together is
+//! A worker takes a batch whose rows have arrived, computes on the dense replica where it stands, pushes the
+//! row gradients, and updates every dense parameter once. It calls no MPI. How replicas stay together is
 //! the [`Method`]'s affair: `none` and `local_sgd` update the shared replica at once, Hogwild
 //! fashion; `bsp` hands the gradient to the meeting of all workers.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender};
-use umbra_core::dense::replica::{interpolate, load, store, update};
+use umbra_core::dense::replica::{Update, interpolate, store, update};
 use umbra_core::model::{Gradients, Input, Model, StepKey};
 use umbra_core::optim::{Optimizer, Schedule, StepSize};
 use umbra_datasets::BatchBuffer;
@@ -25,6 +26,7 @@ use crate::driver::Agreement;
 use crate::embedding_client::{Client, Lookup};
 use crate::error::Error;
 use crate::group::Group;
+use crate::memory::Words;
 use crate::signals::Signals;
 use crate::watch::Watch;
 
@@ -44,9 +46,9 @@ pub struct Trainer {
     /// Seed of the run.
     pub seed: u64,
     /// The dense replica. `[replica_len]`
-    pub replica: Arc<[AtomicU32]>,
+    pub replica: Words,
     /// Its optimizer state. `[planes * parameters_len]`
-    pub state: Arc<[AtomicU32]>,
+    pub state: Words,
     /// The dense optimizer.
     pub optimizer: Optimizer,
     /// Updates of the replica so far: Adam's step count.
@@ -69,7 +71,7 @@ impl Trainer {
     /// A trainer of `model` before its first step: initial values, fresh optimizer state.
     ///
     /// # Errors
-    /// A dense optimizer that is for rows only.
+    /// A dense optimizer that is for rows only, or no memory.
     pub fn new(
         model: Model,
         config: &Config,
@@ -80,9 +82,9 @@ impl Trainer {
             return Err(Error::Usage("optim.dense.kind = \"rowwise_adagrad\" is for rows".into()));
         };
         let words =
-            |len: usize| -> Arc<[AtomicU32]> { (0..len).map(|_| AtomicU32::new(0)).collect() };
-        let (replica, state) =
-            (words(model.replica_len()), words(optimizer.state_planes() * model.parameters_len()));
+            |len| Words::new(len).map_err(|error: io::Error| Error::Launch(error.to_string()));
+        let replica = words(model.replica_len())?;
+        let state = words(optimizer.state_planes() * model.parameters_len())?;
         let mut initial = vec![0.0; model.replica_len()];
         model.initialize(config.seed, &mut initial);
         store(&replica, &initial);
@@ -115,11 +117,23 @@ impl Trainer {
         (at(&self.dense_rate), at(&self.sparse_rate))
     }
 
-    fn update(&self, gradient: &[f32], statistics: &[f32], step: u64) {
-        let (parameters, running) = self.replica.split_at(gradient.len());
+    /// Counts an update of the dense parameters, and says how large it is.
+    fn step_size(&self, step: u64) -> StepSize {
         let count = self.updates.fetch_add(1, Relaxed) + 1;
-        let size = StepSize { rate: self.rates(step).0, count };
-        update(&self.optimizer, size, parameters, &self.state, gradient);
+        StepSize { rate: self.rates(step).0, count }
+    }
+
+    fn parameters(&self) -> &[AtomicU32] {
+        &self.replica[..self.model.parameters_len()]
+    }
+
+    fn update(&self, gradient: &[f32], step: u64) {
+        let size = self.step_size(step);
+        update(&self.optimizer, size, self.parameters(), &self.state, gradient);
+    }
+
+    fn update_statistics(&self, statistics: &[f32]) {
+        let running = &self.replica[self.model.parameters_len()..];
         interpolate(running, self.statistics_momentum, statistics);
     }
 
@@ -303,7 +317,6 @@ impl Worker {
     ) -> bool {
         let buffers = &mut self.buffers;
         let (model, local) = (&trainer.model, self.local);
-        load(&trainer.replica, &mut buffers.replica);
         let batch = lookup.batch.batch();
         let input = Input { batch, rows: &lookup.rows, slot: &lookup.slot };
         let (mut calls, sums) = (0, &mut buffers.sums);
@@ -315,13 +328,21 @@ impl Worker {
             }
             calls += 1;
         };
+        // Alone with its batch, a worker updates the replica as its gradients come.
+        let update =
+            (!matches!(method, Method::Bsp { .. }) && batch.weight_sum() > 0.0).then(|| {
+                let size = trainer.step_size(step);
+                Update::new(&trainer.optimizer, size, trainer.parameters(), &trainer.state)
+            });
+        let updated = update.is_some();
         let mut gradients = Gradients {
             parameters: &mut buffers.contribution.gradient,
+            update,
             rows: &mut buffers.row_gradients[..lookup.rows.len()],
             statistics: &mut buffers.contribution.statistics,
         };
         let loss = model.train_step(
-            &buffers.replica,
+            &trainer.replica,
             &input,
             StepKey { seed: trainer.seed, step },
             &mut reduce,
@@ -338,14 +359,14 @@ impl Worker {
                 let stop = f64::from(u8::from(trainer.stop_requested()));
                 contribution.sums.extend([loss.loss_sum, loss.weight_sum, stop]);
                 contribution = bsp.finish_step(local, contribution, |gradient, statistics| {
-                    trainer.update(gradient, statistics, step);
+                    trainer.update(gradient, step);
+                    trainer.update_statistics(statistics);
                 });
                 contribution.sums[2] > 0.0
             }
             Method::Alone | Method::LocalSgd { .. } => {
-                // A batch at the ragged end of an epoch may be empty: nothing to learn from.
-                if loss.weight_sum > 0.0 {
-                    trainer.update(&contribution.gradient, &contribution.statistics, step);
+                if updated {
+                    trainer.update_statistics(&contribution.statistics);
                 }
                 matches!(method, Method::Alone) && trainer.stop_requested()
             }

@@ -75,8 +75,7 @@ mod tests {
         units: usize,
         values: &mut [f32],
     ) {
-        let mut values =
-            ActivationsMut::new(values, rows.len(), units, Strides::row_major(units));
+        let mut values = ActivationsMut::new(values, rows.len(), units, Strides::row_major(units));
         super::drop_units(key, layer, probability, rows, &mut values);
     }
 

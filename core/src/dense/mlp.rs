@@ -346,7 +346,9 @@ fn mask_rows(mask: Mask<'_>, d: &mut ActivationsMut<'_>) {
     d.blocks_mut(|_, d| {
         let Some((_, y)) = blocks.next() else { return };
         for (d, y) in d.zip(y) {
-            d.iter_mut().zip(y).for_each(|(d, y)| *d = if *y <= 0.0 { 0.0 } else { *d * mask.scale });
+            d.iter_mut()
+                .zip(y)
+                .for_each(|(d, y)| *d = if *y <= 0.0 { 0.0 } else { *d * mask.scale });
         }
     });
 }

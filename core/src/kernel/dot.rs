@@ -7,7 +7,7 @@
 use super::isa::{Isa, Kernel, run};
 use super::layout::{Activations, ActivationsMut, PANEL, width_at};
 use super::linear::{Sum, transpose_part};
-use super::tile::{Epilogue, Left, Right, even, tile};
+use super::tile::{Epilogue, Left, Right, copy, even, store, tile};
 
 /// Most lanes of an instruction set: what [`dot`] reads behind the last example, less one.
 const LANES_MAX: usize = 16;
@@ -49,7 +49,12 @@ impl DotShape {
         let side = self.side();
         let square = side * side + LANES_MAX * LANES_MAX;
         let panels = side.next_multiple_of(PANEL) * self.width;
-        self.columns() + if square > panels { square } else { panels }
+        self.row_len() + if square > panels { square } else { panels }
+    }
+
+    /// The columns in whole vectors, and one vector more: what is written of a row may end behind its pairs.
+    const fn row_len(&self) -> usize {
+        self.columns().next_multiple_of(LANES_MAX) + LANES_MAX
     }
 
     /// F in whole vectors of every instruction set.
@@ -107,7 +112,7 @@ impl Kernel for Dot<'_, '_> {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
         let DotShape { vectors, width, lead, .. } = self.shape;
-        let (row, panels) = self.scratch.split_at_mut(self.shape.columns());
+        let (row, panels) = self.scratch.split_at_mut(self.shape.row_len());
         let side = self.shape.side();
         for i in 0..self.out.view().n() {
             let t = self.t[i * vectors * width..].as_ptr();
@@ -142,33 +147,45 @@ impl Kernel for Dot<'_, '_> {
                     let from = panels[panel * width + first % PANEL..].as_ptr().cast();
                     let b = Right { first: from, stride: width_at(side, panel) };
                     let z = row[lead..].as_mut_ptr();
+                    let exact = columns > 2 * I::LANES;
+                    let pairs = Triangle { z, row: at, column: first, exact };
                     let size = (rows, (columns - first).min(2 * I::LANES));
                     // SAFETY: rows of T, columns of the panels written above; the epilogue writes no more of
                     // a row than its pairs.
-                    unsafe { tile(isa, size, width, a, b, &Triangle { z, row: at, column: first }) }
+                    unsafe { tile(isa, size, width, a, b, &pairs) }
                 }
             }
             // SAFETY: both have `lead` elements.
-            unsafe { core::ptr::copy_nonoverlapping(t, row.as_mut_ptr(), lead) }
-            self.out.set_row(i, row);
+            unsafe { copy(isa, (t, row.as_mut_ptr()), lead) }
+            for (block, row) in row[..self.shape.columns()].chunks(PANEL).enumerate() {
+                let to = self.out.block_of(i, block, row.len()).as_mut_ptr();
+                // SAFETY: both have as many elements.
+                unsafe { copy(isa, (row.as_ptr(), to), row.len()) }
+            }
         }
     }
 }
 
+/// The pairs of a tile's rows. Where a tile has all columns of its rows, a vector may reach over the end of its
+/// row: rows are written in increasing order, so what stands there is overwritten by the next row, or is behind
+/// the last. Exact stores cost ten times as much on processors whose masked stores are slow.
 struct Triangle {
     z: *mut f32,
     row: usize,
     column: usize,
+    /// Other tiles have more columns of these rows.
+    exact: bool,
 }
 
 impl Epilogue for Triangle {
     #[inline(always)]
     unsafe fn put<I: Isa>(&self, isa: I, row: usize, column: usize, _: usize, sum: I::Vector) {
         let (row, column) = (self.row + row, self.column + column);
-        let count = row.saturating_sub(column).min(I::LANES);
-        if count > 0 {
-            // SAFETY: the pairs (row, column..) there are of this row.
-            unsafe { isa.store_part(self.z.add(triangle(row) + column), count, sum) }
+        if column < row {
+            let to = self.z.wrapping_add(triangle(row) + column);
+            let count = if self.exact { I::LANES.min(row - column) } else { I::LANES };
+            // SAFETY: the row has a pair here, and `row_len` leaves room for a vector behind the last.
+            unsafe { store(isa, to, count, sum) }
         }
     }
 }
@@ -185,10 +202,14 @@ impl Kernel for DotBackward<'_> {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
         let DotShape { vectors, width, lead, .. } = self.shape;
-        let (row, square) = self.scratch.split_at_mut(self.shape.columns());
+        let (row, square) = self.scratch.split_at_mut(self.shape.row_len());
         let side = self.shape.side();
         for i in 0..self.d_out.n() {
-            self.d_out.copy_row(i, row);
+            for (block, row) in row[..self.shape.columns()].chunks_mut(PANEL).enumerate() {
+                let from = self.d_out.block_of(i, block, row.len()).as_ptr();
+                // SAFETY: both have as many elements.
+                unsafe { copy(isa, (from, row.as_mut_ptr()), row.len()) }
+            }
             symmetric(isa, vectors, side, &row[lead..], square);
             let t = self.t[i * vectors * width..].as_ptr();
             let d_t = self.d_t[i * vectors * width..].as_mut_ptr();

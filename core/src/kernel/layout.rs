@@ -68,7 +68,11 @@ impl Strides {
 /// f32s of a blocked matrix `[n, width]`; never less for a smaller n.
 #[must_use]
 pub const fn blocked_len(n: usize, width: usize) -> usize {
-    if width <= PANEL { n * width } else { width.div_ceil(PANEL) * Strides::blocked(n, width).block }
+    if width <= PANEL {
+        n * width
+    } else {
+        width.div_ceil(PANEL) * Strides::blocked(n, width).block
+    }
 }
 
 /// Activations to read. `[n, width]`
@@ -145,6 +149,11 @@ impl<'a> Activations<'a> {
         }
     }
 
+    /// The first `len` elements of a block of example `i`.
+    pub(super) fn block_of(&self, i: usize, block: usize, len: usize) -> &'a [f32] {
+        &self.data[i * self.strides.row + block * self.strides.block..][..len]
+    }
+
     /// Adds example `i` to `sum` `[up to width]`, as many columns as it has.
     pub fn add_row(&self, i: usize, sum: &mut [f32]) {
         let start = i * self.strides.row;
@@ -204,6 +213,11 @@ impl<'a> ActivationsMut<'a> {
     #[must_use]
     pub fn blocked(data: &'a mut [f32], n: usize, width: usize) -> Self {
         Self::new(data, n, width, Strides::blocked(n, width))
+    }
+
+    /// The first `len` elements of a block of example `i`.
+    pub(super) fn block_of(&mut self, i: usize, block: usize, len: usize) -> &mut [f32] {
+        &mut self.data[i * self.strides.row + block * self.strides.block..][..len]
     }
 
     /// To read them.

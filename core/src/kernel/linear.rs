@@ -11,7 +11,7 @@
 //! Rows of examples are cut evenly into tiles; the tile's rows of X stay in the first cache level
 //! while the panels of W pass by from the second. There is no blocking over the depth.
 
-use core::sync::atomic::AtomicU32;
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use super::isa::{Isa, Kernel, Source, run};
 use super::layout::{Activations, ActivationsMut, PANEL, width_at};
@@ -32,7 +32,11 @@ pub fn forward(
     check_forward(x, weight.len(), y);
     let outputs = y.view().width();
     assert!(bias.is_none_or(|bias| bias.len() == outputs), "length of the bias");
-    run(Forward { x, weight, bias, relu, y });
+    if outputs == 1 {
+        run(ForwardOne { x, weight, bias, relu, y });
+    } else {
+        run(Forward { x, weight, bias, relu, y });
+    }
 }
 
 /// d_X = d_Y·W; where `mask` is given, times its scale where its activations are above 0 and 0
@@ -59,7 +63,12 @@ pub fn data_gradient(
 ///
 /// # Panics
 /// When shapes do not fit together.
-pub fn weight_gradient(x: Activations<'_>, d_y: Activations<'_>, fresh: bool, d_weight: &mut [f32]) {
+pub fn weight_gradient(
+    x: Activations<'_>,
+    d_y: Activations<'_>,
+    fresh: bool,
+    d_weight: &mut [f32],
+) {
     check_gradient(x, d_y, d_weight.len());
     if x.n() == 0 && fresh {
         d_weight.fill(0.0);
@@ -213,6 +222,45 @@ impl Kernel for Forward<'_, '_> {
     }
 }
 
+/// [`Forward`] to one output: a dot product per example. In a tile it would have a vector's lane to itself.
+pub(super) struct ForwardOne<'a, 'y> {
+    pub(super) x: Activations<'a>,
+    pub(super) weight: &'a [AtomicU32],
+    pub(super) bias: Option<&'a [AtomicU32]>,
+    pub(super) relu: bool,
+    pub(super) y: &'a mut ActivationsMut<'y>,
+}
+
+impl Kernel for ForwardOne<'_, '_> {
+    #[inline(always)]
+    fn run<I: Isa>(self, isa: I) {
+        let bias = self.bias.map(|bias| f32::from_bits(bias[0].load(Relaxed)));
+        for i in 0..self.x.n() {
+            // Two sums in turn: one alone would wait for itself.
+            let (mut even, mut odd) = (isa.zero(), isa.zero());
+            for (block, first) in (0..self.x.width()).step_by(PANEL).enumerate() {
+                let x = self.x.block_of(i, block, width_at(self.x.width(), first));
+                let weight = &self.weight[first..first + x.len()];
+                for at in (0..x.len()).step_by(I::LANES) {
+                    let count = I::LANES.min(x.len() - at);
+                    // SAFETY: `count` elements of both from `at` on.
+                    unsafe {
+                        let x = load(isa, x.as_ptr().add(at), count);
+                        let w = load(isa, weight.as_ptr().add(at), count);
+                        (even, odd) = (odd, isa.multiply_add(x, w, even));
+                    }
+                }
+            }
+            let mut lanes = [0.0; 16];
+            // SAFETY: sixteen elements hold a vector of every set.
+            unsafe { isa.store(lanes.as_mut_ptr(), isa.add(even, odd)) }
+            let sum: f32 = lanes[..I::LANES].iter().sum();
+            let y = bias.map_or(sum, |bias| sum + bias);
+            self.y.block_of(i, 0, 1)[0] = if self.relu && y < 0.0 { 0.0 } else { y };
+        }
+    }
+}
+
 /// Place of (example, column) in activations.
 const fn place(strides: super::layout::Strides, row: usize, column: usize) -> usize {
     row * strides.row + column / PANEL * strides.block + column % PANEL
@@ -351,6 +399,22 @@ unsafe fn outer<I: Isa, E: Epilogue>(
 ) {
     let (inputs, outputs) = (x.width(), d_y.width());
     let (xs, ys) = (x.strides(), d_y.strides());
+    if outputs == 1 {
+        // One row of inputs rather than one column: vectors full of them.
+        let a = Left { first: d_y.as_ptr(), row: 0, step: ys.row, run: x.n(), block: 0 };
+        for first in (0..inputs).step_by(PANEL) {
+            let width = width_at(inputs, first);
+            for at in (0..width).step_by(2 * I::LANES) {
+                let columns = (width - at).min(2 * I::LANES);
+                let from = x.as_ptr().wrapping_add(place(xs, 0, first + at));
+                let b = Right { first: from.cast(), stride: xs.row };
+                let epilogue = epilogue(first + at, columns, columns);
+                // SAFETY: as below.
+                unsafe { tile(isa, (1, columns), x.n(), a, b, &epilogue) }
+            }
+        }
+        return;
+    }
     for first in (0..outputs).step_by(PANEL) {
         let width = width_at(outputs, first);
         for at in (0..width).step_by(2 * I::LANES) {
@@ -393,8 +457,7 @@ impl Epilogue for Sum {
         // SAFETY: the caller's promise: the tile is inside the matrix.
         unsafe {
             let to = self.to.add(row * self.row + column);
-            let sum =
-                if self.add { isa.add(sum, load(isa, to.cast_const(), count)) } else { sum };
+            let sum = if self.add { isa.add(sum, load(isa, to.cast_const(), count)) } else { sum };
             store(isa, to, count, sum);
         }
     }

@@ -23,11 +23,11 @@ mod tile;
 pub(crate) mod update;
 pub(crate) mod words;
 
-pub(crate) use isa::vectorized;
 pub use dot::{DotShape, dot, dot_backward};
+pub(crate) use isa::vectorized;
 pub use layout::{Activations, ActivationsMut, PANEL, Strides, blocked_len, panel_index};
-pub use linear::{Mask, bias_gradient, data_gradient, forward, transpose, weight_gradient};
 pub(crate) use linear::weight_update;
+pub use linear::{Mask, bias_gradient, data_gradient, forward, transpose, weight_gradient};
 pub use peak::peak_burst;
 pub use words::shared;
 

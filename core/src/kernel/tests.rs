@@ -77,7 +77,13 @@ impl Placed {
 }
 
 /// Σ_p a(i, p) b(p, j) in double precision.
-fn product(m: usize, n: usize, k: usize, a: impl Fn(usize, usize) -> f32, b: impl Fn(usize, usize) -> f32) -> Vec<f64> {
+fn product(
+    m: usize,
+    n: usize,
+    k: usize,
+    a: impl Fn(usize, usize) -> f32,
+    b: impl Fn(usize, usize) -> f32,
+) -> Vec<f64> {
     let sum = |i, j| (0..k).map(|p| f64::from(a(i, p)) * f64::from(b(p, j))).sum();
     (0..m).flat_map(|i| (0..n).map(move |j| (i, j))).map(|(i, j)| sum(i, j)).collect()
 }
@@ -99,24 +105,29 @@ fn check(set: Simd, n: usize, outputs: usize, inputs: usize, bits: usize) {
     let placed = Placed::of(&x, n, inputs, blocked);
     let (mut weight, mut bias) = (panels(outputs, inputs, &w), b.clone());
 
-    let mut y = Placed::new(n, outputs, blocked);
-    run_on(
-        set,
-        linear::Forward {
-            x: placed.view(),
-            weight: shared(&mut weight),
-            bias: biased.then(|| &*shared(&mut bias)),
-            relu,
-            y: &mut y.view_mut(),
-        },
-    );
+    let forward = |one: bool, weight: &mut [f32], bias: &mut [f32]| {
+        let mut y = Placed::new(n, outputs, blocked);
+        let (x, weight, y_view) = (placed.view(), shared(weight), &mut y.view_mut());
+        let bias = biased.then(|| shared(bias));
+        if one {
+            run_on(set, linear::ForwardOne { x, weight, bias, relu, y: y_view });
+        } else {
+            run_on(set, linear::Forward { x, weight, bias, relu, y: y_view });
+        }
+        y.elements()
+    };
     let mut expected =
         product(n, outputs, inputs, |i, p| x[i * inputs + p], |p, j| w[j * inputs + p]);
     for (i, y) in expected.iter_mut().enumerate() {
         *y += if biased { f64::from(b[i % outputs]) } else { 0.0 };
         *y = if relu { y.max(0.0) } else { *y };
     }
-    close(&format!("{what}: forward"), &y.elements(), &expected, inputs);
+    let y = forward(false, &mut weight, &mut bias);
+    close(&format!("{what}: forward"), &y, &expected, inputs);
+    if outputs == 1 {
+        let y = forward(true, &mut weight, &mut bias);
+        close(&format!("{what}: forward to one"), &y, &expected, inputs);
+    }
 
     let mut transposed = vec![f32::NAN; w.len()];
     let weight = shared(&mut weight);
@@ -131,7 +142,10 @@ fn check(set: Simd, n: usize, outputs: usize, inputs: usize, bits: usize) {
     let mut d_x = Placed::new(n, inputs, blocked);
     let mask = relu.then(|| Mask { y: placed.view(), scale: 1.25 });
     let d_y = d_y.view();
-    run_on(set, linear::DataGradient { d_y, transposed: &transposed, mask, d_x: &mut d_x.view_mut() });
+    run_on(
+        set,
+        linear::DataGradient { d_y, transposed: &transposed, mask, d_x: &mut d_x.view_mut() },
+    );
     let mut expected =
         product(n, inputs, outputs, |i, p| dy[i * outputs + p], |p, j| w[p * inputs + j]);
     for (d, x) in expected.iter_mut().zip(&x).filter(|_| relu) {
@@ -231,7 +245,10 @@ fn what_is_not_finite_shows() {
         let mut view = ActivationsMut::blocked(&mut y, 4, 1);
         let mut one = [1.0];
         let weight = shared(&mut one);
-        run_on(set, linear::Forward { x: placed.view(), weight, bias: None, relu: true, y: &mut view });
+        run_on(
+            set,
+            linear::ForwardOne { x: placed.view(), weight, bias: None, relu: true, y: &mut view },
+        );
         assert!(y[0].is_nan(), "{set:?}");
         assert_eq!(y[1..], [f32::INFINITY, 0.0, 2.0], "{set:?}");
     }
@@ -319,7 +336,8 @@ fn updates_of_all_sets_agree() {
         let optimizer = Optimizer { kind, weight_decay: 0.01 };
         let rule = optimizer.at(StepSize { rate: 0.1, count: 3 });
         let planes = optimizer.state_planes();
-        let positive = |stream, len| -> Vec<f32> { numbers(stream, len).iter().map(|x| x + 1.0).collect() };
+        let positive =
+            |stream, len| -> Vec<f32> { numbers(stream, len).iter().map(|x| x + 1.0).collect() };
         let (p, s, g) = (numbers(1, n), positive(2, planes * n), numbers(3, n));
         let (mut slices, mut state) = (p.clone(), s.clone());
         let (first, second) = state.split_at_mut(planes.min(1) * n);

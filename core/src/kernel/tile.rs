@@ -174,6 +174,19 @@ pub(super) fn even(len: usize, most: usize) -> impl Iterator<Item = (usize, usiz
     })
 }
 
+/// Copies a few elements: less than a call of the library's function takes.
+///
+/// # Safety
+/// Both are good for `len` elements.
+#[inline(always)]
+pub(super) unsafe fn copy<I: Isa>(isa: I, (from, to): (*const f32, *mut f32), len: usize) {
+    for at in (0..len).step_by(I::LANES) {
+        let count = I::LANES.min(len - at);
+        // SAFETY: the caller's promise.
+        unsafe { store(isa, to.add(at), count, load(isa, from.add(at), count)) }
+    }
+}
+
 /// Reads `count` elements: all lanes or fewer.
 ///
 /// # Safety
@@ -181,9 +194,7 @@ pub(super) fn even(len: usize, most: usize) -> impl Iterator<Item = (usize, usiz
 #[inline(always)]
 pub(super) unsafe fn load<I: Isa>(isa: I, from: impl Source, count: usize) -> I::Vector {
     // SAFETY: the caller's promise.
-    unsafe {
-        if count == I::LANES { from.load(isa) } else { from.load_part(isa, count) }
-    }
+    unsafe { if count == I::LANES { from.load(isa) } else { from.load_part(isa, count) } }
 }
 
 /// Writes `count` elements: all lanes or fewer.
@@ -193,9 +204,7 @@ pub(super) unsafe fn load<I: Isa>(isa: I, from: impl Source, count: usize) -> I:
 #[inline(always)]
 pub(super) unsafe fn store<I: Isa>(isa: I, to: *mut f32, count: usize, x: I::Vector) {
     // SAFETY: the caller's promise.
-    unsafe {
-        if count == I::LANES { isa.store(to, x) } else { isa.store_part(to, count, x) }
-    }
+    unsafe { if count == I::LANES { isa.store(to, x) } else { isa.store_part(to, count, x) } }
 }
 
 /// Writes `count` shared elements: all lanes or fewer.

@@ -160,7 +160,11 @@ pub(crate) fn update_slices<I: Isa>(
     let n = gradient.len();
     assert_eq!(parameters.len(), n, "gradient of another length than the parameters");
     for (plane, number) in [(&*first, 1), (&*second, 2)] {
-        assert_eq!(plane.len(), if rule.planes() < number { 0 } else { n }, "length of plane {number}");
+        assert_eq!(
+            plane.len(),
+            if rule.planes() < number { 0 } else { n },
+            "length of plane {number}"
+        );
     }
     let planes = [parameters.as_mut_ptr(), first.as_mut_ptr(), second.as_mut_ptr()];
     for at in (0..n).step_by(I::LANES) {

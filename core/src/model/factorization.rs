@@ -106,13 +106,7 @@ impl Model {
         if pass.fresh {
             pass.d_parameters[direct.bias..end].fill(0.0);
         }
-        self.first_order_backward(
-            direct,
-            tile,
-            buffers.d_logits,
-            pass.d_parameters,
-            pass.d_rows,
-        );
+        self.first_order_backward(direct, tile, buffers.d_logits, pass.d_parameters, pass.d_rows);
         if self.kind != ModelKind::Lr {
             self.vectors_backward(direct, tile, &mut pass, buffers);
         }

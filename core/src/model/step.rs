@@ -137,11 +137,7 @@ impl Model {
         assert_eq!(out.statistics.len(), self.statistics_len, "length of the statistics");
         let batch = &input.batch;
         let n = batch.len();
-        let weight_sum = if batch.weight.is_empty() {
-            n as f64
-        } else {
-            batch.weight.iter().map(|w| f64::from(*w)).sum()
-        };
+        let weight_sum = batch.weight_sum();
         let mut total = [weight_sum];
         reduce(&mut total);
         let scale = if total[0] > 0.0 { 1.0 / total[0] } else { 0.0 };

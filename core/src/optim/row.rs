@@ -60,6 +60,7 @@ impl RowOptimizer for SparseOptimizer {
         }
     }
 
+    #[inline(always)]
     fn update(&self, rate: f32, record: &mut [f32], gradient: &[f32]) {
         let (values, state) = record.split_at_mut(gradient.len());
         match self {
@@ -76,11 +77,15 @@ impl RowOptimizer for SparseOptimizer {
                 rule.update(StepSize { rate, count }, values, first, second, gradient);
             }
             Self::RowwiseAdagrad { eps, weight_decay, .. } => {
-                let mut squares = 0.0;
-                for (p, g) in values.iter().zip(gradient) {
-                    let g = g + weight_decay * p;
-                    squares += g * g;
+                // Sums side by side, so that one register holds them whatever the instruction set.
+                let mut squares = [0.0; 4];
+                for (p, g) in values.chunks(4).zip(gradient.chunks(4)) {
+                    for ((sum, p), g) in squares.iter_mut().zip(p).zip(g) {
+                        let g = g + weight_decay * p;
+                        *sum += g * g;
+                    }
                 }
+                let squares = (squares[0] + squares[2]) + (squares[1] + squares[3]);
                 state[0] += squares / gradient.len() as f32;
                 let step = rate / (float::sqrt(state[0]) + eps);
                 for (p, g) in values.iter_mut().zip(gradient) {

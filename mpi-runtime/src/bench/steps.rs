@@ -109,7 +109,8 @@ impl<'a> Shared<'a> {
         let optimizer = convert::sparse_optimizer(&config.optim.sparse);
         let layout = TableLayout::new(&subject.cardinality, 1, model.row_width(), optimizer)
             .map_err(|error| Error::Data(error.to_string()))?;
-        let partition = Partition::initialized(0, &layout, &model, config.seed);
+        let partition = Partition::initialized(0, &layout, &model, config.seed)
+            .map_err(|error| Error::Launch(error.to_string()))?;
         Ok(Self { variant, trainer: Arc::new(trainer), layout, partition })
     }
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
-use umbra_core::model::Model;
+use umbra_core::model::{Model, Tensor};
 use umbra_datasets::Dataset;
 
 use crate::tables::TableLayout;
@@ -58,8 +58,18 @@ pub struct TensorEntry {
     pub name: String,
     /// Rows and columns, row-major.
     pub shape: [usize; 2],
-    /// First f32 in the replica.
+    /// Place of its first f32 in the file; row-major from there.
     pub offset: usize,
+}
+
+impl From<Tensor> for TensorEntry {
+    fn from(tensor: Tensor) -> Self {
+        Self {
+            name: tensor.name.to_string(),
+            shape: [tensor.rows, tensor.columns],
+            offset: tensor.offset,
+        }
+    }
 }
 
 /// A file of the checkpoint.
@@ -83,11 +93,7 @@ impl Manifest {
         (data, layout, model): (&Dataset, &TableLayout, &Model),
         dense_len: usize,
     ) -> Self {
-        let tensors = model.tensors().map(|tensor| TensorEntry {
-            name: tensor.name.to_string(),
-            shape: [tensor.rows, tensor.columns],
-            offset: tensor.offset,
-        });
+        let tensors = model.tensors().map(TensorEntry::from);
         Self {
             version: VERSION,
             git: git.to_owned(),

@@ -1,6 +1,7 @@
 //! Checkpoints: a model on disk, independent of how many ranks wrote it.
 //!
 //! - `manifest.rs`: what is inside, and what must be true of it
+//! - `dense.rs`: matrices from the kernels' order to row-major and back
 //! - `write.rs`: collective writing; the folder appears whole or not at all
 //! - `read.rs`: reading by any number of ranks
 //!
@@ -9,10 +10,12 @@
 //! `[values | optimizer state]` of the rows P, P + partitions, P + 2 · partitions, … All numbers are
 //! little-endian f32.
 
+mod dense;
 mod manifest;
 mod read;
 mod write;
 
+pub use dense::Dense;
 pub use manifest::{CheckpointError, Manifest};
 pub use read::Checkpoint;
 pub(crate) use write::beside;

@@ -1,11 +1,14 @@
 //! Reading a checkpoint: any number of ranks reads what any number wrote.
 
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::manifest::{CheckpointError, DENSE, FileEntry, MANIFEST, Manifest, VERSION, rows_file};
+use super::dense::Dense;
+use super::manifest::{
+    CheckpointError, DENSE, FileEntry, MANIFEST, Manifest, TensorEntry, VERSION, rows_file,
+};
 use crate::tables::{Partition, TableLayout};
 use umbra_core::sparse::Partitioning;
 
@@ -58,19 +61,25 @@ impl Checkpoint {
     ///
     /// # Errors
     /// When lengths differ or the file is damaged.
-    pub fn read_dense(
-        &self,
-        replica: &[AtomicU32],
-        state: &[AtomicU32],
-    ) -> Result<(), CheckpointError> {
-        self.same("length of the dense replica", replica.len(), self.manifest.replica_len)?;
-        self.same("length of the dense state", state.len(), self.manifest.dense_state_len)?;
-        self.check_length(DENSE, 4 * (replica.len() + state.len()) as u64)?;
-        let (mut at, replica_len) = (0, replica.len());
+    pub fn read_dense(&self, dense: Dense<'_>) -> Result<(), CheckpointError> {
+        let (replica, state) = (dense.replica.len(), dense.state.len());
+        self.same("length of the dense replica", replica, self.manifest.replica_len)?;
+        self.same("length of the dense state", state, self.manifest.dense_state_len)?;
+        let names = |tensors: &[TensorEntry]| {
+            let entries =
+                tensors.iter().map(|TensorEntry { name, shape: [rows, columns], offset }| {
+                    format!("{name} [{rows}, {columns}] at {offset}")
+                });
+            entries.collect::<Vec<_>>().join(", ")
+        };
+        let here: Vec<TensorEntry> = dense.model.tensors().map(TensorEntry::from).collect();
+        self.same("tensors", names(&here), names(&self.manifest.tensors))?;
+        self.check_length(DENSE, 4 * (replica + state) as u64)?;
+        let mut words = dense.words();
         self.stream(DENSE, 1, |record| {
-            let word = if at < replica_len { &replica[at] } else { &state[at - replica_len] };
-            word.store(record[0], Relaxed);
-            at += 1;
+            if let Some(word) = words.next() {
+                word.store(record[0], Relaxed);
+            }
         })
     }
 

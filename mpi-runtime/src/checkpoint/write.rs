@@ -7,6 +7,7 @@ use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use super::dense::Dense;
 use super::manifest::{CheckpointError, DENSE, FileEntry, MANIFEST, Manifest, rows_file};
 use crate::comm::Comm;
 use crate::error::Error;
@@ -18,7 +19,7 @@ pub struct Contents<'a> {
     /// The manifest without its files; used on the first rank.
     pub manifest: Manifest,
     /// Replica and optimizer state; used on the first rank.
-    pub dense: [&'a [AtomicU32]; 2],
+    pub dense: Dense<'a>,
     /// Partitions of this rank.
     pub partitions: &'a [Partition],
 }
@@ -65,26 +66,29 @@ fn own_files(
 ) -> Result<Vec<FileEntry>, CheckpointError> {
     let mut entries = vec![];
     if first {
-        entries.push(write_words(folder, DENSE.to_owned(), &contents.dense)?);
+        entries.push(write_words(folder, DENSE.to_owned(), contents.dense.words())?);
     }
     for partition in contents.partitions {
-        entries.push(write_words(folder, rows_file(partition.number), &[partition.words()])?);
+        entries.push(write_words(folder, rows_file(partition.number), partition.words().iter())?);
     }
     Ok(entries)
 }
 
-fn write_words(
+fn write_words<'a>(
     folder: &Path,
     name: String,
-    parts: &[&[AtomicU32]],
+    mut words: impl Iterator<Item = &'a AtomicU32>,
 ) -> Result<FileEntry, CheckpointError> {
     let path = folder.join(&name);
     let mut file = BufWriter::with_capacity(1 << 20, File::create(&path).map_err(at(&path))?);
     let (mut crc, mut bytes) = (crc32fast::Hasher::new(), 0);
     let mut block = Vec::with_capacity(BLOCK * 4);
-    for words in parts.iter().flat_map(|part| part.chunks(BLOCK)) {
+    loop {
         block.clear();
-        block.extend(words.iter().flat_map(|word| word.load(Relaxed).to_le_bytes()));
+        block.extend(words.by_ref().take(BLOCK).flat_map(|word| word.load(Relaxed).to_le_bytes()));
+        if block.is_empty() {
+            break;
+        }
         crc.update(&block);
         bytes += block.len() as u64;
         file.write_all(&block).map_err(at(&path))?;

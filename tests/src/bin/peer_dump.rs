@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use std::{env, fs};
 
 use umbra_core::batch::{Batch, Jagged};
+use umbra_core::kernel::shared;
 use umbra_core::model::{
     Gradients, Input, Model, ModelConfig, ModelKind, Pooling, StepKey, Workspace,
 };
@@ -165,7 +166,7 @@ fn run(config: &ModelConfig<'_>, dump: &mut Dump) -> Result<(), Box<dyn Error>> 
         let rows = distinct.gather(table, width);
         let mut logits = vec![0.0; EXAMPLES];
         let input = Input { batch, rows: &rows, slot: &distinct.slot };
-        model.forward(replica, &input, workspace, &mut logits);
+        model.forward(shared(&mut replica.to_vec()), &input, workspace, &mut logits);
         logits
     };
     dump.replica(&model, "initial", &replica)?;
@@ -183,13 +184,14 @@ fn run(config: &ModelConfig<'_>, dump: &mut Dump) -> Result<(), Box<dyn Error>> 
         let mut d_rows = vec![0.0; rows.len()];
         let mut statistics = vec![0.0; model.replica_len() - model.parameters_len()];
         let loss = model.train_step(
-            &replica,
+            shared(&mut replica),
             &Input { batch, rows: &rows, slot: &distinct.slot },
             StepKey { seed: SEED, step: step as u64 },
             &mut |_| {},
             &mut workspace,
             &mut Gradients {
                 parameters: &mut d_parameters,
+                update: None,
                 rows: &mut d_rows,
                 statistics: &mut statistics,
             },
@@ -276,8 +278,8 @@ impl Dump {
         values: &[f32],
     ) -> Result<(), Box<dyn Error>> {
         for tensor in model.tensors() {
-            let part = &values[tensor.offset..tensor.offset + tensor.len()];
-            self.f32(&format!("{prefix}.{}", tensor.name), &[tensor.rows, tensor.columns], part)?;
+            let part: Vec<f32> = tensor.places().map(|place| values[place]).collect();
+            self.f32(&format!("{prefix}.{}", tensor.name), &[tensor.rows, tensor.columns], &part)?;
         }
         Ok(())
     }

@@ -2,10 +2,11 @@
 
 use core::arch::asm;
 use core::arch::x86_64::{
-    __m256, __m256i, _CMP_LE_OQ, _CMP_LT_OQ, _mm256_add_ps, _mm256_div_ps, _mm256_sqrt_ps, _mm256_sub_ps, _mm256_andnot_ps, _mm256_cmp_ps,
-    _mm256_cmpgt_epi32, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_maskload_ps, _mm256_maskstore_ps,
-    _mm256_mul_ps, _mm256_permute2f128_ps, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setr_epi32,
-    _mm256_setzero_ps, _mm256_shuffle_ps, _mm256_storeu_ps, _mm256_unpackhi_ps, _mm256_unpacklo_ps,
+    __m256, __m256i, _CMP_LE_OQ, _CMP_LT_OQ, _mm256_add_ps, _mm256_andnot_ps, _mm256_cmp_ps,
+    _mm256_cmpgt_epi32, _mm256_div_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_maskload_ps,
+    _mm256_maskstore_ps, _mm256_mul_ps, _mm256_permute2f128_ps, _mm256_set1_epi32, _mm256_set1_ps,
+    _mm256_setr_epi32, _mm256_setzero_ps, _mm256_shuffle_ps, _mm256_sqrt_ps, _mm256_storeu_ps,
+    _mm256_sub_ps, _mm256_unpackhi_ps, _mm256_unpacklo_ps,
 };
 use core::sync::atomic::AtomicU32;
 
@@ -25,7 +26,11 @@ impl Avx2 {
     /// All ones in the first `count` lanes.
     #[inline(always)]
     fn mask(self, count: usize) -> __m256i {
-        #[expect(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "at most 8")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_possible_wrap,
+            reason = "at most 8"
+        )]
         let count = count as i32;
         // SAFETY: holding `self` proves that the machine has the instructions, here and below.
         unsafe {
@@ -160,8 +165,7 @@ impl Isa for Avx2 {
     ) {
         // SAFETY: as above.
         unsafe {
-            let r: [__m256; 8] =
-                core::array::from_fn(|i| from.advance(i * from_stride).load(self));
+            let r: [__m256; 8] = core::array::from_fn(|i| from.advance(i * from_stride).load(self));
             let pairs: [__m256; 8] = core::array::from_fn(|i| {
                 let (a, b) = (r[i / 2 * 2], r[i / 2 * 2 + 1]);
                 if i % 2 == 0 { _mm256_unpacklo_ps(a, b) } else { _mm256_unpackhi_ps(a, b) }
