@@ -18,7 +18,7 @@ fn folder() -> Folder {
     folder
 }
 
-const QUICK: [&str; 6] = ["--batch", "16,64", "--seconds", "0.05", "--samples", "3"];
+const QUICK: [&str; 6] = ["--batch", "16,64", "--seconds", "0.02", "--samples", "3"];
 
 fn number(value: &Value, key: &str) -> f64 {
     value[key].as_f64().unwrap_or_else(|| panic!("no number {key} in {value}"))
@@ -35,6 +35,21 @@ fn figures_are_as_the_contract_says() {
     assert!(["avx512", "avx2", "plain"].contains(&report["simd"].as_str().unwrap()), "{report}");
     assert!(report["machine"].is_string() && number(&report, "cores") >= 1.0);
     assert!(number(&report, "peak_gflops") > 0.0);
+
+    // Every part of the step, with one rate each.
+    let kernels = report["kernels"].as_array().unwrap();
+    for kernel in kernels {
+        assert!(kernel["shape"].is_string(), "{kernel}");
+        let rates = ["gflops", "gb_per_second", "mrows_per_second"];
+        let rates: Vec<f64> = rates.iter().filter_map(|rate| kernel[rate].as_f64()).collect();
+        assert!(rates.len() == 1 && rates[0] > 0.0, "{kernel}");
+        assert_eq!(kernel["share"].is_number(), kernel["gflops"].is_number(), "{kernel}");
+    }
+    let count = |name| kernels.iter().filter(|kernel| kernel["kernel"] == name).count();
+    // 4 layers in tiles of 16 and of 64, of which the first passes no gradient on; 2 batch sizes.
+    assert_eq!(["forward", "data_gradient", "weight_gradient"].map(count), [8, 6, 8]);
+    assert_eq!(["dot", "dot_backward"].map(count), [2, 2]);
+    assert_eq!(["coalesce", "row_lookup", "row_update", "dense_update"].map(count), [2, 2, 2, 1]);
 
     // Every combination once.
     let steps = report["steps"].as_array().unwrap();

@@ -199,7 +199,8 @@ impl Model {
     }
 
     /// Examples of a full tile of a batch of `n`.
-    pub(super) fn tile_len(&self, n: usize, evaluation: bool) -> usize {
+    #[must_use]
+    pub fn tile_len(&self, n: usize, evaluation: bool) -> usize {
         if self.statistics_len > 0 && !evaluation { n } else { n.min(TILE) }
     }
 

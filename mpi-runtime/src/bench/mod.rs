@@ -1,8 +1,9 @@
 //! `umbra bench`: how fast this machine trains, beside what its cores can do.
 //!
 //! Map: `subject.rs` what is measured · `ready.rs` batches in memory · `processor.rs` cores, their
-//! time and their peak · `work.rs` the arithmetic of a step · `steps.rs` training steps, sampled ·
-//! `report.rs` the figures as JSON and as a table.
+//! time and their peak · `work.rs` the arithmetic of a step · `trained.rs` replica and tables ·
+//! `steps.rs` training steps, sampled · `kernels.rs` the parts of a step · `report.rs` the figures as
+//! JSON and as a table.
 //!
 //! Measured are the worker and the tables of a training run on one rank, nothing made for the purpose: a
 //! step is taking a batch, coalescing, row lookup, forward, backward, row update and dense update.
@@ -11,11 +12,13 @@
 //! bracketed by bursts that measure the peak of its cores, shares are of that peak and of the time
 //! that the threads had a core, what is to be compared is measured in turn, and figures are medians.
 
+pub mod kernels;
 pub mod processor;
 pub mod ready;
 pub mod report;
 pub mod steps;
 pub mod subject;
+pub mod trained;
 pub mod work;
 
 use umbra_core::kernel;
@@ -25,6 +28,8 @@ pub use subject::{Optimizers, Subject};
 
 use crate::error::Error;
 use crate::launch::Cores;
+use ready::Ready;
+use trained::Trained;
 
 /// What to measure.
 #[derive(Clone, Debug)]
@@ -37,6 +42,8 @@ pub struct Settings {
     pub seconds: f64,
     /// Samples of each figure.
     pub samples: usize,
+    /// The parts of a step, too.
+    pub kernels: bool,
 }
 
 /// Measures. `progress` is told the samples taken, and how many there will be. One process, without MPI.
@@ -49,7 +56,15 @@ pub fn bench(
     settings: &Settings,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Report, Error> {
-    let steps = steps::measure(subject, settings, progress)?;
+    let mut ready = Ready::new(subject, settings)?;
+    let trained = subject.variants.iter().map(|variant| Trained::new(subject, variant));
+    let trained = trained.collect::<Result<Vec<_>, _>>()?;
+    let kernels = if settings.kernels {
+        kernels::measure(subject, settings, &trained, &mut ready)?
+    } else {
+        vec![]
+    };
+    let steps = steps::measure(subject, settings, &trained, &mut ready, progress)?;
     let mut peaks: Vec<f64> = steps.iter().map(|figure| figure.peak_gflops).collect();
     Ok(Report {
         version: 1,
@@ -57,7 +72,7 @@ pub fn bench(
         simd: format!("{:?}", kernel::selected()).to_lowercase(),
         cores: Cores::allowed().count(),
         peak_gflops: report::median(&mut peaks),
-        kernels: vec![],
+        kernels,
         steps,
     })
 }

@@ -1,37 +1,67 @@
 //! Batches in memory: made up, or read once from a file.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use umbra_core::rng::{Purpose, Stream};
 use umbra_datasets::{BatchBuffer, Dataset, Pipeline, TrainOrder};
 
-use super::Subject;
+use super::{Settings, Subject};
+use crate::config::Config;
 use crate::error::Error;
 
 /// Examples that are cycled: their rows of Criteo's Kaggle tables are several times the largest caches.
 const EXAMPLES: usize = 1 << 18;
 
-/// Batches of `batch_size` examples, at least `workers` of them: from the subject's data, else made up.
-///
-/// # Errors
-/// When the data can't be read or has too few rows.
-pub fn batches(
-    subject: &Subject,
-    order: &TrainOrder,
-    workers: usize,
-) -> Result<VecDeque<BatchBuffer>, Error> {
-    let count = (EXAMPLES / order.batch_size).max(workers);
+/// Batches in memory, by their size.
+#[derive(Debug, Default)]
+pub struct Ready(BTreeMap<usize, VecDeque<BatchBuffer>>);
+
+impl Ready {
+    /// Batches of every size asked for, at least one for each of the workers: from the subject's data, else
+    /// made up.
+    ///
+    /// # Errors
+    /// When the data can't be read or has too few rows.
+    pub fn new(subject: &Subject, settings: &Settings) -> Result<Self, Error> {
+        let workers = settings.workers.iter().copied().max().unwrap_or(1);
+        let mut ready = BTreeMap::new();
+        for &size in &settings.batches {
+            ready.insert(size, batches(subject, size, workers)?);
+        }
+        Ok(Self(ready))
+    }
+
+    /// Those of a size that was asked for.
+    pub fn of_size(&mut self, size: usize) -> &mut VecDeque<BatchBuffer> {
+        self.0.entry(size).or_default()
+    }
+}
+
+/// How the rows of a file are dealt to `workers` with batches of `batch_size`.
+#[must_use]
+pub fn order(config: &Config, batch_size: usize, workers: usize) -> TrainOrder {
+    TrainOrder {
+        seed: config.seed,
+        workers_total: workers,
+        lanes: config.data.lanes,
+        batch_size,
+        shuffle: config.data.shuffle,
+    }
+}
+
+fn batches(subject: &Subject, size: usize, workers: usize) -> Result<VecDeque<BatchBuffer>, Error> {
+    let count = (EXAMPLES / size).max(workers);
+    let config = &subject.variants[0].config;
     let Some(data) = &subject.data else {
-        let columns = Columns::new(subject, order.seed);
-        return Ok((0..count).map(|number| columns.batch(number, order.batch_size)).collect());
+        let columns = Columns::new(subject, config.seed);
+        return Ok((0..count).map(|number| columns.batch(number, size)).collect());
     };
-    let ready = read(data, &TrainOrder { workers_total: 1, ..*order }, count)?;
+    let ready = read(data, &order(config, size, 1), count)?;
     if ready.len() < workers {
         return Err(Error::Data(format!(
-            "the data has {} rows: too few for {workers} workers with batches of {}; use more rows, \
+            "the data has {} rows: too few for {workers} workers with batches of {size}; use more rows, \
              or smaller --batch or --workers",
-            data.rows(),
-            order.batch_size
+            data.rows()
         )));
     }
     Ok(ready)

@@ -30,12 +30,60 @@ pub struct Report {
 pub struct KernelFigure {
     /// `forward`, `data_gradient`, `weight_gradient`, …
     pub kernel: String,
-    /// Examples × outputs × inputs of a layer.
+    /// Examples × outputs × inputs of a layer, examples × vectors × width of the interaction, examples × ids ×
+    /// width of rows; and the optimizer, where it makes a difference.
     pub shape: String,
-    /// Its rate, where it is arithmetic.
-    pub gflops: f64,
+    /// GFLOP/s, where it is arithmetic.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gflops: Option<f64>,
     /// Of the peak.
-    pub share: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub share: Option<f64>,
+    /// GB/s, where it only moves numbers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gb_per_second: Option<f64>,
+    /// Million rows a second: ids of `coalesce`, distinct rows of the others.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mrows_per_second: Option<f64>,
+    /// The rate of every sample.
+    pub samples: Vec<f64>,
+}
+
+/// What a kernel's rate counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rate {
+    /// Floating point operations.
+    Flop,
+    /// Bytes read and written.
+    Bytes,
+    /// Embedding rows.
+    Rows,
+}
+
+impl KernelFigure {
+    /// The figure of samples of a (kernel, shape), each so many billions a second, and their share of the
+    /// peak.
+    #[must_use]
+    pub fn new(
+        (kernel, shape): (&str, String),
+        rate: Rate,
+        mut samples: Vec<f64>,
+        share: f64,
+    ) -> Self {
+        if rate == Rate::Rows {
+            samples.iter_mut().for_each(|billions| *billions *= 1e3);
+        }
+        let of = |wanted| (rate == wanted).then(|| median(&mut samples.clone()));
+        Self {
+            kernel: kernel.into(),
+            shape,
+            gflops: of(Rate::Flop),
+            share: (rate == Rate::Flop).then_some(share),
+            gb_per_second: of(Rate::Bytes),
+            mrows_per_second: of(Rate::Rows),
+            samples,
+        }
+    }
 }
 
 /// Where batches came from.
@@ -144,12 +192,9 @@ impl fmt::Display for Report {
         let Self { machine, simd, cores, peak_gflops, .. } = self;
         writeln!(f, "{machine}, {cores} cores, {simd}, {peak_gflops:.1} GFLOP/s per core at best")?;
         if !self.kernels.is_empty() {
-            writeln!(f, "\n{:18} {:>18} {:>8} {:>6}", "kernel", "shape", "GFLOP/s", "share")?;
+            writeln!(f, "\n{:16} {:>34} {:>8}", "kernel", "shape", "rate")?;
         }
-        for KernelFigure { kernel, shape, gflops, share } in &self.kernels {
-            let share = 100.0 * share;
-            writeln!(f, "{kernel:18} {shape:>18} {gflops:8.1} {share:5.1}%")?;
-        }
+        self.kernels.iter().try_for_each(|figure| writeln!(f, "{figure}"))?;
         if self.steps.is_empty() {
             return Ok(());
         }
@@ -169,6 +214,17 @@ impl fmt::Display for Report {
             "floor"
         )?;
         self.steps.iter().try_for_each(|figure| writeln!(f, "{figure}"))
+    }
+}
+
+impl fmt::Display for KernelFigure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:16} {:>34} ", self.kernel, self.shape)?;
+        match (self.gflops.zip(self.share), self.gb_per_second, self.mrows_per_second) {
+            (Some((rate, share)), ..) => write!(f, "{rate:8.1} GFLOP/s {:5.1}%", 100.0 * share),
+            (_, Some(rate), _) => write!(f, "{rate:8.1} GB/s"),
+            (.., rate) => write!(f, "{:8.1} M rows/s", rate.unwrap_or(0.0)),
+        }
     }
 }
 

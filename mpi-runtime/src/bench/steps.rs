@@ -8,28 +8,24 @@
 //! All combinations of one optimizer train the same replica and tables.
 
 use core::time::Duration;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use umbra_datasets::{BatchBuffer, Pipeline, TrainOrder};
+use umbra_datasets::{BatchBuffer, Pipeline};
 
 use super::processor::{peak_gflops, stay_on, thread_time};
+use super::ready::{self, Ready};
 use super::report::{Source, StepFigure};
-use super::subject::Variant;
-use super::{Settings, Subject, ready, work};
+use super::trained::Trained;
+use super::{Settings, Subject, work};
 use crate::batches::Batches;
 use crate::buffers::StepBuffers;
-use crate::convert;
 use crate::counters::WorkerCounters;
-use crate::embedding_client::Client;
 use crate::error::Error;
 use crate::group::Group;
 use crate::launch::Cores;
-use crate::signals::Signals;
-use crate::tables::{Partition, TableLayout};
 use crate::trainer::{Method, Segment, Trainer, Worker};
-use crate::watch::Watch;
 
 /// Some workers that trained together.
 #[derive(Clone, Debug)]
@@ -47,29 +43,23 @@ pub struct Sample {
 /// Measures all combinations. `progress` is told the samples taken and how many there will be.
 ///
 /// # Errors
-/// Data that can't be read or is too small; memory or threads that are not there.
+/// Data that can't be read; threads that are not there.
 pub fn measure(
     subject: &Subject,
     settings: &Settings,
+    trained: &[Trained<'_>],
+    ready: &mut Ready,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Vec<StepFigure>, Error> {
     let sources = if subject.data.is_some() { &Source::ALL[..] } else { &[Source::Memory] };
-    let mut pool = BTreeMap::new();
     let mut tracks = vec![];
-    for variant in &subject.variants {
-        let shared = Shared::new(subject, variant)?;
+    for trained in trained {
         for &batch in &settings.batches {
             for &workers in &settings.workers {
                 for &source in sources {
-                    tracks.push(Track::new(subject, &shared, (source, batch, workers))?);
+                    tracks.push(Track::new(subject, trained, (source, batch, workers))?);
                 }
             }
-        }
-    }
-    let most = settings.workers.iter().copied().max().unwrap_or(1);
-    for track in &tracks {
-        if track.source == Source::Memory && !pool.contains_key(&track.order.batch_size) {
-            pool.insert(track.order.batch_size, ready::batches(subject, &track.order, most)?);
         }
     }
     let total = (tracks.len() * (settings.samples + 1)) as u64;
@@ -78,7 +68,7 @@ pub fn measure(
     let target = settings.seconds / settings.samples as f64;
     for round in 0..=settings.samples {
         for track in &mut tracks {
-            let batches = pool.entry(track.order.batch_size).or_default();
+            let batches = ready.of_size(track.batch_size);
             if round == 0 {
                 track.choose_steps(target, batches)?;
             } else {
@@ -93,37 +83,11 @@ pub fn measure(
     Ok(tracks.into_iter().map(|track| track.finish(&subject.name, flop)).collect())
 }
 
-/// What all combinations of one optimizer share.
-struct Shared<'a> {
-    variant: &'a Variant,
-    trainer: Arc<Trainer>,
-    layout: TableLayout,
-    partition: Partition,
-}
-
-impl<'a> Shared<'a> {
-    fn new(subject: &Subject, variant: &'a Variant) -> Result<Self, Error> {
-        let (config, model) = (&variant.config, subject.model);
-        let watch = Arc::new(Watch::new(WATCHDOG, "bench:".into()));
-        let trainer = Trainer::new(model, config, &Arc::new(Signals::none()), &watch)?;
-        let optimizer = convert::sparse_optimizer(&config.optim.sparse);
-        let layout = TableLayout::new(&subject.cardinality, 1, model.row_width(), optimizer)
-            .map_err(|error| Error::Data(error.to_string()))?;
-        let partition = Partition::initialized(0, &layout, &model, config.seed)
-            .map_err(|error| Error::Launch(error.to_string()))?;
-        Ok(Self { variant, trainer: Arc::new(trainer), layout, partition })
-    }
-}
-
-/// Longest wait of a worker for the others.
-const WATCHDOG: Duration = Duration::from_secs(300);
-
 /// One combination and its samples so far.
-struct Track {
+struct Track<'a> {
     source: Source,
-    optimizer: String,
-    order: TrainOrder,
-    trainer: Arc<Trainer>,
+    batch_size: usize,
+    trained: &'a Trained<'a>,
     workers: Vec<Worker>,
     /// The reader, where batches come from a file.
     pipeline: Option<Pipeline>,
@@ -136,20 +100,13 @@ struct Track {
     samples: Vec<Sample>,
 }
 
-impl Track {
+impl<'a> Track<'a> {
     fn new(
         subject: &Subject,
-        shared: &Shared<'_>,
+        trained: &'a Trained<'a>,
         (source, batch_size, workers): (Source, usize, usize),
     ) -> Result<Self, Error> {
-        let config = &shared.variant.config;
-        let order = TrainOrder {
-            seed: config.seed,
-            workers_total: workers,
-            lanes: config.data.lanes,
-            batch_size,
-            shuffle: config.data.shuffle,
-        };
+        let config = &trained.variant.config;
         let values = subject
             .data
             .as_ref()
@@ -157,6 +114,7 @@ impl Track {
         let (mut pipeline, mut read) = (None, vec![]);
         if let (Source::Hdf5, Some(data)) = (source, &subject.data) {
             let prefetch = config.data.prefetch_batches;
+            let order = ready::order(config, batch_size, workers);
             let (reader, batches) = Pipeline::train(data, &order, 0..workers, EPOCHS, prefetch)?;
             (pipeline, read) = (Some(reader), batches);
         }
@@ -164,15 +122,14 @@ impl Track {
         let worker = |local| Worker {
             local,
             batches: read.next().map(Batches::Read),
-            client: Client::local(shared.layout.clone(), shared.partition.clone()),
+            client: trained.client(),
             buffers: StepBuffers::new(&subject.model, batch_size, batch_size * values),
         };
         let cores: Vec<usize> = Cores::allowed().numbers().take(workers).collect();
         Ok(Self {
             source,
-            optimizer: shared.variant.name.clone(),
-            order,
-            trainer: Arc::clone(&shared.trainer),
+            batch_size,
+            trained,
             workers: (0..workers).map(worker).collect(),
             pipeline,
             cores: (cores.len() == workers).then_some(cores),
@@ -211,7 +168,7 @@ impl Track {
         if self.source == Source::Memory {
             deal(batches, &mut self.workers);
         }
-        let (trainer, cores) = (&*self.trainer, self.cores.as_deref());
+        let (trainer, cores) = (&self.trained.trainer, self.cores.as_deref());
         let start = Group::new(self.workers.len(), Arc::clone(&trainer.watch));
         let train = |worker| part(trainer, worker, cores, [before, timed], &start);
         let train = &train;
@@ -245,8 +202,8 @@ impl Track {
         if let Some(pipeline) = self.pipeline {
             pipeline.join();
         }
-        let what = (model.to_owned(), self.optimizer, self.source);
-        let sizes = (self.order.batch_size, workers);
+        let what = (model.to_owned(), self.trained.variant.name.clone(), self.source);
+        let sizes = (self.batch_size, workers);
         StepFigure::new(what, sizes, flop_per_example, &self.samples)
     }
 }

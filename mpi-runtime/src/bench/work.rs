@@ -45,21 +45,22 @@ pub fn flop_per_example(model: &Model) -> u64 {
         let products = if layer.passes_gradient { 3 } else { 2 };
         products * layer.inputs * layer.outputs
     });
-    let interaction = dot_pairs(model) * model.row_width() * 3;
+    let interaction = dot_columns(model).1 * model.row_width() * 3;
     2 * (products.sum::<usize>() + interaction) as u64
 }
 
-/// Pairs of vectors whose dot products DLRM takes; 0 for the other models.
+/// What DLRM's interaction hands to its top MLP: columns of the bottom's output, where there is one, and
+/// pairs of vectors whose dot products it takes. 0 for the other models.
 #[must_use]
-pub fn dot_pairs(model: &Model) -> usize {
+pub fn dot_columns(model: &Model) -> (usize, usize) {
     let layers = layers(model);
     let first = |name| layers.iter().find(|layer| layer.name == name);
     match (model.kind(), first("top.0")) {
         (ModelKind::Dlrm, Some(top)) => {
-            // The top MLP's input is the bottom's output, where there is one, and a number per pair.
-            top.inputs - first("bottom.0").map_or(0, |_| model.row_width())
+            let lead = first("bottom.0").map_or(0, |_| model.row_width());
+            (lead, top.inputs - lead)
         }
-        _ => 0,
+        _ => (0, 0),
     }
 }
 

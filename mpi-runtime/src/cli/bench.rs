@@ -78,6 +78,7 @@ pub(super) fn run(arguments: &BenchArguments) -> Result<(), Error> {
         workers: arguments.workers.iter().map(|workers| usize::from(*workers)).collect(),
         seconds: arguments.seconds,
         samples: usize::from(arguments.samples),
+        kernels: !arguments.steps_only,
     };
     let mut progress = None;
     let report = bench(&subject, &settings, &mut |done, total| {

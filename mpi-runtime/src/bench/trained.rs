@@ -1,0 +1,51 @@
+//! What is trained while it is measured: a replica and tables for each choice of optimizers.
+
+use core::time::Duration;
+use std::sync::Arc;
+
+use super::Subject;
+use super::subject::Variant;
+use crate::convert;
+use crate::embedding_client::Client;
+use crate::error::Error;
+use crate::signals::Signals;
+use crate::tables::{Partition, TableLayout};
+use crate::trainer::Trainer;
+use crate::watch::Watch;
+
+/// Longest wait of a worker for the others.
+const WATCHDOG: Duration = Duration::from_secs(300);
+
+/// A replica and all tables, as a run on one rank has them.
+pub struct Trained<'a> {
+    /// Its optimizers.
+    pub variant: &'a Variant,
+    /// The replica.
+    pub trainer: Trainer,
+    layout: TableLayout,
+    partition: Partition,
+}
+
+impl<'a> Trained<'a> {
+    /// A model before its first step.
+    ///
+    /// # Errors
+    /// More rows than there are row numbers.
+    pub fn new(subject: &Subject, variant: &'a Variant) -> Result<Self, Error> {
+        let (config, model) = (&variant.config, subject.model);
+        let watch = Arc::new(Watch::new(WATCHDOG, "bench:".into()));
+        let trainer = Trainer::new(model, config, &Arc::new(Signals::none()), &watch)?;
+        let optimizer = convert::sparse_optimizer(&config.optim.sparse);
+        let layout = TableLayout::new(&subject.cardinality, 1, model.row_width(), optimizer)
+            .map_err(|error| Error::Data(error.to_string()))?;
+        let partition = Partition::initialized(0, &layout, &model, config.seed)
+            .map_err(|error| Error::Launch(error.to_string()))?;
+        Ok(Self { variant, trainer, layout, partition })
+    }
+
+    /// A worker's way to the tables.
+    #[must_use]
+    pub fn client(&self) -> Client {
+        Client::local(self.layout.clone(), self.partition.clone())
+    }
+}
