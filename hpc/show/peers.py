@@ -80,11 +80,11 @@ def phases():
 class Server:
     """A running peer.py. Blocked, and so without a core, but for the time of an answer."""
 
-    def __init__(self, python, threads, processes, cores):
+    def __init__(self, name, python, threads, processes, cores):
         environment = os.environ | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-        log = Path("target/show/peers")
-        log.mkdir(parents=True, exist_ok=True)
-        self.log = log / f"{Path(python).parts[-3]}-{threads}-{processes}.log"
+        logs = Path("target/show/peers")
+        logs.mkdir(parents=True, exist_ok=True)
+        self.log = logs / f"{name}-{processes}-processes-{threads}-threads.log"
         self.process = subprocess.Popen(
             [python, PEER, "--threads", str(threads), "--processes", str(processes)],
             stdin=subprocess.PIPE,
@@ -216,7 +216,7 @@ def measure(workers, optimizer, peers, servers, cores):
                 near = mean(side[batch]["examples_per_second"] for side in (before, after))
                 tracks[peer, batch].ratios.append(near / rates[batch])
             before = after
-        print(f"   {workers} × {optimizer}: round {number + 1} of {ROUNDS}", flush=True)
+        print(f"   round {number + 1} of {ROUNDS}", flush=True)
     return tracks
 
 
@@ -262,6 +262,7 @@ def check(show, workers, optimizer, peers, tracks):
 
 
 def main(python, torchrec_python):
+    pythons = {"torch": python, "torchrec": torchrec_python}
     show = Show("peers", [])
     allowed = sorted(os.sched_getaffinity(0))
     if len(allowed) < 2:
@@ -275,10 +276,10 @@ def main(python, torchrec_python):
         for key in servers.keys() - needed:
             servers.pop(key).close()
         for key in sorted(needed - servers.keys()):
-            is_torchrec, threads, processes = key
-            servers[key] = Server(torchrec_python if is_torchrec else python, threads, processes, cores)
-            versions["torchrec" if is_torchrec else "torch"] = servers[key].versions
-        print(f"== {workers} core{'s'[: workers > 1]}, {optimizer}, {time.monotonic() - start:.0f} s", flush=True)
+            name = "torchrec" if key[0] else "torch"
+            servers[key] = Server(name, pythons[name], *key[1:], cores)
+            versions[name] = servers[key].versions
+        print(f"== {workers}-core {optimizer}, after {time.monotonic() - start:.0f} s", flush=True)
         tracks = measure(workers, optimizer, peers, servers, cores)
         for (name, batch), track in tracks.items():
             row(show, name, workers, optimizer, batch, track)

@@ -40,13 +40,15 @@ environment() {
 
 python=${UMBRA_PEERS_PYTHON:-$folder/venv/bin/python}
 if ! "$python" -c 'import torch, numpy' 2>/dev/null; then
-    [ -z "${UMBRA_PEERS_PYTHON:-}" ] || fail "$python has no torch or no numpy; install them there or unset UMBRA_PEERS_PYTHON"
+    [ -z "${UMBRA_PEERS_PYTHON:-}" ] ||
+        fail "$python has no torch or no numpy; install them there or unset UMBRA_PEERS_PYTHON"
     environment $folder/venv
     "$python" -m pip install -q torch numpy
 fi
 torchrec_python=${UMBRA_TORCHREC_PYTHON:-$folder/torchrec/bin/python}
 if ! "$torchrec_python" -c 'import torchrec' 2>/dev/null; then
-    [ -z "${UMBRA_TORCHREC_PYTHON:-}" ] || fail "$torchrec_python has no torchrec; install it there or unset UMBRA_TORCHREC_PYTHON"
+    [ -z "${UMBRA_TORCHREC_PYTHON:-}" ] ||
+        fail "$torchrec_python has no torchrec; install it there or unset UMBRA_TORCHREC_PYTHON"
     environment $folder/torchrec
     "$torchrec_python" -m pip install -q "${torchrec_packages[@]}"
     # It asks for FBGEMM with CUDA, which would take the place of the one for CPUs.
