@@ -5,7 +5,7 @@
 //! [`shard`] decides which worker sees which row when (pure functions) · [`pipeline`] is the one
 //! thread of a rank that owns HDF5 and fills the workers' batches · [`synthetic`] makes click logs
 //! with a planted model · [`prepare`] turns raw text into datasets.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod batch;
 pub mod dataset;

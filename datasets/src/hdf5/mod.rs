@@ -4,10 +4,16 @@
 //! it waits for HDF5.
 //!
 //! Map: `attributes` · `open` checks structure · `read` reads ranges and checks values · `verify`
-//! checks a whole file · `write` makes one, of `column`s · `vocabulary` keeps the keys behind ids.
+//! checks a whole file · `write` makes one, of `column`s · `vocabulary` keeps the keys behind ids ·
+//! `filters` applies what stands between values and file, with `deflate` and its `huffman` codes ·
+//! `chunk` hands the result to HDF5, the only unsafe code of the crate.
 
 mod attributes;
+mod chunk;
 mod column;
+mod deflate;
+mod filters;
+mod huffman;
 mod open;
 mod read;
 mod verify;

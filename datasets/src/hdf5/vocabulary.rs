@@ -3,8 +3,10 @@
 
 use std::path::Path;
 
-use hdf5::{File, Group, H5Type};
+use bytemuck::NoUninit;
+use hdf5::{File, H5Type};
 
+use super::column::{Column, Packers};
 use super::open_file;
 use crate::DatasetError;
 
@@ -48,34 +50,30 @@ pub(super) fn bounds_hold(offsets: &[u64], length: usize) -> bool {
 pub(super) fn write(
     file: &File,
     path: &Path,
+    packers: &mut Packers,
     field: usize,
     keys: &[u8],
     offsets: &[u64],
 ) -> Result<(), DatasetError> {
     let name = format!("vocabulary/{field}");
     let error = |e: hdf5::Error| DatasetError::hdf5(path, "write", name.as_str(), &e);
-    let parent = if file.link_exists("vocabulary") {
-        file.group("vocabulary")
-    } else {
-        file.create_group("vocabulary")
+    if !file.link_exists("vocabulary") {
+        file.create_group("vocabulary").map_err(error)?;
     }
-    .map_err(error)?;
-    let group = parent.create_group(&field.to_string()).map_err(error)?;
-    write_whole(&group, "keys", keys).map_err(error)?;
-    write_whole(&group, "offsets", offsets).map_err(error)
+    file.create_group(&name).map_err(error)?;
+    write_whole(file, path, packers, &format!("{name}/keys"), keys)?;
+    write_whole(file, path, packers, &format!("{name}/offsets"), offsets)
 }
 
-/// Writes a whole vector at once, compressed unless it is empty.
-fn write_whole<T: H5Type + Copy>(
-    group: &Group,
+fn write_whole<T: H5Type + NoUninit + Sync>(
+    file: &File,
+    path: &Path,
+    packers: &mut Packers,
     name: &str,
     values: &[T],
-) -> Result<(), hdf5::Error> {
-    let builder = group.new_dataset::<T>();
-    if values.is_empty() {
-        return builder.shape((0,)).create(name).map(drop);
-    }
-    let chunk = values.len().min(CHUNK_MAX);
-    let builder = builder.shuffle().deflate(1).fletcher32().chunk((chunk,));
-    builder.shape((values.len(),)).create(name)?.write_raw(values)
+) -> Result<(), DatasetError> {
+    let chunk = values.len().clamp(1, CHUNK_MAX);
+    let mut column = Column::vector(file, path, name, chunk)?;
+    column.push(path, packers, values)?;
+    column.flush(path, packers)
 }

@@ -1,6 +1,6 @@
 //! Writes one dataset file.
 //!
-//! Columns are cut in chunks of [`CHUNK_ROWS`] rows and filtered by shuffle, deflate 1 and
+//! Columns are cut in chunks of [`CHUNK_ROWS`] rows and filtered by shuffle, deflate and
 //! fletcher32, which any HDF5 reads without plugins. The file grows under a temporary name in the
 //! same folder and takes its own name when it is complete and on disk; a writer that is dropped
 //! earlier leaves nothing behind.
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 use hdf5::File;
 
-use super::column::Column;
+use super::column::{Column, Packers};
 use super::{attributes, vocabulary};
 use crate::DatasetError;
 use crate::schema::{CHUNK_ROWS, DatasetInfo, DatasetSummary, Fingerprint, RowBlock, VERSION};
@@ -29,6 +29,9 @@ pub struct Writer {
     /// Closed before the temporary file is removed: fields are dropped in this order.
     columns: Columns,
     temporary: Temporary,
+    packers: Packers,
+    /// End of every bag of a block among all values; its buffer is reused.
+    ends: Vec<u64>,
     info: DatasetInfo,
     /// Largest id of every field, or `None` without any. `[S]`
     id_max: Vec<Option<u32>>,
@@ -50,6 +53,8 @@ impl Writer {
             path: path.to_owned(),
             columns,
             temporary,
+            packers: Packers::default(),
+            ends: Vec::new(),
             id_max: vec![None; info.sparse_names.len()],
             info,
             rows: 0,
@@ -67,35 +72,41 @@ impl Writer {
     pub fn append(&mut self, block: &RowBlock<'_>) -> Result<(), DatasetError> {
         self.check(block)?;
         let fields = self.info.sparse_names.len();
-        let (columns, path) = (&mut self.columns, &self.path);
-        columns.label.push(path, block.label)?;
+        let (columns, packers, path) = (&mut self.columns, &mut self.packers, &self.path);
+        columns.label.push(path, packers, block.label)?;
         self.fingerprint.label(block.label);
         if let Some(column) = &mut columns.weight {
-            column.push(path, block.weight)?;
+            column.push(path, packers, block.weight)?;
             self.fingerprint.weight(block.weight);
         }
         if let Some(column) = &mut columns.group {
-            column.push(path, block.group)?;
+            column.push(path, packers, block.group)?;
             self.fingerprint.group(block.group);
         }
         if let Some(column) = &mut columns.dense {
-            column.push(path, block.dense)?;
+            column.push(path, packers, block.dense)?;
             self.fingerprint.dense(block.dense);
         }
         if let Some(column) = &mut columns.values {
-            column.push(path, block.values)?;
+            column.push(path, packers, block.values)?;
             self.fingerprint.values(block.values);
         }
         if let Some(column) = &mut columns.offsets {
             let base = self.values;
-            column.extend(path, block.offsets[1..].iter().map(|&end| base + u64::from(end)))?;
+            self.ends.clear();
+            self.ends.extend(block.offsets[1..].iter().map(|&end| base + u64::from(end)));
+            column.push(path, packers, &self.ends)?;
             self.fingerprint.lengths(block.offsets.windows(2).map(|w| w[1] - w[0]));
         }
         if block.offsets.is_empty() {
-            for row in block.values.chunks_exact(fields.max(1)) {
-                for (max, &id) in self.id_max.iter_mut().zip(row) {
-                    *max = (*max).max(Some(id));
+            let mut rows = block.values.chunks_exact(fields.max(1));
+            if let Some(first) = rows.next() {
+                let mut largest = first.to_vec();
+                for row in rows {
+                    largest.iter_mut().zip(row).for_each(|(max, &id)| *max = (*max).max(id));
                 }
+                let all = self.id_max.iter_mut().zip(largest);
+                all.for_each(|(max, id)| *max = (*max).max(Some(id)));
             }
             self.values_per_row_max = self.values_per_row_max.max(fields as u64);
         } else {
@@ -148,7 +159,7 @@ impl Writer {
                 format!("{:?}..{:?}", offsets.first(), offsets.last()),
             ));
         }
-        vocabulary::write(&self.columns.file, &self.path, field, keys, offsets)
+        vocabulary::write(&self.columns.file, &self.path, &mut self.packers, field, keys, offsets)
     }
 
     /// Completes the file: attributes, fingerprint, flush to disk, own name.
@@ -157,8 +168,8 @@ impl Writer {
     /// When an id is not below its cardinality, or the disk refuses. The temporary file is removed.
     pub fn finish(self) -> Result<DatasetSummary, DatasetError> {
         self.check_cardinality()?;
-        let Self { path, mut columns, temporary, info, .. } = self;
-        columns.flush(&path)?;
+        let Self { path, mut columns, temporary, mut packers, info, .. } = self;
+        columns.flush(&path, &mut packers)?;
         let fingerprint = self.fingerprint.finish();
         let file = &columns.file;
         attributes::write_integer(file, &path, "umbra_version", VERSION)?;
@@ -289,20 +300,20 @@ impl Columns {
             (Some(Column::matrix(&file, path, "sparse", fields, rows)?), None)
         } else {
             let mut offsets = Column::vector(&file, path, "sparse_offsets", bags)?;
-            offsets.push(path, &[0])?;
+            offsets.push(path, &mut Packers::default(), &[0])?;
             (Some(Column::vector(&file, path, "sparse_values", bags)?), Some(offsets))
         };
         Ok(Self { label, weight, group, dense, values, offsets, file })
     }
 
-    fn flush(&mut self, path: &Path) -> Result<(), DatasetError> {
-        self.label.flush(path)?;
+    fn flush(&mut self, path: &Path, packers: &mut Packers) -> Result<(), DatasetError> {
+        self.label.flush(path, packers)?;
         for column in [&mut self.weight, &mut self.dense].into_iter().flatten() {
-            column.flush(path)?;
+            column.flush(path, packers)?;
         }
-        self.group.iter_mut().try_for_each(|c| c.flush(path))?;
-        self.values.iter_mut().try_for_each(|c| c.flush(path))?;
-        self.offsets.iter_mut().try_for_each(|c| c.flush(path))
+        self.group.iter_mut().try_for_each(|c| c.flush(path, packers))?;
+        self.values.iter_mut().try_for_each(|c| c.flush(path, packers))?;
+        self.offsets.iter_mut().try_for_each(|c| c.flush(path, packers))
     }
 }
 

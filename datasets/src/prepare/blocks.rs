@@ -4,14 +4,13 @@
 //! order mark; no line spans two blocks; a block never spans two files. A line longer than [`LINE_BYTES_MAX`] is an
 //! error, so memory stays bounded whatever the input holds.
 
-use std::io::Read;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use core::sync::atomic::AtomicU64;
 
 use super::error::PrepareError;
-use super::input;
+use super::input::{self, Input};
 
 /// Whole lines of one file. Only the last line of a file may lack its line end.
 pub(super) struct Block {
@@ -28,7 +27,7 @@ pub(super) struct Blocks {
     block_bytes: usize,
     bytes_read: Arc<AtomicU64>,
     file: usize,
-    reader: Option<Box<dyn Read + Send>>,
+    reader: Option<Input>,
     /// Text after the last line end of the previous block.
     rest: Vec<u8>,
     starts_file: bool,
@@ -61,7 +60,7 @@ impl Blocks {
                 }
             };
             let mut bytes = core::mem::take(&mut self.rest);
-            let ended = self.read_lines(reader.as_mut(), &mut bytes)?;
+            let ended = self.read_lines(&mut reader, &mut bytes)?;
             let file = self.file;
             if ended {
                 self.file += 1;
@@ -86,7 +85,7 @@ impl Blocks {
     /// Fills `bytes` up to a line end, keeping what follows in `rest`. True at the end of the file.
     fn read_lines(
         &mut self,
-        reader: &mut dyn Read,
+        reader: &mut Input,
         bytes: &mut Vec<u8>,
     ) -> Result<bool, PrepareError> {
         let path = &self.paths[self.file];
@@ -96,8 +95,7 @@ impl Blocks {
         loop {
             let want = self.block_bytes.saturating_sub(bytes.len()).max(READ_SLACK_BYTES);
             let read = reader
-                .take(want as u64)
-                .read_to_end(bytes)
+                .append(want as u64, bytes)
                 .map_err(|source| PrepareError::input(path, source))?;
             let ended = read < want;
             if ended {

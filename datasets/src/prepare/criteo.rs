@@ -7,6 +7,7 @@
 //! A good line is read in one sweep without allocation. The sweep only says that a line is not good;
 //! [`defect`] then reads it again, column by column, to say why.
 
+use super::digits;
 use super::malformed::{Malformed, Quoted};
 use super::parsed::{Keys, Line, LineFormat, MISSING, Parsed};
 use super::transform::{MISSING_NUMBER, NumberTransform};
@@ -55,24 +56,15 @@ impl Criteo {
         let mut rest = rest;
         for feature in dense {
             let (number, after) = integer(rest)?;
-            if let Some(number) = number {
-                *feature = self.transform.integer(number);
-            }
+            *feature = self.transform.integer(number);
             rest = after;
         }
         let (last, first) = keys.split_last_mut()?;
         for key in first {
-            if let [b'\t', after @ ..] = rest {
-                rest = after;
-            } else {
-                let (digits, after) = rest.split_first_chunk::<8>()?;
-                *key = hex(digits)?;
-                let [b'\t', after @ ..] = after else { return None };
-                rest = after;
-            }
+            rest = id(rest, key)?;
         }
         if !rest.is_empty() {
-            *last = hex(rest.try_into().ok()?)?;
+            *last = u64::from(digits::hex(rest.try_into().ok()?)?);
         }
         Some(f32::from(label - b'0'))
     }
@@ -88,10 +80,21 @@ pub(super) fn sparse_names() -> Vec<String> {
     (1..=IDS).map(|i| format!("C{i}")).collect()
 }
 
-/// The integer before the next tab, and what follows the tab. Nothing before the tab is missing.
-fn integer(text: &[u8]) -> Option<(Option<i64>, &[u8])> {
+/// The integer before the next tab, and what follows the tab. Nothing before the tab is 0: a missing
+/// number's feature is that of 0.
+fn integer(text: &[u8]) -> Option<(i64, &[u8])> {
+    if let Some(&start) = text.first_chunk()
+        && let Some((number, length)) = digits::decimal_before_tab(start)
+    {
+        return Some((i64::from(number), &text[length + 1..]));
+    }
+    any_integer(text)
+}
+
+/// [`integer`], byte by byte: negative, or of more than seven digits.
+fn any_integer(text: &[u8]) -> Option<(i64, &[u8])> {
     let (negative, digits) = match text {
-        [b'\t', after @ ..] => return Some((None, after)),
+        [b'\t', after @ ..] => return Some((0, after)),
         [b'-', digits @ ..] => (true, digits),
         digits => (false, digits),
     };
@@ -100,7 +103,7 @@ fn integer(text: &[u8]) -> Option<(Option<i64>, &[u8])> {
         match byte {
             b'0'..=b'9' if at < DIGITS_MAX => value = value * 10 + i64::from(byte - b'0'),
             b'\t' if at > 0 => {
-                return Some((Some(if negative { -value } else { value }), &digits[at + 1..]));
+                return Some((if negative { -value } else { value }, &digits[at + 1..]));
             }
             _ => return None,
         }
@@ -108,16 +111,15 @@ fn integer(text: &[u8]) -> Option<(Option<i64>, &[u8])> {
     None
 }
 
-/// Eight hex digits of either case.
-fn hex(digits: &[u8; 8]) -> Option<u64> {
-    let mut value = 0u32;
-    let mut bad = 0u8;
-    for &digit in digits {
-        let nibble = NIBBLES[usize::from(digit)];
-        bad |= nibble;
-        value = value << 4 | u32::from(nibble & 0xf);
+/// Reads the id before the next tab, if there is one, into `key`. Returns what follows the tab.
+fn id<'a>(text: &'a [u8], key: &mut u64) -> Option<&'a [u8]> {
+    if let [b'\t', after @ ..] = text {
+        return Some(after);
     }
-    (bad & NOT_HEX == 0).then_some(u64::from(value))
+    let (digits, after) = text.split_first_chunk::<8>()?;
+    *key = u64::from(digits::hex(*digits)?);
+    let [b'\t', after @ ..] = after else { return None };
+    Some(after)
 }
 
 /// Why [`Criteo::sweep`] refused a line.
@@ -157,20 +159,6 @@ const COLUMNS: usize = 1 + INTEGERS + IDS;
 
 /// Every integer of so many digits fits an `i64`.
 const DIGITS_MAX: usize = 18;
-
-/// The value of a hex digit; [`NOT_HEX`] for any other byte.
-const NIBBLES: [u8; 256] = {
-    let mut nibbles = [NOT_HEX; 256];
-    let mut value = 0u8;
-    while value < 16 {
-        nibbles[b"0123456789abcdef"[value as usize] as usize] = value;
-        nibbles[b"0123456789ABCDEF"[value as usize] as usize] = value;
-        value += 1;
-    }
-    nibbles
-};
-
-const NOT_HEX: u8 = 0x80;
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]

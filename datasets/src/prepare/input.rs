@@ -17,23 +17,20 @@ use super::error::PrepareError;
 /// # Errors
 /// [`PrepareError::Input`] when the file cannot be read, [`PrepareError::Compression`] for a compressed file of a kind
 /// that is not read here.
-pub(super) fn open(
-    path: &Path,
-    bytes_read: &Arc<AtomicU64>,
-) -> Result<Box<dyn Read + Send>, PrepareError> {
+pub(super) fn open(path: &Path, bytes_read: &Arc<AtomicU64>) -> Result<Input, PrepareError> {
     let unreadable = |source| PrepareError::input(path, source);
     let mut file = File::open(path).map_err(unreadable)?;
     let magic = first_bytes(&mut file).map_err(unreadable)?;
     let counted = Counted { file, bytes_read: Arc::clone(bytes_read) };
     match Kind::of(&magic) {
-        Kind::Plain => Ok(Box::new(counted)),
+        Kind::Plain => Ok(Input::Plain(counted)),
         Kind::Gzip => {
             let buffered = BufReader::with_capacity(READ_BYTES, counted);
-            Ok(Box::new(flate2::bufread::MultiGzDecoder::new(buffered)))
+            Ok(Input::Packed(Box::new(flate2::bufread::MultiGzDecoder::new(buffered))))
         }
         Kind::Zstd => {
             let decoder = zstd::stream::read::Decoder::new(counted).map_err(unreadable)?;
-            Ok(Box::new(decoder))
+            Ok(Input::Packed(Box::new(decoder)))
         }
         Kind::Other { name, cure } => {
             Err(PrepareError::Compression { path: path.to_path_buf(), name, cure })
@@ -80,7 +77,28 @@ fn first_bytes(file: &mut File) -> io::Result<Vec<u8>> {
     Ok(magic)
 }
 
-struct Counted {
+/// The text of a file.
+pub(super) enum Input {
+    Plain(Counted),
+    Packed(Box<dyn Read + Send>),
+}
+
+impl Input {
+    /// Appends up to `bytes_max` bytes; fewer only at the end of the text. Returns how many.
+    pub(super) fn append(&mut self, bytes_max: u64, bytes: &mut Vec<u8>) -> io::Result<usize> {
+        match self {
+            // Of a file the buffer needs no zeros to be read into.
+            Self::Plain(Counted { file, bytes_read }) => {
+                let read = file.take(bytes_max).read_to_end(bytes)?;
+                bytes_read.fetch_add(read as u64, Ordering::Relaxed);
+                Ok(read)
+            }
+            Self::Packed(reader) => reader.take(bytes_max).read_to_end(bytes),
+        }
+    }
+}
+
+pub(super) struct Counted {
     file: File,
     bytes_read: Arc<AtomicU64>,
 }

@@ -10,9 +10,9 @@
 //! - [`options`](PrepareOptions): what is asked, told on the way, and returned.
 //! - `input`, `blocks`: text of all files in blocks of whole lines.
 //! - `criteo`, `libfm`, `csv` with its `schema_file`: a line to numbers and keys; `malformed` says
-//!   why not.
+//!   why not; `digits` reads eight at once.
 //! - `parsed`: columns of the rows of one block. `transform`: numbers to dense features.
-//! - `vocabulary`, `hash`: keys to ids. `ids`: where they come from.
+//! - `vocabulary`, `number_map`, `hash`: keys to ids. `ids`: where they come from.
 //! - `plan`, `passes`: what will be done, and the threads that do it.
 //!
 //! Invariants: the output is a function of the text and the options, never of threads or blocks;
@@ -22,12 +22,14 @@
 mod blocks;
 mod criteo;
 mod csv;
+mod digits;
 mod error;
 mod hash;
 mod ids;
 mod input;
 mod libfm;
 mod malformed;
+mod number_map;
 mod options;
 mod parsed;
 mod passes;
@@ -125,13 +127,13 @@ fn write(
     };
     let mut writer = Writer::create(&options.output, info)?;
     for (field, list) in ids.to_store().iter().enumerate() {
-        writer.write_vocabulary(field, &list.bytes, &list.offsets)?;
+        pool.install(|| writer.write_vocabulary(field, &list.bytes, &list.offsets))?;
     }
     let vocabulary_path = options.vocabulary_from.as_ref().unwrap_or(&options.output);
     let encoders = ids.into_encoders(plan, pool, vocabulary_path)?;
     let (totals, encoded) = passes::encode(plan, pool, &encoders, &mut writer, reporter)?;
     totals.check_rows(plan)?;
-    writer.finish()?;
+    pool.install(|| writer.finish())?;
     Ok((totals, encoded))
 }
 

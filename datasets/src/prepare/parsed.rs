@@ -56,13 +56,18 @@ impl TextKeys {
         self.ends.push(self.bytes.len());
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &[u8]> {
-        let mut start = 0;
-        self.ends.iter().map(move |&end| {
+    /// The keys number `range`.
+    pub(super) fn iter(&self, range: Range<usize>) -> impl Iterator<Item = &[u8]> {
+        let mut start = range.start.checked_sub(1).map_or(0, |before| self.ends[before]);
+        self.ends[range].iter().map(move |&end| {
             let key = &self.bytes[start..end];
             start = end;
             key
         })
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.ends.len()
     }
 
     fn truncate(&mut self, len: usize) {
@@ -87,7 +92,7 @@ impl Keys {
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Number(keys) => keys.len(),
-            Self::Text(keys) => keys.ends.len(),
+            Self::Text(keys) => keys.len(),
         }
     }
 

@@ -1,7 +1,7 @@
 //! The two passes over the text: count the keys, then encode the rows.
 //!
 //! Threads: one reads and decompresses, the pool parses blocks in parallel, the caller's thread
-//! takes their results in order, writes, and reports. Every channel is bounded, so memory is that of
+//! takes their results in order, has the pool filter and write them, and reports. Every channel is bounded, so memory is that of
 //! a few blocks per thread beside the vocabulary. Results do not depend on the number of threads:
 //! blocks are taken in the order of the text, and counts are sums.
 //!
@@ -110,7 +110,8 @@ pub(super) fn encode(
             let slots: Slots = slots?;
             for slot in slots.used() {
                 totals.add(plan, &slot.block, &slot.parsed)?;
-                writer.append(&slot.rows())?;
+                // On the pool, which filters the chunks.
+                pool.install(|| writer.append(&slot.rows()))?;
                 for (field, unknown) in slot.unknown.iter().enumerate() {
                     encoded.values[field] += slot.parsed.keys[field].len() as u64;
                     encoded.unknown[field] += unknown;
@@ -202,11 +203,18 @@ impl Slot {
     fn encode(&mut self, plan: &Plan, encoders: &[Encoder]) -> Result<(), PrepareError> {
         let Self { block, parsed, ids, offsets, unknown } = self;
         let stride = encoders.len();
-        ids.clear();
+        // Every place is written.
         ids.resize(parsed.keys.iter().map(Keys::len).sum(), 0);
         unknown.clear();
-        for (field, (encoder, keys)) in encoders.iter().zip(&parsed.keys).enumerate() {
-            unknown.push(encoder.encode(keys, ids, field, stride));
+        unknown.resize(stride, 0);
+        // Some rows of all fields at a time: their ids stay in the first cache until all are there.
+        let all = parsed.keys.first().map_or(0, Keys::len);
+        for start in (0..all).step_by(ROWS_ENCODED_AT_ONCE) {
+            let range = start..all.min(start + ROWS_ENCODED_AT_ONCE);
+            for (field, (encoder, keys)) in encoders.iter().zip(&parsed.keys).enumerate() {
+                let places = &mut ids[start * stride + field..];
+                unknown[field] += encoder.encode(keys, range.clone(), places, stride);
+            }
         }
         offsets.clear();
         if let Some(ends) = &parsed.bag_ends {
@@ -334,3 +342,6 @@ fn defect(format: &dyn LineFormat, line: &[u8]) -> String {
         Ok(_) => "malformed".into(),
     }
 }
+
+/// With 26 fields their ids are 26 kB.
+const ROWS_ENCODED_AT_ONCE: usize = 256;

@@ -5,9 +5,11 @@
 //! key is its canonical spelling ([`Spelling`]); the text of the missing key is empty, and it is
 //! counted and kept like any other.
 
-use core::cmp::Reverse;
+use core::ops::Range;
 
+use super::digits;
 use super::hash::{FastMap, hash_key};
+use super::number_map::{NumberMap, low};
 use super::parsed::{Keys, MISSING};
 
 /// How number keys are written as text.
@@ -33,6 +35,12 @@ impl KeyList {
         self.offsets.len().max(1) as u64
     }
 
+    /// Makes room for `keys` more number keys.
+    fn reserve(&mut self, keys: usize) {
+        self.bytes.reserve(keys * 8);
+        self.offsets.reserve(keys);
+    }
+
     fn push(&mut self, key: &[u8]) {
         self.bytes.extend_from_slice(key);
         self.offsets.push(self.bytes.len() as u64);
@@ -51,8 +59,7 @@ impl KeyList {
 pub(super) enum Counter {
     Number {
         /// Counts stop at the largest u32: then only ties at the very top are ranked by key.
-        counts: FastMap<u32, u32>,
-        missing: u64,
+        counts: NumberMap,
         spelling: Spelling,
     },
     Text {
@@ -73,26 +80,16 @@ impl Counter {
     /// `spelling` is `None` for text keys.
     pub(super) fn new(spelling: Option<Spelling>) -> Self {
         match spelling {
-            Some(spelling) => Self::Number { counts: FastMap::default(), missing: 0, spelling },
+            Some(spelling) => Self::Number { counts: NumberMap::default(), spelling },
             None => Self::Text { counts: FastMap::default() },
         }
     }
 
     pub(super) fn add(&mut self, keys: &Keys) {
         match (self, keys) {
-            (Self::Number { counts, missing, .. }, Keys::Number(keys)) => {
-                for &key in keys {
-                    match u32::try_from(key) {
-                        Ok(key) => {
-                            let count = counts.entry(key).or_insert(0);
-                            *count = count.saturating_add(1);
-                        }
-                        Err(_) => *missing += 1,
-                    }
-                }
-            }
+            (Self::Number { counts, .. }, Keys::Number(keys)) => counts.count(keys),
             (Self::Text { counts }, Keys::Text(keys)) => {
-                for key in keys.iter() {
+                for key in keys.iter(0..keys.len()) {
                     match counts.get_mut(key) {
                         Some(count) => *count += 1,
                         None => {
@@ -110,19 +107,18 @@ impl Counter {
         let mut list = KeyList { bytes: Vec::new(), offsets: vec![0] };
         let kept = |count: u64| count >= u64::from(min_count);
         let (keys, keys_kept) = match self {
-            Self::Number { counts, missing, spelling } => {
-                let distinct = counts.len() + usize::from(missing > 0);
-                let seen_missing = (missing > 0).then_some((missing, MISSING));
-                let mut ranked: Vec<(u64, u64)> = counts
-                    .into_iter()
-                    .map(|(key, count)| (u64::from(count), u64::from(key)))
-                    .chain(seen_missing)
-                    .filter(|(count, _)| kept(*count))
+            Self::Number { counts, spelling } => {
+                let distinct = counts.len();
+                let mut ranked: Vec<u128> = counts
+                    .into_entries()
+                    .filter(|&(_, count)| kept(u64::from(count)))
+                    .map(|(key, count)| rank(count, spelling.order(key), key))
                     .collect();
-                ranked.sort_unstable_by_key(|&(count, key)| (Reverse(count), spelling.order(key)));
+                ranked.sort_unstable();
+                list.reserve(ranked.len());
                 let mut text = [0; SPELLED_BYTES_MAX];
-                for &(_, key) in &ranked {
-                    list.push(spelling.spell(key, &mut text));
+                for &rank in &ranked {
+                    list.push(spelling.spell(ranked_key(rank), &mut text));
                 }
                 (distinct, ranked.len())
             }
@@ -141,9 +137,19 @@ impl Counter {
     }
 }
 
+/// One number to sort by: descending count, then the order of spellings; it ends in the key.
+fn rank(count: u32, order: u64, key: u64) -> u128 {
+    u128::from(u32::MAX - count) << 96 | u128::from(order) << 40 | u128::from(key)
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the key is in the lowest 40 bits")]
+fn ranked_key(rank: u128) -> u64 {
+    rank as u64 & ((1 << 40) - 1)
+}
+
 /// Gives the keys of one field their ids.
 pub(super) enum Encoder {
-    Number { ids: FastMap<u32, u32>, missing: u32 },
+    Number { ids: NumberMap },
     Text { ids: FastMap<Box<[u8]>, u32> },
     Hash { size: u32, spelling: Option<Spelling> },
 }
@@ -154,54 +160,53 @@ impl Encoder {
     /// # Errors
     /// A key of the list that is not in this format's spelling; its number in the list.
     pub(super) fn from_list(list: &KeyList, spelling: Option<Spelling>) -> Result<Self, u64> {
-        let mut missing = OUT_OF_VOCABULARY;
         let texts = (1u32..).zip(list.texts());
         let Some(spelling) = spelling else {
             return Ok(Self::Text { ids: texts.map(|(id, text)| (text.into(), id)).collect() });
         };
-        let mut ids = FastMap::default();
+        let mut ids = NumberMap::default();
         ids.reserve(list.offsets.len());
         for (id, text) in texts {
-            if text.is_empty() {
-                missing = id;
-            } else {
-                ids.insert(spelling.read(text).ok_or(u64::from(id - 1))?, id);
-            }
+            ids.set(spelling.read(text).ok_or(u64::from(id - 1))?, id);
         }
-        Ok(Self::Number { ids, missing })
+        Ok(Self::Number { ids })
     }
 
-    /// Writes the id of key i to `out[start + i * stride]`. Returns how many keys have no id.
-    pub(super) fn encode(&self, keys: &Keys, out: &mut [u32], start: usize, stride: usize) -> u64 {
-        let places = out.iter_mut().skip(start).step_by(stride);
+    /// Writes the id of key number `range.start + i` to `out[i * stride]`. Returns how many keys have
+    /// no id.
+    pub(super) fn encode(
+        &self,
+        keys: &Keys,
+        range: Range<usize>,
+        out: &mut [u32],
+        stride: usize,
+    ) -> u64 {
+        let places = out.iter_mut().step_by(stride);
         let mut unknown = 0;
-        let mut known = |id: Option<u32>| {
-            let id = id.unwrap_or(OUT_OF_VOCABULARY);
-            unknown += u64::from(id == OUT_OF_VOCABULARY);
-            id
-        };
         match (self, keys) {
-            (Self::Number { ids, missing }, Keys::Number(keys)) => {
-                for (place, &key) in places.zip(keys) {
-                    *place = known(match u32::try_from(key) {
-                        Ok(key) => ids.get(&key).copied(),
-                        Err(_) => Some(*missing),
-                    });
-                }
+            (Self::Number { ids }, Keys::Number(keys)) => {
+                let mut places = places;
+                ids.look_up(&keys[range], |id| {
+                    unknown += u64::from(id == OUT_OF_VOCABULARY);
+                    if let Some(place) = places.next() {
+                        *place = id;
+                    }
+                });
             }
             (Self::Text { ids }, Keys::Text(keys)) => {
-                for (place, key) in places.zip(keys.iter()) {
-                    *place = known(ids.get(key).copied());
+                for (place, key) in places.zip(keys.iter(range)) {
+                    *place = ids.get(key).copied().unwrap_or(OUT_OF_VOCABULARY);
+                    unknown += u64::from(*place == OUT_OF_VOCABULARY);
                 }
             }
             (Self::Hash { size, spelling: Some(spelling) }, Keys::Number(keys)) => {
                 let mut text = [0; SPELLED_BYTES_MAX];
-                for (place, &key) in places.zip(keys) {
+                for (place, &key) in places.zip(&keys[range]) {
                     *place = hashed_id(spelling.spell(key, &mut text), *size);
                 }
             }
             (Self::Hash { size, .. }, Keys::Text(keys)) => {
-                for (place, key) in places.zip(keys.iter()) {
+                for (place, key) in places.zip(keys.iter(range)) {
                     *place = hashed_id(key, *size);
                 }
             }
@@ -223,35 +228,43 @@ impl Spelling {
         if key == MISSING {
             return b"";
         }
-        let (base, digits_min) = match self {
-            Self::Hex => (16, 8),
-            Self::Decimal => (10, 1),
-        };
-        let mut rest = key;
-        let mut start = SPELLED_BYTES_MAX;
-        while rest > 0 || SPELLED_BYTES_MAX - start < digits_min {
-            start -= 1;
-            text[start] = DIGITS[usize::try_from(rest % base).unwrap_or(0)];
-            rest /= base;
+        match self {
+            Self::Hex => {
+                let start = SPELLED_BYTES_MAX - 8;
+                text[start..].copy_from_slice(&digits::spell_hex(low(key)));
+                &text[start..]
+            }
+            Self::Decimal => {
+                let mut rest = key;
+                let mut start = SPELLED_BYTES_MAX;
+                while rest > 0 || start == SPELLED_BYTES_MAX {
+                    start -= 1;
+                    text[start] = b"0123456789"[usize::try_from(rest % 10).unwrap_or(0)];
+                    rest /= 10;
+                }
+                &text[start..]
+            }
         }
-        &text[start..]
     }
 
     /// The key that is spelt so.
-    fn read(self, text: &[u8]) -> Option<u32> {
-        let text = core::str::from_utf8(text).ok()?;
-        match self {
-            Self::Hex => u32::from_str_radix(text, 16).ok(),
-            Self::Decimal => text.parse().ok(),
+    fn read(self, text: &[u8]) -> Option<u64> {
+        if text.is_empty() {
+            return Some(MISSING);
         }
+        let number = match self {
+            Self::Hex => digits::hex(text.try_into().ok()?)?,
+            Self::Decimal => core::str::from_utf8(text).ok()?.parse().ok()?,
+        };
+        Some(u64::from(number))
     }
 
-    /// Orders keys as the bytes of their texts do, without spelling them.
-    fn order(self, key: u64) -> (u64, u32) {
+    /// Orders keys as the bytes of their texts do, without spelling them; below 2^40.
+    fn order(self, key: u64) -> u64 {
         if key == MISSING {
-            return (0, 0);
+            return 0;
         }
-        match self {
+        let (number, digits) = match self {
             // Of equal length: their order is that of the numbers.
             Self::Hex => (key, 8),
             // Filled up with zeros at the end they have equal length; of two that are then equal
@@ -260,7 +273,8 @@ impl Spelling {
                 let digits = key.checked_ilog10().unwrap_or(0) + 1;
                 (key * 10u64.pow(10 - digits), digits)
             }
-        }
+        };
+        number << 4 | u64::from(digits)
     }
 }
 
@@ -269,8 +283,6 @@ pub(super) const OUT_OF_VOCABULARY: u32 = 0;
 
 /// The longest spelling of a number below 2^32.
 const SPELLED_BYTES_MAX: usize = 10;
-
-const DIGITS: &[u8; 16] = b"0123456789abcdef";
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
@@ -294,7 +306,7 @@ mod tests {
 
         let encoder = Encoder::from_list(&counted.list, Some(Spelling::Decimal)).unwrap();
         let mut out = [99; 8];
-        let unknown = encoder.encode(&Keys::Number(vec![7, MISSING, 8, 9]), &mut out, 1, 2);
+        let unknown = encoder.encode(&Keys::Number(vec![7, MISSING, 8, 9]), 0..4, &mut out[1..], 2);
         assert_eq!((out, unknown), ([99, 6, 99, 1, 99, 0, 99, 3], 1));
     }
 
@@ -312,7 +324,7 @@ mod tests {
         assert_eq!(counted.list.cardinality(), 4);
         let encoder = Encoder::from_list(&counted.list, None).unwrap();
         let mut out = [99; 7];
-        assert_eq!(encoder.encode(&keys, &mut out, 0, 1), 1);
+        assert_eq!(encoder.encode(&keys, 0..7, &mut out, 1), 1);
         assert_eq!(out, [2, 1, 0, 2, 3, 3, 1]);
     }
 
@@ -338,8 +350,8 @@ mod tests {
                 };
                 if a != MISSING {
                     prop_assert_eq!(&text_a, format.as_bytes());
-                    prop_assert_eq!(spelling.read(&text_a).map(u64::from), Some(a));
                 }
+                prop_assert_eq!(spelling.read(&text_a), Some(a));
                 prop_assert_eq!(
                     text_a.cmp(&text_b),
                     spelling.order(a).cmp(&spelling.order(b)),
