@@ -2,14 +2,14 @@
 # Everything that must hold before a change goes in: what CI runs and what a person runs.
 #
 #     hpc/check.sh            all stages
-#     hpc/check.sh STAGE…     some of: format clippy docs core build test
+#     hpc/check.sh STAGE…     some of: format clippy docs core build test simd
 #
 # A stage that fails ends the run with its exit code; each prints the seconds it took.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 stages=("$@")
-[ $# != 0 ] || stages=(format clippy docs core build test)
+[ $# != 0 ] || stages=(format clippy docs core build test simd)
 
 stage_format() { cargo fmt --all --check; }
 stage_clippy() { cargo clippy --workspace --all-targets -- -D warnings; }
@@ -20,6 +20,16 @@ stage_core() { cargo build -p umbra-core --no-default-features; }
 stage_build() { cargo build --workspace --lib --bins --tests --examples; }
 # Tests that need several ranks start mpirun themselves, on 2 and on 4 ranks.
 stage_test() { cargo test --workspace --no-fail-fast; }
+# The same on the instruction sets that this machine has and did not choose.
+stage_simd() {
+    local set
+    for set in plain avx2; do
+        if [ $set = plain ] || grep -qw $set /proc/cpuinfo; then
+            echo "-- UMBRA_SIMD=$set"
+            UMBRA_SIMD=$set cargo test -p umbra-core -p umbra-tests --no-fail-fast || return 1
+        fi
+    done
+}
 
 timing=
 run() {
@@ -36,9 +46,9 @@ run() {
 
 for stage in "${stages[@]}"; do
     case "$stage" in
-        format | clippy | docs | core | build | test) ;;
+        format | clippy | docs | core | build | test | simd) ;;
         *)
-            echo "check: no stage '$stage'; expected: format clippy docs core build test" >&2
+            echo "check: no stage '$stage'; expected: format clippy docs core build test simd" >&2
             exit 2
             ;;
     esac

@@ -125,19 +125,7 @@ pub fn bias_gradient(d_y: Activations<'_>, fresh: bool, d_bias: &mut [f32]) {
     if fresh {
         d_bias.fill(0.0);
     }
-    super::isa::vectorized(|| {
-        for (first, mut rows) in d_y.blocks() {
-            let mut left = d_y.n();
-            while left > 0 {
-                let mut sums = [0.0; PANEL];
-                for row in rows.by_ref().take(SUMMED) {
-                    sums.iter_mut().zip(row).for_each(|(sum, d)| *sum += d);
-                }
-                d_bias[first..].iter_mut().zip(sums).for_each(|(sum, d)| *sum += d);
-                left -= SUMMED.min(left);
-            }
-        }
-    });
+    run(BiasGradient { d_y, d_bias });
 }
 
 /// Gradient of ReLU, and of dropout behind it: passes, scaled, where the output is above 0.
@@ -459,6 +447,39 @@ impl Epilogue for Sum {
             let to = self.to.add(row * self.row + column);
             let sum = if self.add { isa.add(sum, load(isa, to.cast_const(), count)) } else { sum };
             store(isa, to, count, sum);
+        }
+    }
+}
+
+struct BiasGradient<'a> {
+    d_y: Activations<'a>,
+    d_bias: &'a mut [f32],
+}
+
+impl Kernel for BiasGradient<'_> {
+    #[inline(always)]
+    fn run<I: Isa>(self, isa: I) {
+        let (n, width, strides) = (self.d_y.n(), self.d_y.width(), self.d_y.strides());
+        for first in (0..width).step_by(PANEL) {
+            let block = width_at(width, first);
+            for at in (0..block).step_by(I::LANES) {
+                let count = I::LANES.min(block - at);
+                let from = self.d_y.as_ptr().wrapping_add(place(strides, 0, first + at));
+                let to = self.d_bias[first + at..].as_mut_ptr();
+                // SAFETY: `count` columns of every example, and as many elements of d_b.
+                unsafe {
+                    let mut total = load(isa, to.cast_const(), count);
+                    for start in (0..n).step_by(SUMMED) {
+                        let mut sum = isa.zero();
+                        for i in start..n.min(start + SUMMED) {
+                            let from = from.wrapping_add(i * strides.row);
+                            sum = isa.add(sum, load(isa, from, count));
+                        }
+                        total = isa.add(total, sum);
+                    }
+                    store(isa, to, count, total);
+                }
+            }
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use umbra_core::kernel::Simd;
+use umbra_core::kernel::{self, Simd};
 
 use crate::comm::Comm;
 use crate::error::Error;
@@ -40,7 +40,7 @@ pub(super) fn run(world: &World, control: &Comm) -> Result<(), Error> {
         library: world.library(),
         launch: launch::check(&env, world.rank, world.size),
         places: places.collect(),
-        simd: Simd::detect(),
+        simd: kernel::selected(),
         hdf5: hdf5::library_version(),
         deflate: hdf5::filters::deflate_available(),
         yields: env("OMPI_MCA_mpi_yield_when_idle").is_some_and(|value| value == "1"),
@@ -129,7 +129,7 @@ impl fmt::Display for Findings {
             writeln!(f, "            cure: use an HDF5 built with zlib (Debian: libhdf5-dev)")?;
         }
         let fast = self.simd != Simd::Plain;
-        writeln!(f, "{}  SIMD       {:?}", mark(fast), self.simd)?;
+        writeln!(f, "{}  SIMD       {}", mark(fast), self.simd)?;
         if !fast {
             writeln!(
                 f,

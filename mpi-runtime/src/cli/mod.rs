@@ -18,6 +18,8 @@ use std::sync::Arc;
 
 use clap::{Parser, Subcommand};
 
+use umbra_core::kernel::{self, Simd, UnknownSimd};
+
 use crate::comm::{self, Comm};
 use crate::error::Error;
 use crate::launch::{self, LaunchError};
@@ -56,6 +58,11 @@ pub fn main() -> ExitCode {
             return ExitCode::from(together(code, || drop(error.print())));
         }
     };
+    if let Err(error) = choose_simd() {
+        return ExitCode::from(together(error.exit_code(), || {
+            speak(&error, "");
+        }));
+    }
     let code = match arguments.verb {
         Verb::Prepare(arguments) => alone("prepare", || prepare::run(arguments)),
         Verb::Synth(arguments) => alone("synth", || synth::run(&arguments)),
@@ -76,6 +83,15 @@ pub fn main() -> ExitCode {
         Verb::Doctor => with_world(false, doctor::run),
     };
     ExitCode::from(code)
+}
+
+/// Uses the instruction set that `UMBRA_SIMD` names; the best one without it.
+fn choose_simd() -> Result<(), Error> {
+    let Some(name) = environment("UMBRA_SIMD") else { return Ok(()) };
+    let refuse =
+        |error: &dyn core::fmt::Display| Error::Usage(format!("UMBRA_SIMD={name}: {error}"));
+    let simd: Simd = name.parse().map_err(|error: UnknownSimd| refuse(&error))?;
+    kernel::select(simd).map_err(|error| refuse(&error))
 }
 
 /// A verb that is one process and never starts MPI.

@@ -1,0 +1,179 @@
+//! The instruction set of the kernels: what there is, what the machine has, what is used.
+
+use core::fmt;
+use core::str::FromStr;
+use core::sync::atomic::{AtomicU8, Ordering};
+
+/// Instruction set of the matrix kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Simd {
+    /// What the compiler assumes without being told: SSE2 on x86-64. No fused multiply-add.
+    Plain = 1,
+    /// 256-bit vectors with fused multiply-add.
+    Avx2 = 2,
+    /// 512-bit vectors.
+    Avx512 = 3,
+}
+
+impl Simd {
+    /// Every set, best last.
+    pub const ALL: [Self; 3] = [Self::Plain, Self::Avx2, Self::Avx512];
+
+    /// Its name: `plain`, `avx2` or `avx512`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        NAMES[self as usize - 1]
+    }
+
+    /// The best set this machine has. Without feature `std` the machine cannot be asked, and the
+    /// target features given to the compiler decide.
+    #[must_use]
+    pub fn detect() -> Self {
+        Self::ALL.into_iter().rev().find(|set| set.is_supported()).unwrap_or(Self::Plain)
+    }
+
+    /// Whether this machine can run the set.
+    #[must_use]
+    pub fn is_supported(self) -> bool {
+        match self {
+            Self::Plain => true,
+            Self::Avx2 => has_avx2(),
+            Self::Avx512 => has_avx512(),
+        }
+    }
+}
+
+/// Names of [`Simd::ALL`].
+pub const NAMES: [&str; 3] = ["plain", "avx2", "avx512"];
+
+impl fmt::Display for Simd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Simd {
+    type Err = UnknownSimd;
+
+    fn from_str(name: &str) -> Result<Self, UnknownSimd> {
+        Self::ALL.into_iter().find(|set| set.name() == name).ok_or(UnknownSimd)
+    }
+}
+
+/// No set has the name that was given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnknownSimd;
+
+impl fmt::Display for UnknownSimd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [plain, avx2, avx512] = NAMES;
+        write!(f, "an instruction set is one of {plain}, {avx2}, {avx512}")
+    }
+}
+
+impl core::error::Error for UnknownSimd {}
+
+#[cfg(all(target_arch = "x86_64", feature = "std"))]
+fn has_avx2() -> bool {
+    std::is_x86_feature_detected!("avx2") && std::is_x86_feature_detected!("fma")
+}
+
+#[cfg(all(target_arch = "x86_64", feature = "std"))]
+fn has_avx512() -> bool {
+    has_avx2() && std::is_x86_feature_detected!("avx512f")
+}
+
+#[cfg(not(all(target_arch = "x86_64", feature = "std")))]
+const fn has_avx2() -> bool {
+    cfg!(all(target_feature = "avx2", target_feature = "fma"))
+}
+
+#[cfg(not(all(target_arch = "x86_64", feature = "std")))]
+const fn has_avx512() -> bool {
+    has_avx2() && cfg!(target_feature = "avx512f")
+}
+
+/// The machine lacks an instruction set that was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnsupportedSimd {
+    /// What was asked for.
+    pub expected: Simd,
+    /// The best this machine has.
+    pub got: Simd,
+}
+
+impl fmt::Display for UnsupportedSimd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "this machine cannot run {}: its best is {}", self.expected, self.got)
+    }
+}
+
+impl core::error::Error for UnsupportedSimd {}
+
+/// The set in use, 0 until the first call that needs it. Only supported sets are ever stored.
+static SELECTED: AtomicU8 = AtomicU8::new(0);
+
+/// Makes the whole process use `simd`. For comparisons: without it the set that [`selected`] tells is used.
+///
+/// # Errors
+/// When this machine cannot run the set; nothing changes then.
+pub fn select(simd: Simd) -> Result<(), UnsupportedSimd> {
+    if !simd.is_supported() {
+        return Err(UnsupportedSimd { expected: simd, got: Simd::detect() });
+    }
+    SELECTED.store(simd as u8, Ordering::Relaxed);
+    Ok(())
+}
+
+/// The set in use: the one of [`select`], else the one that the environment variable `UMBRA_SIMD` names
+/// (with feature `std`, and if the machine has it: a program that wants to refuse another looks first), else the
+/// best.
+#[must_use]
+pub fn selected() -> Simd {
+    match SELECTED.load(Ordering::Relaxed) {
+        1 => Simd::Plain,
+        2 => Simd::Avx2,
+        3 => Simd::Avx512,
+        _ => {
+            let simd = requested().unwrap_or_else(Simd::detect);
+            SELECTED.store(simd as u8, Ordering::Relaxed);
+            simd
+        }
+    }
+}
+
+#[cfg(feature = "std")]
+fn requested() -> Option<Simd> {
+    std::env::var("UMBRA_SIMD").ok()?.parse().ok().filter(|set: &Simd| set.is_supported())
+}
+
+#[cfg(not(feature = "std"))]
+const fn requested() -> Option<Simd> {
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Other tests may run meanwhile: they hold for every set.
+    #[test]
+    fn the_selected_set_is_used_and_an_unsupported_one_refused() {
+        for simd in Simd::ALL {
+            let result = select(simd);
+            if simd.is_supported() {
+                assert_eq!((result, selected()), (Ok(()), simd));
+            } else {
+                assert_eq!(result, Err(UnsupportedSimd { expected: simd, got: Simd::detect() }));
+                assert_ne!(selected(), simd);
+            }
+            assert_eq!(simd.name().parse(), Ok(simd));
+        }
+    }
+
+    #[test]
+    fn a_name_that_no_set_has_is_refused() {
+        assert_eq!("AVX".parse::<Simd>(), Err(UnknownSimd));
+    }
+}
