@@ -93,13 +93,12 @@ for name in ("solo", "mpi"):
 raw = [x / y for x, y in zip(speed["mpi"], speed["solo"])]
 show.at_least("mpi_path_over_solo", row("MPI over solo", raw, ""), 0.85)
 
-if (out / "prepare.json").exists():
-    prepare = json.loads((out / "prepare.json").read_text())
-    raw = [prepare["text_mb"] / seconds for seconds in prepare["cpu_seconds"]]
-    row("prepare on one core, by core time", raw, "MB/s of text")
-    row("prepare on one core", [prepare["mb_per_second"]], "MB/s of text")
-    if "mb_per_second_2_cores" in prepare:
-        row("prepare on two cores", [prepare["mb_per_second_2_cores"]], "MB/s of text")
-    row("prepare: memory at most", [prepare["peak_rss_mb"]], "MB")
-    show.at_least("prepare_mb_per_s", prepare["mb_per_cpu_second"], 150)
+prepare = json.loads((out / "prepare.json").read_text())
+raw = [prepare["text_mb"] / seconds for seconds in prepare["cpu_seconds"]]
+row("prepare on one core, by core time", raw, "MB/s of text")
+row("prepare on one core", [prepare["mb_per_second"]], "MB/s of text")
+if "mb_per_second_2_cores" in prepare:
+    row("prepare on two cores", [prepare["mb_per_second_2_cores"]], "MB/s of text")
+row("prepare: memory at most", [prepare["peak_rss_mb"]], "MB")
+show.at_least("prepare_mb_per_s", prepare["mb_per_cpu_second"], 150)
 show.finish()

@@ -55,9 +55,7 @@ for round in $(seq $runs_of_each); do
         --set roles.layout=separate --set roles.trainers=1 --set roles.embedding_ps=1
 done
 
-if [ -x hpc/bench/prepare.sh ]; then
-    echo "== prepare"
-    hpc/bench/prepare.sh | tee /dev/stderr | tail -n 1 >$out/prepare.json
-fi
+echo "== prepare"
+hpc/bench/prepare.sh >$out/prepare.json
 
 python3 -B hpc/show/kernels.py $out "$runs_of_each" $seed

@@ -30,7 +30,7 @@ impl<'a> Trained<'a> {
     /// A model before its first step.
     ///
     /// # Errors
-    /// More rows than there are row numbers.
+    /// More rows than there are row numbers, or no memory for them.
     pub fn new(subject: &Subject, variant: &'a Variant) -> Result<Self, Error> {
         let (config, model) = (&variant.config, subject.model);
         let watch = Arc::new(Watch::new(WATCHDOG, "bench:".into()));
