@@ -4,7 +4,7 @@
 //! may lose each other's update but never race in the language's sense. See `isa/mod.rs` for vectors
 //! of words.
 
-use core::sync::atomic::AtomicU32;
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use super::isa::{Isa, Kernel, run};
 
@@ -43,21 +43,20 @@ pub fn shared(numbers: &mut [f32]) -> &[AtomicU32] {
     unsafe { core::slice::from_raw_parts(start, len) }
 }
 
-/// [`load`] in a kernel.
+/// [`load`] in a kernel. What is left of a vector goes word by word: with a mask it would have to wait for
+/// narrower stores to the same place, which rows with a word of state behind their values have just made.
 #[inline(always)]
 pub(crate) fn load_with<I: Isa>(isa: I, words: &[AtomicU32], out: &mut [f32]) {
     assert_eq!(words.len(), out.len(), "copy of words into a buffer of another length");
-    let (vectors, rest) = (words.chunks_exact(I::LANES), out.len() % I::LANES);
-    let (whole, part) = out.split_at_mut(out.len() - rest);
-    let last = vectors.remainder();
-    // SAFETY: chunks of whole vectors; the remainders are equally long.
-    unsafe {
-        for (from, to) in vectors.zip(whole.chunks_exact_mut(I::LANES)) {
-            isa.store(to.as_mut_ptr(), isa.load_shared(from.as_ptr()));
-        }
-        if rest > 0 {
-            isa.store_part(part.as_mut_ptr(), rest, isa.load_shared_part(last.as_ptr(), rest));
-        }
+    let whole = out.len() / I::LANES * I::LANES;
+    let (vectors, rest) = words.split_at(whole);
+    let (out, out_rest) = out.split_at_mut(whole);
+    for (from, to) in vectors.chunks_exact(I::LANES).zip(out.chunks_exact_mut(I::LANES)) {
+        // SAFETY: both are as long as a vector.
+        unsafe { isa.store(to.as_mut_ptr(), isa.load_shared(from.as_ptr())) }
+    }
+    for (from, to) in rest.iter().zip(out_rest) {
+        *to = f32::from_bits(from.load(Relaxed));
     }
 }
 
@@ -65,18 +64,15 @@ pub(crate) fn load_with<I: Isa>(isa: I, words: &[AtomicU32], out: &mut [f32]) {
 #[inline(always)]
 pub(crate) fn store_with<I: Isa>(isa: I, words: &[AtomicU32], values: &[f32]) {
     assert_eq!(words.len(), values.len(), "copy of a buffer of another length into words");
-    let (vectors, rest) = (words.chunks_exact(I::LANES), words.len() % I::LANES);
-    let last = vectors.remainder();
-    let values = values.chunks_exact(I::LANES);
-    let part = values.remainder();
-    // SAFETY: as in `load_with`.
-    unsafe {
-        for (to, from) in vectors.zip(values) {
-            isa.store_shared(to.as_ptr(), isa.load(from.as_ptr()));
-        }
-        if rest > 0 {
-            isa.store_shared_part(last.as_ptr(), rest, isa.load_part(part.as_ptr(), rest));
-        }
+    let whole = words.len() / I::LANES * I::LANES;
+    let (vectors, rest) = words.split_at(whole);
+    let (values, values_rest) = values.split_at(whole);
+    for (to, from) in vectors.chunks_exact(I::LANES).zip(values.chunks_exact(I::LANES)) {
+        // SAFETY: both are as long as a vector.
+        unsafe { isa.store_shared(to.as_ptr(), isa.load(from.as_ptr())) }
+    }
+    for (to, from) in rest.iter().zip(values_rest) {
+        to.store(from.to_bits(), Relaxed);
     }
 }
 

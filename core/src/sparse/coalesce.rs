@@ -5,6 +5,7 @@
 
 use super::Numbering;
 use crate::batch::Jagged;
+use crate::kernel::words::prefetch;
 
 /// Words of scratch that [`coalesce`] needs for up to `values_max` ids: a power of two.
 #[must_use]
@@ -29,9 +30,13 @@ pub fn coalesce(
     let shift = 32 - heads.len().trailing_zeros();
     let mask = heads.len() - 1;
     let mut found = 0u32;
-    for (bag, ends) in bags.offsets.windows(2).enumerate() {
-        let first = numbering.first(bag % numbering.fields());
+    let fields = (0..numbering.fields()).cycle();
+    for ((at, ends), field) in bags.offsets.windows(2).enumerate().zip(fields) {
+        let first = numbering.first(field);
         let bag = ends[0] as usize..ends[1] as usize;
+        // A batch comes from far away, in memory or from another core.
+        bags.offsets.get(at + AHEAD).into_iter().for_each(prefetch);
+        bags.values.get(bag.start + AHEAD).into_iter().for_each(prefetch);
         for (value, slot) in bags.values[bag.clone()].iter().zip(&mut slot[bag]) {
             let row = first + value;
             let mut at = home(row, shift) & mask;
@@ -54,6 +59,9 @@ pub fn coalesce(
 }
 
 const EMPTY: u32 = u32::MAX;
+
+/// Elements of the batch asked for ahead: ten cache lines.
+const AHEAD: usize = 160;
 
 /// Fibonacci hashing (Knuth, The Art of Computer Programming 3, section 6.4).
 #[inline]
