@@ -175,7 +175,8 @@ class Track:
     """The samples of one row: who, on how many cores, optimizer, batch size."""
 
     def __init__(self):
-        self.rates, self.cpu_rates, self.loads, self.ratios = [], [], [], []
+        self.rates, self.cpu_rates, self.loads = [], [], []
+        self.ratios, self.cpu_ratios = [], []
 
     def add(self, figures, load):
         self.rates.append(figures["examples_per_second"])
@@ -205,16 +206,17 @@ def measure(workers, optimizer, peers, servers, cores):
         shift = number * len(peers) // ROUNDS
         before = ours()
         for peer in peers[shift:] + peers[:shift]:
-            rates = {}
+            theirs = {}
             for batch in BATCHES:
                 load = Load()
                 figures = servers[server_of(peer)].sample(peer, optimizer, batch, SECONDS)
                 track(peer, batch, figures, load.cores())
-                rates[batch] = figures["examples_per_second"]
+                theirs[batch] = figures
             after = ours()
             for batch in BATCHES:
-                near = mean(side[batch]["examples_per_second"] for side in (before, after))
-                tracks[peer, batch].ratios.append(near / rates[batch])
+                near = lambda rate: mean(side[batch][rate] for side in (before, after)) / theirs[batch][rate]
+                tracks[peer, batch].ratios.append(near("examples_per_second"))
+                tracks[peer, batch].cpu_ratios.append(near("examples_per_cpu_second"))
             before = after
         print(f"   round {number + 1} of {ROUNDS}", flush=True)
     return tracks
@@ -239,6 +241,7 @@ def row(show, name, workers, optimizer, batch, track):
         others_cores=round(median(track.loads), 2),
         ratio=median(track.ratios) if track.ratios else None,
         ratios=" ".join(f"{ratio:.2f}" for ratio in track.ratios),
+        cpu_ratio=median(track.cpu_ratios) if track.cpu_ratios else None,
     )
 
 
