@@ -16,7 +16,7 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use super::isa::{Isa, Kernel, Source, run};
 use super::layout::{Activations, ActivationsMut, PANEL, width_at};
 use super::tile::{Epilogue, Left, Right, even, load, store, tile};
-use super::update::{Apply, Elements, Rule};
+use super::update::{Apply, Elements, Rule, sum_of_lanes};
 
 /// Y = X·Wᵀ + b, cut below at 0 if `relu`. `weight`: panels of `[outputs, inputs]`
 ///
@@ -239,10 +239,7 @@ impl Kernel for ForwardOne<'_, '_> {
                     }
                 }
             }
-            let mut lanes = [0.0; 16];
-            // SAFETY: sixteen elements hold a vector of every set.
-            unsafe { isa.store(lanes.as_mut_ptr(), isa.add(even, odd)) }
-            let sum: f32 = lanes[..I::LANES].iter().sum();
+            let sum = sum_of_lanes(isa, isa.add(even, odd));
             let y = bias.map_or(sum, |bias| sum + bias);
             self.y.block_of(i, 0, 1)[0] = if self.relu && y < 0.0 { 0.0 } else { y };
         }

@@ -183,3 +183,38 @@ pub(crate) fn update_slices<I: Isa>(
         }
     }
 }
+
+/// Σ (g + λ p)² over plain slices of equal length.
+#[inline(always)]
+pub(crate) fn sum_of_squares<I: Isa>(
+    isa: I,
+    decay: f32,
+    parameters: &[f32],
+    gradient: &[f32],
+) -> f32 {
+    assert_eq!(parameters.len(), gradient.len(), "gradient of another length than the parameters");
+    let (decay, mut sum) = (isa.splat(decay), isa.zero());
+    for at in (0..gradient.len()).step_by(I::LANES) {
+        let count = I::LANES.min(gradient.len() - at);
+        // SAFETY: `count` elements of both from `at` on.
+        unsafe {
+            let p = load(isa, parameters.as_ptr().add(at), count);
+            let g = isa.add(load(isa, gradient.as_ptr().add(at), count), isa.mul(decay, p));
+            sum = isa.add(sum, isa.mul(g, g));
+        }
+    }
+    sum_of_lanes(isa, sum)
+}
+
+/// The sum of the lanes, halves by halves.
+#[inline(always)]
+pub(super) fn sum_of_lanes<I: Isa>(isa: I, x: I::Vector) -> f32 {
+    let mut lanes = [0.0; 16];
+    // SAFETY: sixteen elements hold a vector of every set.
+    unsafe { isa.store(lanes.as_mut_ptr(), x) }
+    for half in [8, 4, 2, 1] {
+        let (left, right) = lanes.split_at_mut(half);
+        left.iter_mut().zip(right).for_each(|(left, right)| *left += *right);
+    }
+    lanes[0]
+}

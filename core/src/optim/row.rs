@@ -7,6 +7,8 @@
 
 use super::rule::{Optimizer, OptimizerKind, StepSize};
 use crate::float;
+use crate::kernel::isa::{Isa, Plain};
+use crate::kernel::update::{sum_of_squares, update_slices};
 
 /// Updates a row in place: the seam between tables and optimizers.
 pub trait RowOptimizer {
@@ -60,8 +62,21 @@ impl RowOptimizer for SparseOptimizer {
         }
     }
 
-    #[inline(always)]
     fn update(&self, rate: f32, record: &mut [f32], gradient: &[f32]) {
+        self.update_with(Plain::new(), rate, record, gradient);
+    }
+}
+
+impl SparseOptimizer {
+    /// [`RowOptimizer::update`] in a kernel.
+    #[inline(always)]
+    pub(crate) fn update_with<I: Isa>(
+        &self,
+        isa: I,
+        rate: f32,
+        record: &mut [f32],
+        gradient: &[f32],
+    ) {
         let (values, state) = record.split_at_mut(gradient.len());
         match self {
             Self::Elementwise(rule) => {
@@ -74,23 +89,16 @@ impl RowOptimizer for SparseOptimizer {
                 });
                 let first = rule.state_planes().min(1) * gradient.len();
                 let (first, second) = planes.split_at_mut(first);
-                rule.update(StepSize { rate, count }, values, first, second, gradient);
+                let rule = rule.at(StepSize { rate, count });
+                update_slices(isa, &rule, [values, first, second], gradient);
             }
             Self::RowwiseAdagrad { eps, weight_decay, .. } => {
-                // Sums side by side, so that one register holds them whatever the instruction set.
-                let mut squares = [0.0; 4];
-                for (p, g) in values.chunks(4).zip(gradient.chunks(4)) {
-                    for ((sum, p), g) in squares.iter_mut().zip(p).zip(g) {
-                        let g = g + weight_decay * p;
-                        *sum += g * g;
-                    }
-                }
-                let squares = (squares[0] + squares[2]) + (squares[1] + squares[3]);
+                let squares = sum_of_squares(isa, *weight_decay, values, gradient);
                 state[0] += squares / gradient.len() as f32;
-                let step = rate / (float::sqrt(state[0]) + eps);
-                for (p, g) in values.iter_mut().zip(gradient) {
-                    *p -= step * (g + weight_decay * *p);
-                }
+                let rate = rate / (float::sqrt(state[0]) + eps);
+                let descent = Optimizer { kind: OptimizerKind::Sgd, weight_decay: *weight_decay };
+                let rule = descent.at(StepSize { rate, count: 1 });
+                update_slices(isa, &rule, [values, &mut [], &mut []], gradient);
             }
         }
     }

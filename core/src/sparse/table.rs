@@ -9,7 +9,7 @@ use core::sync::atomic::AtomicU32;
 
 use crate::kernel::isa::{Isa, Kernel, run};
 use crate::kernel::words::{load_with, prefetch, store_with};
-use crate::optim::RowOptimizer;
+use crate::optim::SparseOptimizer;
 
 /// Records of rows over lent words.
 #[derive(Clone, Copy, Debug)]
@@ -54,7 +54,7 @@ impl<'a> Table<'a> {
     /// step. `gradients: [indices, width]`; `scratch: [record_len]`
     pub fn update(
         &self,
-        optimizer: &impl RowOptimizer,
+        optimizer: &SparseOptimizer,
         rate: f32,
         indices: impl Iterator<Item = usize> + Clone,
         gradients: &[f32],
@@ -95,16 +95,16 @@ impl<T: Iterator<Item = usize> + Clone> Kernel for Read<'_, T> {
     }
 }
 
-struct Update<'a, O, T> {
+struct Update<'a, T> {
     table: Table<'a>,
-    optimizer: &'a O,
+    optimizer: &'a SparseOptimizer,
     rate: f32,
     indices: T,
     gradients: &'a [f32],
     scratch: &'a mut [f32],
 }
 
-impl<O: RowOptimizer, T: Iterator<Item = usize> + Clone> Kernel for Update<'_, O, T> {
+impl<T: Iterator<Item = usize> + Clone> Kernel for Update<'_, T> {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
         let Self { table, optimizer, rate, indices, gradients, scratch } = self;
@@ -116,7 +116,7 @@ impl<O: RowOptimizer, T: Iterator<Item = usize> + Clone> Kernel for Update<'_, O
             }
             let record = table.record(index);
             load_with(isa, record, scratch);
-            optimizer.update(rate, scratch, gradient);
+            optimizer.update_with(isa, rate, scratch, gradient);
             store_with(isa, record, scratch);
         }
     }
@@ -125,7 +125,7 @@ impl<O: RowOptimizer, T: Iterator<Item = usize> + Clone> Kernel for Update<'_, O
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::optim::{Optimizer, OptimizerKind, SparseOptimizer};
+    use crate::optim::{Optimizer, OptimizerKind};
 
     #[test]
     fn updates_one_record_and_leaves_its_neighbours() {
