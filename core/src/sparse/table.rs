@@ -72,7 +72,7 @@ impl<'a> Table<'a> {
 }
 
 /// Records asked for ahead: at some 20 ns a record, more than a memory access takes.
-const AHEAD: usize = 12;
+const AHEAD: usize = 40;
 
 struct Read<'a, T> {
     table: Table<'a>,
