@@ -79,14 +79,14 @@ impl Model {
             reduce: &mut *reduce,
         };
         let scratch = &mut Scratch { kept: buffers.top_kept, sums };
-        let d_x = ActivationsMut::blocked(&mut *d_joined, n, width);
+        let d_x = ActivationsMut::blocked(d_joined, n, width);
         self.top.backward(stored, out, Some(d_x), scratch);
         let d_joined = Activations::blocked(d_joined, n, width);
         dot_backward(self.dot(), vectors, d_joined, d_vectors, buffers.interaction);
         tile.bags.pool_backward(n, d_vectors, &self.embeddings(), d_rows);
         if x_width > 0 {
             // x reaches the loss twice: through the dot products and directly.
-            let mut d_x = ActivationsMut::blocked(&mut *d, n, x_width);
+            let mut d_x = ActivationsMut::blocked(d, n, x_width);
             for (i, through) in d_vectors.chunks_exact_mut(self.vectors.len()).enumerate().take(n) {
                 let through = &mut through[..x_width];
                 d_joined.add_row(i, through);

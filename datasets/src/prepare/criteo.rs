@@ -12,9 +12,10 @@ use super::malformed::{Malformed, Quoted};
 use super::parsed::{Keys, Line, LineFormat, MISSING, Parsed};
 use super::transform::{MISSING_NUMBER, NumberTransform};
 
-/// The layout with the transform of its integers.
+/// The layout with the transform of its integers; without one they are checked and left out, which is all that
+/// the pass for the vocabulary needs.
 pub(super) struct Criteo {
-    pub(super) transform: NumberTransform,
+    pub(super) transform: Option<NumberTransform>,
 }
 
 impl LineFormat for Criteo {
@@ -36,7 +37,9 @@ impl LineFormat for Criteo {
             return Err(defect(line));
         };
         columns.label.push(label);
-        columns.dense.extend_from_slice(&dense);
+        if self.transform.is_some() {
+            columns.dense.extend_from_slice(&dense);
+        }
         for (column, key) in columns.keys.iter_mut().zip(keys) {
             column.push_number(key);
         }
@@ -56,7 +59,9 @@ impl Criteo {
         let mut rest = rest;
         for feature in dense {
             let (number, after) = integer(rest)?;
-            *feature = self.transform.integer(number);
+            if let Some(transform) = &self.transform {
+                *feature = transform.integer(number);
+            }
             rest = after;
         }
         let (last, first) = keys.split_last_mut()?;
@@ -168,7 +173,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn parse(line: &str) -> Result<Parsed, String> {
-        let format = Criteo { transform: NumberTransform::new(DenseTransform::None) };
+        let format = Criteo { transform: Some(NumberTransform::new(DenseTransform::None)) };
         let mut columns = format.columns();
         match format.parse_line(line.as_bytes(), &mut columns) {
             Ok(Line::Row) => Ok(columns),

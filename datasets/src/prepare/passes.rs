@@ -60,6 +60,7 @@ pub(super) fn count(
     reporter: &mut Reporter<'_>,
 ) -> Result<(Vec<Counter>, Totals), PrepareError> {
     let spelling = plan.layout.spelling;
+    let format = plan.layout.key_format.as_ref().unwrap_or(&plan.layout.format).as_ref();
     let mut counters: Vec<Counter> =
         plan.layout.sparse_names.iter().map(|_| Counter::new(spelling)).collect();
     let mut totals = Totals::default();
@@ -69,7 +70,7 @@ pub(super) fn count(
         let mut slots = Slots::default();
         while slots.fill(&blocks, plan, pool)? {
             pool.install(|| {
-                slots.used_mut().par_iter_mut().for_each(|slot| slot.parse(plan));
+                slots.used_mut().par_iter_mut().for_each(|slot| slot.parse(format));
                 counters.par_iter_mut().enumerate().for_each(|(field, counter)| {
                     for slot in slots.used() {
                         counter.add(&slot.parsed.keys[field]);
@@ -196,8 +197,8 @@ struct Slot {
 }
 
 impl Slot {
-    fn parse(&mut self, plan: &Plan) {
-        self.parsed.parse(plan.layout.format.as_ref(), &self.block);
+    fn parse(&mut self, format: &dyn LineFormat) {
+        self.parsed.parse(format, &self.block);
     }
 
     fn encode(&mut self, plan: &Plan, encoders: &[Encoder]) -> Result<(), PrepareError> {
@@ -316,7 +317,7 @@ fn encode_ahead(
         let filled = slots.fill(blocks, plan, pool).and_then(|filled| {
             pool.install(|| {
                 slots.used_mut().par_iter_mut().try_for_each(|slot| {
-                    slot.parse(plan);
+                    slot.parse(plan.layout.format.as_ref());
                     slot.encode(plan, encoders)
                 })
             })?;

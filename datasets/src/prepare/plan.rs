@@ -33,6 +33,8 @@ pub(super) struct Plan {
 /// A format with its columns found.
 pub(super) struct Layout {
     pub(super) format: Box<dyn LineFormat>,
+    /// Reads labels and keys alone, where that is less work.
+    pub(super) key_format: Option<Box<dyn LineFormat>>,
     pub(super) dense_names: Vec<String>,
     pub(super) sparse_names: Vec<String>,
     pub(super) has_weight: bool,
@@ -100,7 +102,8 @@ impl Layout {
         let transform = options.dense_transform.unwrap_or(DenseTransform::Log);
         let dense_names = criteo::dense_names();
         Self {
-            format: Box::new(Criteo { transform: NumberTransform::new(transform) }),
+            format: Box::new(Criteo { transform: Some(NumberTransform::new(transform)) }),
+            key_format: Some(Box::new(Criteo { transform: None })),
             transforms: vec![transform; dense_names.len()],
             dense_names,
             sparse_names: criteo::sparse_names(),
@@ -121,6 +124,7 @@ impl Layout {
             dense_names: Vec::new(),
             sparse_names: format.sparse_names(),
             format: Box::new(format),
+            key_format: None,
             has_weight: false,
             has_group: false,
             is_bag: fields == Fields::Bag,
@@ -164,6 +168,7 @@ impl Layout {
                 schema.trim, schema.missing
             ),
             format: Box::new(format),
+            key_format: None,
         })
     }
 }
