@@ -200,6 +200,11 @@ const LAUNCHED: &[Launched] = &[
         "UMBRA_ALLOW_SINGLETON=1",
     ),
     (&[("MPI_LOCALNRANKS", "2")], 5, "MPICH's mpiexec started 2 processes, but MPI sees 1"),
+    (
+        &[("UMBRA_SIMD", "sse9")],
+        2,
+        "UMBRA_SIMD=sse9: an instruction set is one of plain, avx2, avx512",
+    ),
 ];
 
 /// Two ranks make the same mistake together, or only one of them.
@@ -291,7 +296,7 @@ fn a_mistake_is_one_message_and_its_exit_code() {
     for (variables, code, message) in LAUNCHED {
         let arguments = ["train", "-c", "job.toml"];
         let running = start(folder.root(), 1, &program("umbra"), &arguments, variables);
-        check(&case(*code, "train under another launcher", message), &running.wait(LIMIT));
+        check(&case(*code, "train in another environment", message), &running.wait(LIMIT));
     }
     // Messages of the argument parser show the usage as well.
     for arguments in [&["frobnicate"][..], &["train", "--bogus"], &["synth", "--rows", "0"], &[]] {
