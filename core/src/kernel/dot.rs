@@ -6,8 +6,9 @@
 
 use super::isa::{Isa, Kernel, run};
 use super::layout::{Activations, ActivationsMut, PANEL, width_at};
-use super::linear::{Sum, transpose_part};
+use super::linear::Sum;
 use super::tile::{Epilogue, Left, Right, copy, even, store, tile};
+use super::transpose::transpose_part;
 
 /// Most lanes of an instruction set: what [`dot`] reads behind the last example, less one.
 const LANES_MAX: usize = 16;

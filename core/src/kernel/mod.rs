@@ -21,6 +21,7 @@ mod linear;
 mod peak;
 mod simd;
 mod tile;
+mod transpose;
 pub(crate) mod update;
 pub(crate) mod words;
 
@@ -28,9 +29,10 @@ pub use dot::{DotShape, dot, dot_backward};
 pub(crate) use isa::vectorized;
 pub use layout::{Activations, ActivationsMut, PANEL, Strides, blocked_len, panel_index};
 pub(crate) use linear::weight_update;
-pub use linear::{Mask, bias_gradient, data_gradient, forward, transpose, weight_gradient};
+pub use linear::{Mask, bias_gradient, data_gradient, forward, weight_gradient};
 pub use peak::peak_burst;
 pub use simd::{NAMES, Simd, UnknownSimd, UnsupportedSimd, select, selected};
+pub use transpose::transpose;
 pub use words::shared;
 
 #[cfg(test)]

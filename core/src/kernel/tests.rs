@@ -131,7 +131,10 @@ fn check(set: Simd, n: usize, outputs: usize, inputs: usize, bits: usize) {
 
     let mut transposed = vec![f32::NAN; w.len()];
     let weight = shared(&mut weight);
-    run_on(set, linear::Transpose { weight, outputs, inputs, transposed: &mut transposed });
+    run_on(
+        set,
+        super::transpose::Transpose { weight, outputs, inputs, transposed: &mut transposed },
+    );
     let back = row_major(inputs, outputs, &transposed);
     for (i, x) in back.iter().enumerate() {
         assert_eq!(*x, w[i % outputs * inputs + i / outputs], "{what}: transposed {i}");
