@@ -8,6 +8,7 @@
 #     UMBRA_PEERS_PYTHON      a Python that has torch and numpy already
 #     UMBRA_TORCHREC_PYTHON   a Python that has torchrec already
 #     UMBRA_BENCH             what to run as `umbra bench`
+#     PHASES=2                one and two cores with SGD alone: about 10 minutes
 #     FULL=1                  every variant, longer samples and more rounds: about an hour
 set -euo pipefail
 cd "$(dirname "$0")/../.."
