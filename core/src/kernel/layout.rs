@@ -55,13 +55,21 @@ impl Strides {
         Self { row, block: PANEL }
     }
 
-    /// Elements from the first to the last of `[n, width]`.
-    const fn extent(self, n: usize, width: usize) -> usize {
+    /// Elements from the first to the last of `[n, width]`, all others between them: kernels write through
+    /// pointers on the word of this function.
+    ///
+    /// # Panics
+    /// When elements would share places.
+    fn extent(self, n: usize, width: usize) -> usize {
         if n == 0 || width == 0 {
             return 0;
         }
         let last = (width - 1) / PANEL;
-        (n - 1) * self.row + last * self.block + (width - last * PANEL)
+        assert!(self.row >= width.min(PANEL), "rows {} apart overlap", self.row);
+        assert!(last == 0 || self.block >= PANEL, "blocks {} apart overlap", self.block);
+        let (rows, blocks) = ((n - 1).checked_mul(self.row), last.checked_mul(self.block));
+        let end = rows.zip(blocks).and_then(|(rows, blocks)| rows.checked_add(blocks));
+        end.and_then(|end| end.checked_add(width - last * PANEL)).unwrap_or(usize::MAX)
     }
 }
 
@@ -300,5 +308,24 @@ mod tests {
     #[should_panic(expected = "activations need 65 elements, got 64")]
     fn a_short_buffer_is_refused() {
         let _ = Activations::new(&[0.0; 64], 2, 33, Strides::row_major(32));
+    }
+
+    #[test]
+    #[should_panic(expected = "blocks 0 apart overlap")]
+    fn blocks_must_not_overlap() {
+        let _ = ActivationsMut::new(&mut [0.0; 64], 1, 33, Strides { row: 33, block: 0 });
+    }
+
+    #[test]
+    #[should_panic(expected = "rows 4 apart overlap")]
+    fn rows_must_not_overlap() {
+        let _ = ActivationsMut::new(&mut [0.0; 64], 2, 5, Strides::row_major(4));
+    }
+
+    #[test]
+    #[should_panic(expected = "elements, got 64")]
+    fn distances_beyond_memory_are_refused() {
+        let strides = Strides { row: usize::MAX / 2, block: PANEL };
+        let _ = Activations::new(&[0.0; 64], 4, 5, strides);
     }
 }

@@ -194,20 +194,27 @@ pub(crate) trait Kernel {
 /// Runs a kernel with the selected instruction set.
 #[inline]
 pub(crate) fn run(kernel: impl Kernel) {
-    run_on(selected(), kernel);
+    // SAFETY: a set is only ever selected after `is_supported` found its features.
+    unsafe { dispatch(selected(), kernel) }
+}
+
+/// Runs a kernel with the given instruction set: for tests, since `select` is one for the process.
+#[cfg(test)]
+pub(crate) fn run_on(simd: Simd, kernel: impl Kernel) {
+    assert!(simd.is_supported(), "{simd} is not supported");
+    // SAFETY: just checked.
+    unsafe { dispatch(simd, kernel) }
 }
 
 /// Runs a kernel with the given instruction set.
 ///
-/// # Panics
-/// When the machine does not have the set. (Checked in tests, which choose one; `select` and
-/// `selected` only ever give supported ones.)
+/// # Safety
+/// The machine has it.
 #[inline]
-pub(crate) fn run_on(simd: Simd, kernel: impl Kernel) {
-    debug_assert!(simd.is_supported(), "{simd:?} is not supported");
+unsafe fn dispatch(simd: Simd, kernel: impl Kernel) {
     match simd {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: a set is only ever selected after `is_supported` found its features.
+        // SAFETY: the caller's promise.
         Simd::Avx512 => unsafe { run_avx512(kernel) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
