@@ -19,7 +19,7 @@ use umbra_core::dense::replica;
 use umbra_core::model::{
     Gradients, Input, Model, ModelConfig, ModelKind, Pooling, StepKey, Workspace,
 };
-use umbra_core::optim::{Optimizer, OptimizerKind, RowOptimizer, SparseOptimizer, StepSize};
+use umbra_core::optim::{Optimizer, OptimizerKind, SparseOptimizer, StepSize};
 use umbra_core::rng::{Purpose, Stream};
 use umbra_core::sparse::{Numbering, Table, coalesce, heads_len};
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use rayon::prelude::*;
 use umbra_core::dense::replica::store;
 use umbra_core::model::Model;
-use umbra_core::optim::{RowOptimizer, SparseOptimizer};
+use umbra_core::optim::SparseOptimizer;
 use umbra_core::sparse::{Numbering, NumberingError, Partitioning, Table};
 
 use crate::memory::Words;

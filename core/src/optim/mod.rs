@@ -2,18 +2,19 @@
 //!
 //! One rule serves dense parameters and embedding rows alike: an element has its parameter, its
 //! gradient and up to two state values ([`Optimizer::state_planes`]); rows may carry one word more
-//! (row-wise Adagrad's accumulator, Adam's own step count). Everything here works on plain slices;
-//! [`crate::dense::replica`] applies it to the shared replica, [`crate::sparse::Table`] to rows.
+//! (row-wise Adagrad's accumulator, Adam's own step count). A rule works on registers
+//! (`kernel/update.rs`); [`crate::dense::replica`] applies it to the shared replica, [`crate::sparse::Table`]
+//! to rows.
 //!
 //! - `rule.rs`: the element rules and their settings
-//! - `row.rs`: [`RowOptimizer`], the seam towards embedding rows
+//! - `row.rs`: [`SparseOptimizer`], of embedding rows
 //! - `schedule.rs`: learning rate over steps
 
 mod row;
 mod rule;
 mod schedule;
 
-pub use row::{RowOptimizer, SparseOptimizer};
+pub use row::SparseOptimizer;
 pub(crate) use rule::StepRule;
 pub use rule::{Adam, Optimizer, OptimizerKind, StepSize};
 pub use schedule::Schedule;

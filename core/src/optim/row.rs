@@ -7,21 +7,8 @@
 
 use super::rule::{Optimizer, OptimizerKind, StepSize};
 use crate::float;
-use crate::kernel::isa::{Isa, Plain};
+use crate::kernel::isa::Isa;
 use crate::kernel::update::{sum_of_squares, update_slices};
-
-/// Updates a row in place: the seam between tables and optimizers.
-pub trait RowOptimizer {
-    /// f32s of state behind a row of `width` values.
-    fn state_len(&self, width: usize) -> usize;
-
-    /// State of a row that was never updated. `[state_len]`
-    fn initialize(&self, state: &mut [f32]);
-
-    /// Updates the record `[values | state]` with the row's whole gradient of one step
-    /// (duplicates coalesced). `record: [width + state_len(width)]`, `gradient: [width]`
-    fn update(&self, rate: f32, record: &mut [f32], gradient: &[f32]);
-}
 
 /// The optimizers for rows.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -43,40 +30,30 @@ impl SparseOptimizer {
     const fn counts_steps(&self) -> bool {
         matches!(self, Self::Elementwise(Optimizer { kind: OptimizerKind::Adam(_), .. }))
     }
-}
 
-impl RowOptimizer for SparseOptimizer {
-    fn state_len(&self, width: usize) -> usize {
+    /// f32s of state behind a row of `width` values.
+    #[must_use]
+    pub const fn state_len(&self, width: usize) -> usize {
         match self {
             Self::Elementwise(rule) => {
-                rule.state_planes() * width + usize::from(self.counts_steps())
+                rule.state_planes() * width + if self.counts_steps() { 1 } else { 0 }
             }
             Self::RowwiseAdagrad { .. } => 1,
         }
     }
 
-    fn initialize(&self, state: &mut [f32]) {
+    /// State of a row that was never updated. `[state_len]`
+    pub fn initialize(&self, state: &mut [f32]) {
         match self {
             Self::Elementwise(rule) => state.fill(rule.initial_state()),
             Self::RowwiseAdagrad { initial, .. } => state.fill(*initial),
         }
     }
 
-    fn update(&self, rate: f32, record: &mut [f32], gradient: &[f32]) {
-        self.update_with(Plain::new(), rate, record, gradient);
-    }
-}
-
-impl SparseOptimizer {
-    /// [`RowOptimizer::update`] in a kernel.
+    /// Updates the record `[values | state]` with the row's whole gradient of one step (duplicates coalesced).
+    /// `record: [width + state_len(width)]`, `gradient: [width]`
     #[inline(always)]
-    pub(crate) fn update_with<I: Isa>(
-        &self,
-        isa: I,
-        rate: f32,
-        record: &mut [f32],
-        gradient: &[f32],
-    ) {
+    pub(crate) fn update<I: Isa>(&self, isa: I, rate: f32, record: &mut [f32], gradient: &[f32]) {
         let (values, state) = record.split_at_mut(gradient.len());
         match self {
             Self::Elementwise(rule) => {
@@ -108,13 +85,14 @@ impl SparseOptimizer {
 mod tests {
     use super::super::Adam;
     use super::*;
+    use crate::kernel::isa::Plain;
 
     #[test]
     fn rowwise_adagrad_divides_by_the_root_of_the_mean_square() {
         let optimizer =
             SparseOptimizer::RowwiseAdagrad { eps: 0.0, initial: 0.0, weight_decay: 0.0 };
         let mut record = [1.0, 1.0, 0.0];
-        optimizer.update(0.1, &mut record, &[3.0, 4.0]);
+        optimizer.update(Plain::new(), 0.1, &mut record, &[3.0, 4.0]);
         assert_eq!(record[2], 12.5);
         assert!((record[0] - (1.0 - 0.1 * 3.0 / 12.5f32.sqrt())).abs() < 1e-6);
     }
@@ -129,7 +107,7 @@ mod tests {
         let (mut p, mut m, mut v) = ([1.0, -1.0], [0.0; 2], [0.0; 2]);
         for count in 1..=3 {
             let gradient = [0.5 * count as f32, -0.25];
-            optimizer.update(0.1, &mut record, &gradient);
+            optimizer.update(Plain::new(), 0.1, &mut record, &gradient);
             rule.update(StepSize { rate: 0.1, count }, &mut p, &mut m, &mut v, &gradient);
         }
         assert_eq!(record[..2], p);

@@ -116,7 +116,7 @@ impl<T: Iterator<Item = usize> + Clone> Kernel for Update<'_, T> {
             }
             let record = table.record(index);
             load_with(isa, record, scratch);
-            optimizer.update_with(isa, rate, scratch, gradient);
+            optimizer.update(isa, rate, scratch, gradient);
             store_with(isa, record, scratch);
         }
     }
