@@ -10,6 +10,7 @@ use core::arch::x86_64::{
 };
 use core::sync::atomic::AtomicU32;
 
+use super::x86::{one_instruction, shared_memory};
 use super::{Isa, Source};
 
 /// Proof that the machine has AVX2 and FMA.
@@ -46,57 +47,23 @@ impl Isa for Avx2 {
     /// 6 × 16: 12 sums, 2 vectors and 1 broadcast in 16 registers.
     const ROWS: usize = 6;
 
-    #[inline(always)]
-    fn zero(self) -> __m256 {
-        // SAFETY: as above.
-        unsafe { _mm256_setzero_ps() }
-    }
-
-    #[inline(always)]
-    fn splat(self, x: f32) -> __m256 {
-        // SAFETY: as above.
-        unsafe { _mm256_set1_ps(x) }
-    }
-
-    #[inline(always)]
-    fn add(self, a: __m256, b: __m256) -> __m256 {
-        // SAFETY: as above.
-        unsafe { _mm256_add_ps(a, b) }
-    }
-
-    #[inline(always)]
-    fn mul(self, a: __m256, b: __m256) -> __m256 {
-        // SAFETY: as above.
-        unsafe { _mm256_mul_ps(a, b) }
-    }
-
-    #[inline(always)]
-    fn sub(self, a: __m256, b: __m256) -> __m256 {
-        // SAFETY: as above.
-        unsafe { _mm256_sub_ps(a, b) }
-    }
-
-    #[inline(always)]
-    fn div(self, a: __m256, b: __m256) -> __m256 {
-        // SAFETY: as above.
-        unsafe { _mm256_div_ps(a, b) }
-    }
-
-    #[inline(always)]
-    fn sqrt(self, x: __m256) -> __m256 {
-        // SAFETY: as above.
-        unsafe { _mm256_sqrt_ps(x) }
-    }
-
-    #[inline(always)]
-    fn multiply_add(self, a: __m256, b: __m256, c: __m256) -> __m256 {
-        // SAFETY: as above.
-        unsafe { _mm256_fmadd_ps(a, b, c) }
-    }
+    one_instruction!(
+        __m256,
+        _mm256_setzero_ps,
+        _mm256_set1_ps,
+        _mm256_add_ps,
+        _mm256_mul_ps,
+        _mm256_sub_ps,
+        _mm256_div_ps,
+        _mm256_sqrt_ps,
+        _mm256_fmadd_ps,
+        _mm256_loadu_ps,
+        _mm256_storeu_ps
+    );
 
     #[inline(always)]
     fn relu(self, x: __m256) -> __m256 {
-        // SAFETY: as above.
+        // SAFETY: holding `self` proves that the machine has the instructions, here and below.
         unsafe { _mm256_andnot_ps(_mm256_cmp_ps::<_CMP_LT_OQ>(x, _mm256_setzero_ps()), x) }
     }
 
@@ -107,51 +74,15 @@ impl Isa for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn load(self, from: *const f32) -> __m256 {
-        // SAFETY: the caller's promise, here and below.
-        unsafe { _mm256_loadu_ps(from) }
-    }
-
-    #[inline(always)]
     unsafe fn load_part(self, from: *const f32, count: usize) -> __m256 {
-        // SAFETY: as above.
+        // SAFETY: and the caller has promised the place.
         unsafe { _mm256_maskload_ps(from, self.mask(count)) }
-    }
-
-    #[inline(always)]
-    unsafe fn load_shared(self, from: *const AtomicU32) -> __m256 {
-        // SAFETY: as above.
-        unsafe { load_shared(from) }
-    }
-
-    #[inline(always)]
-    unsafe fn load_shared_part(self, from: *const AtomicU32, count: usize) -> __m256 {
-        // SAFETY: as above.
-        unsafe { load_shared_part(from, self.mask(count)) }
-    }
-
-    #[inline(always)]
-    unsafe fn store(self, to: *mut f32, x: __m256) {
-        // SAFETY: as above.
-        unsafe { _mm256_storeu_ps(to, x) }
     }
 
     #[inline(always)]
     unsafe fn store_part(self, to: *mut f32, count: usize, x: __m256) {
         // SAFETY: as above.
         unsafe { _mm256_maskstore_ps(to, self.mask(count), x) }
-    }
-
-    #[inline(always)]
-    unsafe fn store_shared(self, to: *const AtomicU32, x: __m256) {
-        // SAFETY: as above.
-        unsafe { store_shared(to, x) }
-    }
-
-    #[inline(always)]
-    unsafe fn store_shared_part(self, to: *const AtomicU32, count: usize, x: __m256) {
-        // SAFETY: as above.
-        unsafe { store_shared_part(to, self.mask(count), x) }
     }
 
     /// Pairs, then quads of rows within the 128-bit halves, then the halves.
@@ -189,57 +120,10 @@ impl Isa for Avx2 {
     }
 }
 
-// Vectors of shared memory: one instruction each, which the compiler may neither split nor repeat. What
-// other threads write meanwhile is seen word by word.
-
-/// # Safety
-/// The machine has the features, and `from` is good for reading a vector.
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-unsafe fn load_shared(from: *const AtomicU32) -> __m256 {
-    let x;
-    // SAFETY: the caller's promise, here and below.
-    unsafe {
-        asm!("vmovups {x}, [{from}]", x = lateout(ymm_reg) x, from = in(reg) from,
-            options(nostack, preserves_flags, readonly));
-    }
-    x
-}
-
-/// # Safety
-/// The machine has the features, and `from` is good for reading the lanes of the mask.
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-unsafe fn load_shared_part(from: *const AtomicU32, mask: __m256i) -> __m256 {
-    let x;
-    // SAFETY: as above; lanes outside the mask are not touched.
-    unsafe {
-        asm!("vmaskmovps {x}, {mask}, [{from}]", x = lateout(ymm_reg) x, mask = in(ymm_reg) mask,
-            from = in(reg) from, options(nostack, preserves_flags, readonly));
-    }
-    x
-}
-
-/// # Safety
-/// The machine has the features, and `to` is good for writing a vector.
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-unsafe fn store_shared(to: *const AtomicU32, x: __m256) {
-    // SAFETY: as above.
-    unsafe {
-        asm!("vmovups [{to}], {x}", x = in(ymm_reg) x, to = in(reg) to,
-            options(nostack, preserves_flags));
-    }
-}
-
-/// # Safety
-/// The machine has the features, and `to` is good for writing the lanes of the mask.
-#[inline]
-#[target_feature(enable = "avx2,fma")]
-unsafe fn store_shared_part(to: *const AtomicU32, mask: __m256i, x: __m256) {
-    // SAFETY: as above; lanes outside the mask are not touched.
-    unsafe {
-        asm!("vmaskmovps [{to}], {mask}, {x}", x = in(ymm_reg) x, mask = in(ymm_reg) mask, to = in(reg) to,
-            options(nostack, preserves_flags));
-    }
-}
+shared_memory!(
+    "avx2,fma",
+    __m256 in ymm_reg,
+    __m256i in ymm_reg,
+    "vmaskmovps {x}, {mask}, [{from}]",
+    "vmaskmovps [{to}], {mask}, {x}"
+);

@@ -10,6 +10,7 @@ use core::arch::x86_64::{
 };
 use core::sync::atomic::AtomicU32;
 
+use super::x86::{one_instruction, shared_memory};
 use super::{Isa, Source};
 
 /// Proof that the machine has AVX-512 F.
@@ -22,14 +23,14 @@ impl Avx512 {
     pub(in super::super) const unsafe fn assume() -> Self {
         Self(())
     }
-}
 
-/// The first `count` lanes.
-#[inline(always)]
-fn mask(count: usize) -> __mmask16 {
-    #[expect(clippy::cast_possible_truncation, reason = "the lower 16 bits are wanted")]
-    let mask = ((1u32 << count.min(16)) - 1) as __mmask16;
-    mask
+    /// The first `count` lanes.
+    #[inline(always)]
+    fn mask(self, count: usize) -> __mmask16 {
+        #[expect(clippy::cast_possible_truncation, reason = "the lower 16 bits are wanted")]
+        let mask = ((1u32 << count.min(16)) - 1) as __mmask16;
+        mask
+    }
 }
 
 impl Isa for Avx512 {
@@ -38,57 +39,23 @@ impl Isa for Avx512 {
     /// 14 × 32: 28 sums and 2 vectors in 32 registers; the broadcast is part of the instruction.
     const ROWS: usize = 14;
 
-    #[inline(always)]
-    fn zero(self) -> __m512 {
-        // SAFETY: holding `self` proves that the machine has the instructions, here and below.
-        unsafe { _mm512_setzero_ps() }
-    }
-
-    #[inline(always)]
-    fn splat(self, x: f32) -> __m512 {
-        // SAFETY: as above.
-        unsafe { _mm512_set1_ps(x) }
-    }
-
-    #[inline(always)]
-    fn add(self, a: __m512, b: __m512) -> __m512 {
-        // SAFETY: as above.
-        unsafe { _mm512_add_ps(a, b) }
-    }
-
-    #[inline(always)]
-    fn mul(self, a: __m512, b: __m512) -> __m512 {
-        // SAFETY: as above.
-        unsafe { _mm512_mul_ps(a, b) }
-    }
-
-    #[inline(always)]
-    fn sub(self, a: __m512, b: __m512) -> __m512 {
-        // SAFETY: as above.
-        unsafe { _mm512_sub_ps(a, b) }
-    }
-
-    #[inline(always)]
-    fn div(self, a: __m512, b: __m512) -> __m512 {
-        // SAFETY: as above.
-        unsafe { _mm512_div_ps(a, b) }
-    }
-
-    #[inline(always)]
-    fn sqrt(self, x: __m512) -> __m512 {
-        // SAFETY: as above.
-        unsafe { _mm512_sqrt_ps(x) }
-    }
-
-    #[inline(always)]
-    fn multiply_add(self, a: __m512, b: __m512, c: __m512) -> __m512 {
-        // SAFETY: as above.
-        unsafe { _mm512_fmadd_ps(a, b, c) }
-    }
+    one_instruction!(
+        __m512,
+        _mm512_setzero_ps,
+        _mm512_set1_ps,
+        _mm512_add_ps,
+        _mm512_mul_ps,
+        _mm512_sub_ps,
+        _mm512_div_ps,
+        _mm512_sqrt_ps,
+        _mm512_fmadd_ps,
+        _mm512_loadu_ps,
+        _mm512_storeu_ps
+    );
 
     #[inline(always)]
     fn relu(self, x: __m512) -> __m512 {
-        // SAFETY: as above.
+        // SAFETY: holding `self` proves that the machine has the instructions, here and below.
         unsafe { _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_NLT_UQ>(x, _mm512_setzero_ps()), x) }
     }
 
@@ -99,51 +66,15 @@ impl Isa for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn load(self, from: *const f32) -> __m512 {
-        // SAFETY: the caller's promise, here and below.
-        unsafe { _mm512_loadu_ps(from) }
-    }
-
-    #[inline(always)]
     unsafe fn load_part(self, from: *const f32, count: usize) -> __m512 {
-        // SAFETY: as above; masked lanes are not touched.
-        unsafe { _mm512_maskz_loadu_ps(mask(count), from) }
-    }
-
-    #[inline(always)]
-    unsafe fn load_shared(self, from: *const AtomicU32) -> __m512 {
-        // SAFETY: as above.
-        unsafe { load_shared(from) }
-    }
-
-    #[inline(always)]
-    unsafe fn load_shared_part(self, from: *const AtomicU32, count: usize) -> __m512 {
-        // SAFETY: as above.
-        unsafe { load_shared_part(from, mask(count)) }
-    }
-
-    #[inline(always)]
-    unsafe fn store(self, to: *mut f32, x: __m512) {
-        // SAFETY: as above.
-        unsafe { _mm512_storeu_ps(to, x) }
+        // SAFETY: and the caller has promised the place; masked lanes are not touched.
+        unsafe { _mm512_maskz_loadu_ps(self.mask(count), from) }
     }
 
     #[inline(always)]
     unsafe fn store_part(self, to: *mut f32, count: usize, x: __m512) {
         // SAFETY: as above.
-        unsafe { _mm512_mask_storeu_ps(to, mask(count), x) }
-    }
-
-    #[inline(always)]
-    unsafe fn store_shared(self, to: *const AtomicU32, x: __m512) {
-        // SAFETY: as above.
-        unsafe { store_shared(to, x) }
-    }
-
-    #[inline(always)]
-    unsafe fn store_shared_part(self, to: *const AtomicU32, count: usize, x: __m512) {
-        // SAFETY: as above.
-        unsafe { store_shared_part(to, mask(count), x) }
+        unsafe { _mm512_mask_storeu_ps(to, self.mask(count), x) }
     }
 
     /// Pairs, then quads of rows within the 128-bit quarters, then the quarters.
@@ -197,57 +128,10 @@ impl Isa for Avx512 {
     }
 }
 
-// Vectors of shared memory: one instruction each, which the compiler may neither split nor repeat. What
-// other threads write meanwhile is seen word by word.
-
-/// # Safety
-/// The machine has the features, and `from` is good for reading a vector.
-#[inline]
-#[target_feature(enable = "avx512f")]
-unsafe fn load_shared(from: *const AtomicU32) -> __m512 {
-    let x;
-    // SAFETY: the caller's promise, here and below.
-    unsafe {
-        asm!("vmovups {x}, [{from}]", x = lateout(zmm_reg) x, from = in(reg) from,
-            options(nostack, preserves_flags, readonly));
-    }
-    x
-}
-
-/// # Safety
-/// The machine has the features, and `from` is good for reading the lanes of the mask.
-#[inline]
-#[target_feature(enable = "avx512f")]
-unsafe fn load_shared_part(from: *const AtomicU32, mask: __mmask16) -> __m512 {
-    let x;
-    // SAFETY: as above; lanes outside the mask are not touched.
-    unsafe {
-        asm!("vmovups {x}{{{mask}}}{{z}}, [{from}]", x = lateout(zmm_reg) x, mask = in(kreg) mask,
-            from = in(reg) from, options(nostack, preserves_flags, readonly));
-    }
-    x
-}
-
-/// # Safety
-/// The machine has the features, and `to` is good for writing a vector.
-#[inline]
-#[target_feature(enable = "avx512f")]
-unsafe fn store_shared(to: *const AtomicU32, x: __m512) {
-    // SAFETY: as above.
-    unsafe {
-        asm!("vmovups [{to}], {x}", x = in(zmm_reg) x, to = in(reg) to,
-            options(nostack, preserves_flags));
-    }
-}
-
-/// # Safety
-/// The machine has the features, and `to` is good for writing the lanes of the mask.
-#[inline]
-#[target_feature(enable = "avx512f")]
-unsafe fn store_shared_part(to: *const AtomicU32, mask: __mmask16, x: __m512) {
-    // SAFETY: as above; lanes outside the mask are not touched.
-    unsafe {
-        asm!("vmovups [{to}]{{{mask}}}, {x}", x = in(zmm_reg) x, mask = in(kreg) mask, to = in(reg) to,
-            options(nostack, preserves_flags));
-    }
-}
+shared_memory!(
+    "avx512f",
+    __m512 in zmm_reg,
+    __mmask16 in kreg,
+    "vmovups {x}{{{mask}}}{{z}}, [{from}]",
+    "vmovups [{to}]{{{mask}}}, {x}"
+);

@@ -16,6 +16,8 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod plain;
+#[cfg(target_arch = "x86_64")]
+mod x86;
 
 use core::sync::atomic::AtomicU32;
 
