@@ -22,8 +22,8 @@ out=target/show/kernels
 umbra=${CARGO_TARGET_DIR:-target}/release/umbra
 
 cargo build --release -q -p umbra-mpi --bin umbra
+rm -rf $out
 mkdir -p "$(dirname $data)" $out
-rm -f $out/*
 
 echo "== $rows rows of synthetic clicks"
 "$umbra" synth --preset criteo-kaggle --seed $seed --rows $rows --output $data
