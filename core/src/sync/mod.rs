@@ -4,10 +4,21 @@
 //! went. Drivers run it: the MPI driver on a communicator thread, a simulator in virtual time.
 //!
 //! - `protocol.rs`: the seam, [`Protocol`]
-//! - `local_sgd.rs`: average the replicas every k steps
+//! - `reduction.rs`: a weighted mean over ranks, as every driver computes it
+//! - `pace.rs`: how often rounds may begin
+//! - `model_average.rs`: replicas move towards their mean (local SGD, shadow and foreground MA)
+//! - `block_momentum.rs`: replicas move towards a model that follows their mean with momentum (BMUF)
+//! - `elastic.rs`: each replica and a center pull at each other (EASGD)
 
-mod local_sgd;
+mod block_momentum;
+mod elastic;
+mod model_average;
+mod pace;
 mod protocol;
+pub mod reduction;
 
-pub use local_sgd::LocalSgd;
+pub use block_momentum::{BlockMomentum, BlockState, Blocks};
+pub use elastic::{ElasticCenter, ElasticTrainer, Pair};
+pub use model_average::{Intake, ModelAverage};
+pub use pace::{Pace, RoundCost};
 pub use protocol::{Action, Completion, Group, OutOfTurn, Protocol};

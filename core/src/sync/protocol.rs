@@ -3,6 +3,13 @@
 //! Invariants: exactly one action is outstanding; a completion of another kind than the action asks
 //! for is refused with [`OutOfTurn`] and leaves the machine as it was; [`Action::Finish`] is the last
 //! action and stays the answer for ever after.
+//!
+//! | action | answered by |
+//! | --- | --- |
+//! | `Load` | `Loaded`, or `Stop` when the workers have ended: nothing was loaded |
+//! | `ReduceMean` | `Reduced` |
+//! | `Receive` | `Received`, `TimedOut` |
+//! | `Store`, `Add`, `Send`, `Sleep` | `Done` |
 
 use core::fmt;
 
@@ -16,7 +23,8 @@ pub trait Protocol {
     /// When `last` does not answer the outstanding action; the state is unchanged.
     fn step(&mut self, now: Nanos, last: Completion) -> Result<Action, OutOfTurn>;
 
-    /// The one buffer that actions read and write: lent at construction, never grown.
+    /// The one buffer that actions read and write: lent at construction, never grown. `[slice + TAIL]`:
+    /// a slice of the replica, and what a reduction carries beside it (`reduction.rs`).
     fn staging(&mut self) -> &mut [f32];
 }
 
@@ -30,31 +38,43 @@ pub enum Group {
 /// What a protocol asks its driver to do.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Action {
-    /// Copy the live dense replica into staging.
+    /// A round begins: copy the live dense replica into staging. With gated workers (a foreground
+    /// method) the driver first lets those of the last round go, and waits for them to come again.
     Load,
     /// replica += alpha · (staging − replica), against the replica as it is then.
     Store {
         /// 1 replaces, 0 leaves.
         alpha: f32,
     },
-    /// Send staging and a word (a token, a step) to a rank.
-    Send {
-        /// Receiving trainer or center.
-        to: usize,
-        /// Travels with the staging buffer.
-        word: u64,
+    /// replica += alpha · staging, against the replica as it is then.
+    Add {
+        /// −1 subtracts.
+        alpha: f32,
     },
-    /// Receive into staging.
+    /// Send a word, and staging with it.
+    Send {
+        /// Receiving rank.
+        to: usize,
+        /// What the message is.
+        word: u64,
+        /// Whether staging goes with it.
+        values: bool,
+    },
+    /// Receive a word, and staging if the message has it.
     Receive {
         /// From this rank, or from any.
         from: Option<usize>,
         /// Give up then.
         until: Nanos,
     },
-    /// Replace staging by its mean over the group.
+    /// Replace staging by its weighted mean over the group.
     ReduceMean {
         /// Who takes part.
         group: Group,
+        /// Weight of this rank's staging: 0 takes part without a say.
+        weight: f32,
+        /// This rank wants another round after this one.
+        more: bool,
     },
     /// Do nothing until then.
     Sleep {
@@ -66,12 +86,17 @@ pub enum Action {
 }
 
 /// How the last action went.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Completion {
     /// There was no action yet.
     Start,
     /// It is done.
     Done,
+    /// The replica was loaded.
+    Loaded {
+        /// Every value is finite.
+        finite: bool,
+    },
     /// Staging was received.
     Received {
         /// Sender.
@@ -79,9 +104,16 @@ pub enum Completion {
         /// The word it sent.
         word: u64,
     },
+    /// Staging is the mean.
+    Reduced {
+        /// Sum of all weights; if it is 0 there is no mean and staging is all zeros.
+        weight: f32,
+        /// Some rank wants another round.
+        more: bool,
+    },
     /// A receive reached its deadline.
     TimedOut,
-    /// The last action is done, and the run ends: finish as soon as the method allows.
+    /// The workers of this trainer have ended: finish as soon as the method allows.
     Stop,
 }
 

@@ -1,0 +1,177 @@
+//! Elastic averaging: each trainer and a center pull at each other, without the other trainers.
+//!
+//! S. Zhang, A. Choromanska, Y. LeCun, "Deep learning with elastic averaging SGD", NIPS 2015,
+//! algorithm 1 (the same-pair form); in the background, with the center on a sync PS: arXiv 2003.03477,
+//! its EASGD algorithm (the sequential form).
+//!
+//! | paper | here | unit |
+//! | --- | --- | --- |
+//! | w^(i) | the slice of a trainer's replica | `[slice]` f32 |
+//! | w^PS, x̃ | `center` | `[slice]` f32 |
+//! | α | `alpha` | 1 |
+//!
+//! | form | center | trainer |
+//! | --- | --- | --- |
+//! | sequential | c += α (w − c), sends c | w += α (c − w) |
+//! | same pair | d = α (w − c), c += d, sends d | w −= d |
+//!
+//! Invariants: both sides apply to what they have when the message comes, so workers go on meanwhile.
+//! Alone, an exchange of the sequential form leaves w − c as (1 − α)² of what it was; one of the
+//! same pair leaves w + c as it was and w − c as 1 − 2α of what it was. A replica that is not finite never
+//! reaches the center: the trainer fetches the center instead, and becomes it. The center ends when
+//! every trainer has said goodbye.
+
+use super::protocol::{Action, Completion, OutOfTurn, Protocol};
+use super::reduction::slice;
+use crate::units::Nanos;
+
+/// Which values the two sides of an exchange see.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pair {
+    /// The trainer moves towards the center that has moved already.
+    #[default]
+    Sequential,
+    /// Both move by the same difference.
+    Same,
+}
+
+/// Trainer → center: my values; answer with yours.
+const EXCHANGE: u64 = 1;
+/// Trainer → center: answer with your values.
+const FETCH: u64 = 2;
+/// Trainer → center: I will not come again.
+const GOODBYE: u64 = 3;
+
+/// No deadline of the protocol's own: whoever runs it has one for every wait.
+const NEVER: Nanos = Nanos(u64::MAX);
+
+/// The trainer's side of one slice.
+#[derive(Debug)]
+pub struct ElasticTrainer<'a> {
+    staging: &'a mut [f32],
+    center: usize,
+    alpha: f32,
+    pair: Pair,
+    word: u64,
+    outstanding: Option<Action>,
+}
+
+impl<'a> ElasticTrainer<'a> {
+    /// Exchanges with rank `center` over `staging: [slice + TAIL]` until the workers end.
+    #[must_use]
+    pub const fn new(staging: &'a mut [f32], center: usize, alpha: f32, pair: Pair) -> Self {
+        Self { staging, center, alpha, pair, word: FETCH, outstanding: None }
+    }
+
+    const fn say(&mut self, word: u64) -> Action {
+        self.word = word;
+        Action::Send { to: self.center, word, values: word == EXCHANGE }
+    }
+}
+
+impl Protocol for ElasticTrainer<'_> {
+    fn step(&mut self, _now: Nanos, last: Completion) -> Result<Action, OutOfTurn> {
+        let next = match (self.outstanding, last) {
+            (Some(Action::Finish), _) => Action::Finish,
+            (None, Completion::Start)
+            | (Some(Action::Store { .. } | Action::Add { .. }), Completion::Done) => Action::Load,
+            (Some(Action::Load), Completion::Loaded { finite: true }) => self.say(EXCHANGE),
+            (Some(Action::Load), Completion::Loaded { finite: false }) => self.say(FETCH),
+            (Some(Action::Load), Completion::Stop) => self.say(GOODBYE),
+            (Some(Action::Send { word: GOODBYE, .. }), Completion::Done) => Action::Finish,
+            (Some(Action::Send { .. }), Completion::Done)
+            | (Some(Action::Receive { .. }), Completion::TimedOut) => {
+                Action::Receive { from: Some(self.center), until: NEVER }
+            }
+            (Some(Action::Receive { .. }), Completion::Received { .. }) => {
+                match (self.word, self.pair) {
+                    (FETCH, _) => Action::Store { alpha: 1.0 },
+                    (_, Pair::Sequential) => Action::Store { alpha: self.alpha },
+                    (_, Pair::Same) => Action::Add { alpha: -1.0 },
+                }
+            }
+            (expected, got) => return Err(OutOfTurn { expected, got }),
+        };
+        self.outstanding = Some(next);
+        Ok(next)
+    }
+
+    fn staging(&mut self) -> &mut [f32] {
+        self.staging
+    }
+}
+
+/// The center's side of one slice.
+#[derive(Debug)]
+pub struct ElasticCenter<'a> {
+    staging: &'a mut [f32],
+    center: &'a mut [f32],
+    alpha: f32,
+    pair: Pair,
+    trainers: usize,
+    outstanding: Option<Action>,
+}
+
+impl<'a> ElasticCenter<'a> {
+    /// Serves `trainers` over `staging: [slice + TAIL]` from `center: [slice]`, which is the initial
+    /// model before the first exchange.
+    #[must_use]
+    pub const fn new(
+        staging: &'a mut [f32],
+        center: &'a mut [f32],
+        alpha: f32,
+        pair: Pair,
+        trainers: usize,
+    ) -> Self {
+        Self { staging, center, alpha, pair, trainers, outstanding: None }
+    }
+
+    fn exchange(&mut self) {
+        let received = slice(self.staging);
+        for (x, center) in received.iter_mut().zip(&mut *self.center) {
+            let d = self.alpha * (*x - *center);
+            *center += d;
+            *x = match self.pair {
+                Pair::Sequential => *center,
+                Pair::Same => d,
+            };
+        }
+    }
+
+    const fn listen(&self) -> Action {
+        if self.trainers == 0 {
+            return Action::Finish;
+        }
+        Action::Receive { from: None, until: NEVER }
+    }
+}
+
+impl Protocol for ElasticCenter<'_> {
+    fn step(&mut self, _now: Nanos, last: Completion) -> Result<Action, OutOfTurn> {
+        let next = match (self.outstanding, last) {
+            (Some(Action::Finish), _) => Action::Finish,
+            (None, Completion::Start)
+            | (Some(Action::Send { .. }), Completion::Done)
+            | (Some(Action::Receive { .. }), Completion::TimedOut) => self.listen(),
+            (Some(Action::Receive { .. }), Completion::Received { from, word: EXCHANGE }) => {
+                self.exchange();
+                Action::Send { to: from, word: EXCHANGE, values: true }
+            }
+            (Some(Action::Receive { .. }), Completion::Received { from, word: FETCH }) => {
+                slice(self.staging).copy_from_slice(self.center);
+                Action::Send { to: from, word: FETCH, values: true }
+            }
+            (Some(Action::Receive { .. }), Completion::Received { word: GOODBYE, .. }) => {
+                self.trainers -= 1;
+                self.listen()
+            }
+            (expected, got) => return Err(OutOfTurn { expected, got }),
+        };
+        self.outstanding = Some(next);
+        Ok(next)
+    }
+
+    fn staging(&mut self) -> &mut [f32] {
+        self.staging
+    }
+}

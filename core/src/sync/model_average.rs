@@ -1,0 +1,149 @@
+//! Model averaging: every trainer moves towards the mean of all replicas.
+//!
+//! Q. Zheng et al., "ShadowSync: performing synchronization in the background for highly scalable
+//! distributed training", arXiv 2003.03477, its MA algorithm; with the workers gated and alpha = 1
+//! it is local SGD: S. U. Stich, "Local SGD converges fast and communicates little", ICLR 2019,
+//! algorithm 1.
+//!
+//! | paper | here | unit |
+//! | --- | --- | --- |
+//! | w^(i) | the slice of the replica, running statistics included | `[slice]` f32 |
+//! | n | trainers in [`Group::All`] whose replica is finite and whose workers train | ranks |
+//! | α | `alpha` | 1 |
+//!
+//! Invariants: a round is Load, ReduceMean, Store or Add, in this order. Every trainer joins every
+//! round until all have ended: one whose workers have ended, or whose replica is not finite, takes part with
+//! weight 0. A replica that was not finite becomes the mean.
+
+use super::protocol::{Action, Completion, Group, OutOfTurn, Protocol};
+use super::reduction::slice;
+use crate::units::Nanos;
+
+/// How a replica takes in what a round found, while workers go on changing it.
+#[derive(Debug)]
+pub enum Intake<'a> {
+    /// replica += alpha · (found − replica): pulls back part of what workers did during the round.
+    Interpolate,
+    /// replica += alpha · (found − replica as loaded): keeps what workers did during the round.
+    Delta {
+        /// The replica as loaded. `[slice]`
+        loaded: &'a mut [f32],
+    },
+}
+
+/// The averaging rounds of one trainer.
+#[derive(Debug)]
+pub struct ModelAverage<'a> {
+    round: Round<'a>,
+}
+
+impl<'a> ModelAverage<'a> {
+    /// Rounds over `staging: [slice + TAIL]` until all trainers have ended.
+    #[must_use]
+    pub const fn new(staging: &'a mut [f32], alpha: f32, intake: Intake<'a>) -> Self {
+        Self { round: Round::new(staging, alpha, intake, None) }
+    }
+
+    /// One round after which all replicas are the mean, bit for bit.
+    #[must_use]
+    pub const fn once(staging: &'a mut [f32]) -> Self {
+        Self { round: Round::new(staging, 1.0, Intake::Interpolate, Some(1)) }
+    }
+}
+
+impl Protocol for ModelAverage<'_> {
+    fn step(&mut self, _now: Nanos, last: Completion) -> Result<Action, OutOfTurn> {
+        self.round.step(last, |_| {})
+    }
+
+    fn staging(&mut self) -> &mut [f32] {
+        self.round.staging
+    }
+}
+
+/// The rounds that averaging methods share; they differ in what they make of the mean.
+#[derive(Debug)]
+pub(super) struct Round<'a> {
+    pub(super) staging: &'a mut [f32],
+    alpha: f32,
+    intake: Intake<'a>,
+    /// Rounds left; without a number, until all have ended.
+    left: Option<u64>,
+    /// The replica of this round was not finite.
+    refused: bool,
+    outstanding: Option<Action>,
+}
+
+impl<'a> Round<'a> {
+    pub(super) const fn new(
+        staging: &'a mut [f32],
+        alpha: f32,
+        intake: Intake<'a>,
+        left: Option<u64>,
+    ) -> Self {
+        Self { staging, alpha, intake, left, refused: false, outstanding: None }
+    }
+
+    /// The next action; `make` turns the mean in the slice into what replicas move towards.
+    pub(super) fn step(
+        &mut self,
+        last: Completion,
+        make: impl FnOnce(&mut [f32]),
+    ) -> Result<Action, OutOfTurn> {
+        let next = match (self.outstanding, last) {
+            (Some(Action::Finish), _) => Action::Finish,
+            (None, Completion::Start)
+            | (Some(Action::Store { .. } | Action::Add { .. }), Completion::Done) => {
+                self.next_round()
+            }
+            (Some(Action::Load), Completion::Loaded { finite }) => {
+                if let Intake::Delta { loaded } = &mut self.intake {
+                    loaded.copy_from_slice(slice(self.staging));
+                }
+                self.refused = !finite;
+                let weight = if finite { 1.0 } else { 0.0 };
+                self.reduce(weight, self.left.is_none())
+            }
+            (Some(Action::Load), Completion::Stop) => {
+                // There is nothing to add to, if this round is a delta: the trainer follows.
+                self.refused = true;
+                self.reduce(0.0, false)
+            }
+            (Some(Action::ReduceMean { .. }), Completion::Reduced { weight, more }) => {
+                if self.left.is_none() && !more {
+                    self.left = Some(0);
+                }
+                if weight > 0.0 { self.take_in(make) } else { self.next_round() }
+            }
+            (expected, got) => return Err(OutOfTurn { expected, got }),
+        };
+        self.outstanding = Some(next);
+        Ok(next)
+    }
+
+    fn next_round(&mut self) -> Action {
+        match &mut self.left {
+            Some(0) => return Action::Finish,
+            Some(left) => *left -= 1,
+            None => {}
+        }
+        Action::Load
+    }
+
+    const fn reduce(&self, weight: f32, more: bool) -> Action {
+        Action::ReduceMean { group: Group::All, weight, more }
+    }
+
+    fn take_in(&mut self, make: impl FnOnce(&mut [f32])) -> Action {
+        let found = slice(self.staging);
+        make(found);
+        match &self.intake {
+            _ if self.refused => Action::Store { alpha: 1.0 },
+            Intake::Interpolate => Action::Store { alpha: self.alpha },
+            Intake::Delta { loaded } => {
+                found.iter_mut().zip(loaded.iter()).for_each(|(x, loaded)| *x -= loaded);
+                Action::Add { alpha: self.alpha }
+            }
+        }
+    }
+}
