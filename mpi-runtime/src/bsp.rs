@@ -19,7 +19,7 @@ use crossbeam_channel::{Receiver, Sender};
 use crate::comm::Comm;
 use crate::group::Group;
 use crate::reduce::{sum_f32, sum_f64};
-use crate::tree::{add, sum_into_first};
+use umbra_core::sync::reduction::{add, sum_into_first};
 use crate::turns::Turns;
 use crate::watch::Watch;
 

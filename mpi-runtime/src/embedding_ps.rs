@@ -16,7 +16,7 @@ use crossbeam_channel::{Receiver, Sender};
 use umbra_core::sparse::Table;
 
 use crate::tables::{Partition, TableLayout};
-use crate::tree::add;
+use umbra_core::sync::reduction::add;
 use crate::wire::{Header, Kind, body, push_body};
 
 /// A message to a partition, and where its answer goes.

@@ -13,7 +13,7 @@ use std::thread::{Builder, JoinHandle};
 use std::time::Instant;
 
 use crate::comm::{Comm, Mailbox};
-use crate::counters::{READING_WORDS, Reading, WorkerCounters};
+use crate::counters::{Counters, READING_WORDS, Reading};
 use crate::signals::Signals;
 use crate::watch::{Waiting, Watch};
 
@@ -31,8 +31,8 @@ pub type Report = Box<dyn FnMut(Reading, bool) + Send>;
 
 /// How a rank's heart beats.
 pub struct Pulse {
-    /// Counters of this rank's workers; empty on a rank that does not train.
-    pub counters: Arc<[WorkerCounters]>,
+    /// Counters of this rank.
+    pub counters: Arc<Counters>,
     /// Trainers of the run: the ranks that make steps.
     pub trainers: core::ops::Range<usize>,
     /// The communicator; `None` on one rank.

@@ -56,7 +56,6 @@ pub mod signals;
 pub mod tables;
 pub mod train;
 pub mod trainer;
-pub mod tree;
 pub mod turns;
 pub mod watch;
 pub mod wire;

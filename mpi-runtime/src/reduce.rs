@@ -8,7 +8,7 @@
 //! Invariant: every rank ends with the same bits, the same in every run.
 
 use crate::comm::Comm;
-use crate::tree::{add, sum_into_first};
+use umbra_core::sync::reduction::{add, sum_into_first};
 
 /// Sums `values` over the ranks, in place. *Collective over `comm`; lengths equal on all ranks.*
 pub fn sum_f32(comm: &Comm, values: &mut [f32], scratch: &mut Vec<f32>, what: &str) {
