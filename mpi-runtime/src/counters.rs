@@ -11,6 +11,8 @@ pub struct Counters {
     pub workers: Box<[WorkerCounters]>,
     /// Of the threads that synchronize the dense replica, one per slice of it.
     pub rounds: Box<[RoundCounters]>,
+    /// Of the thread that serves a slice of the center, where there is one.
+    pub center: RoundCounters,
 }
 
 impl Counters {
@@ -20,6 +22,7 @@ impl Counters {
         Self {
             workers: (0..workers).map(|_| WorkerCounters::default()).collect(),
             rounds: (0..slices).map(|_| RoundCounters::default()).collect(),
+            center: RoundCounters::default(),
         }
     }
 
@@ -206,7 +209,8 @@ impl Reading {
         let sum = slices.fold(RoundReading::default(), RoundReading::plus);
         // Slices have rounds of their own, which come about as often.
         let rounds = sum.rounds / counters.rounds.len().max(1) as u64;
-        let rounds = RoundReading { rounds, ..sum };
+        let rounds =
+            RoundReading { rounds, bytes: sum.bytes + counters.center.read().bytes, ..sum };
         Self { rounds, ..workers.fold(Self::default(), Self::plus) }
     }
 
@@ -235,20 +239,24 @@ impl Reading {
     /// From words.
     #[must_use]
     pub const fn from_words(words: [u64; READING_WORDS]) -> Self {
-        let [steps, examples, loss, weight, data_ns, embedding_ns, sync_ns, dropped, rounds @ ..] = words;
+        let [steps, examples, loss, weight, data_ns, embedding_ns, sync_ns, dropped, rounds @ ..] =
+            words;
         let [rounds, bytes, round_ns, busy_ns, refused, disagreement, disagreements] = rounds;
         let disagreement = f64::from_bits(disagreement);
-        let rounds = RoundReading {
-            rounds,
-            bytes,
-            round_ns,
-            busy_ns,
-            refused,
-            disagreement,
-            disagreements,
-        };
+        let rounds =
+            RoundReading { rounds, bytes, round_ns, busy_ns, refused, disagreement, disagreements };
         let (loss_sum, weight_sum) = (f64::from_bits(loss), f64::from_bits(weight));
-        Self { steps, examples, loss_sum, weight_sum, data_ns, embedding_ns, sync_ns, dropped, rounds }
+        Self {
+            steps,
+            examples,
+            loss_sum,
+            weight_sum,
+            data_ns,
+            embedding_ns,
+            sync_ns,
+            dropped,
+            rounds,
+        }
     }
 }
 

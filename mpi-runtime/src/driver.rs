@@ -14,15 +14,15 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender};
-use rustix::time::{ClockId, clock_gettime};
 use umbra_core::dense::replica::{add, element, interpolate, load_finite};
 use umbra_core::sync::reduction::{conclude, contribute, slice};
 use umbra_core::sync::{Action, Completion, Group, OutOfTurn, Pace, Protocol, RoundCost};
 use umbra_core::units::Nanos;
 
 use crate::comm::Comm;
-use crate::counters::{RoundCounters, RoundReading};
+use crate::counters::{Counters, RoundCounters, RoundReading};
 use crate::post::Post;
+use crate::processor::thread_time;
 use crate::reduce::sum_f32;
 use crate::trace::Track;
 use crate::watch::{LOOK, Waiting, Watch};
@@ -53,8 +53,8 @@ pub enum Workers<'a> {
     Background {
         /// Set once the last of them has ended.
         ended: &'a AtomicBool,
-        /// Their steps so far.
-        steps: &'a dyn Fn() -> u64,
+        /// Where they count their steps.
+        counters: &'a Counters,
         /// Bounds on the rounds.
         pace: Pace,
     },
@@ -213,13 +213,14 @@ impl<'a> Driver<'a> {
         self.counted = busy;
         let mut reading = RoundReading { busy_ns: nanoseconds(took), ..RoundReading::default() };
         let now = self.now();
-        let round = self.round.take().map(|round| RoundCost { busy: Nanos(reading.busy_ns), ..round });
+        let round =
+            self.round.take().map(|round| RoundCost { busy: Nanos(reading.busy_ns), ..round });
         if let Some(round) = round {
             (reading.rounds, reading.round_ns) = (1, now.0 - round.began.0);
             self.around.track.span("round", Duration::from_nanos(reading.round_ns));
             let gap = match &self.around.workers {
-                Workers::Background { steps, .. } => {
-                    let steps = steps();
+                Workers::Background { counters, .. } => {
+                    let steps = counters.steps();
                     steps - core::mem::replace(&mut self.steps, steps)
                 }
                 Workers::Gated(gate) => gate.gap,
@@ -283,7 +284,8 @@ impl<'a> Driver<'a> {
         }
         let disagreement = (distance / norm).sqrt();
         if disagreement.is_finite() {
-            let reading = RoundReading { disagreement, disagreements: 1, ..RoundReading::default() };
+            let reading =
+                RoundReading { disagreement, disagreements: 1, ..RoundReading::default() };
             self.around.counters.add(&reading);
         }
     }
@@ -299,12 +301,4 @@ fn left(until: Nanos, now: Nanos) -> Duration {
 
 fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// Time for which the calling thread has had a core.
-#[must_use]
-pub fn thread_time() -> Duration {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
-    Duration::from_secs(seconds) + Duration::from_nanos(u64::try_from(time.tv_nsec).unwrap_or(0))
 }

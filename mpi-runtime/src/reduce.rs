@@ -2,7 +2,7 @@
 //!
 //! MPI leaves the order of a reduction to the library, so the same run could give other bits on
 //! another day (MPI 3.1 section 5.9.1, advice to implementors). Here every element is summed as a
-//! binary tree over the ranks (`tree.rs`): a reduce-scatter by personalised exchange, then an all-gather, 2 (R − 1)/R of the buffer
+//! binary tree over the ranks (`umbra_core::sync::reduction`): a reduce-scatter by personalised exchange, then an all-gather, 2 (R − 1)/R of the buffer
 //! per rank, as much as a ring moves.
 //!
 //! Invariant: every rank ends with the same bits, the same in every run.

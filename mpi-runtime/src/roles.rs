@@ -68,7 +68,8 @@ mod tests {
 
     #[test]
     fn every_partition_has_one_rank_that_holds_rows() {
-        let layouts = [Roles::collocated(1, 0, 2), Roles::collocated(4, 1, 2), Roles::separate(3, 2, 1, 3)];
+        let layouts =
+            [Roles::collocated(1, 0, 2), Roles::collocated(4, 1, 2), Roles::separate(3, 2, 1, 3)];
         for roles in layouts {
             let size = roles.trainers.end.max(roles.embedding_ps.end);
             let mut held: Vec<u32> = (0..size).flat_map(|rank| roles.partitions_of(rank)).collect();

@@ -277,15 +277,7 @@ const METHODS: Kind = Kind::Name {
         "foreground_ma",
         "foreground_bmuf",
     ],
-    later: &[
-        "ds_sync",
-        "shadow_ds_sync",
-        "async_ps",
-        "bsp_ps",
-        "hop_bs",
-        "hop_bw",
-        "gba",
-    ],
+    later: &["ds_sync", "shadow_ds_sync", "async_ps", "bsp_ps", "hop_bs", "hop_bw", "gba"],
 };
 
 /// Greatest count of ranks, threads and the like.

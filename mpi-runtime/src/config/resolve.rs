@@ -122,7 +122,9 @@ impl Config {
                 } else {
                     String::new()
                 };
-                format!("roles.trainers = {trainers} and roles.embedding_ps = {embedding_ps}{centers}")
+                format!(
+                    "roles.trainers = {trainers} and roles.embedding_ps = {embedding_ps}{centers}"
+                )
             }
         };
         Err(LaunchError::Roles { sum, wanted, ranks }.into())

@@ -66,7 +66,8 @@ impl Config {
 
     fn check_inject(&self) -> Result<(), ConfigError> {
         let inject = &self.recovery.inject;
-        let alone = |key, expected: &str| Err(ConfigError::Missing { key, expected: expected.into() });
+        let alone =
+            |key, expected: &str| Err(ConfigError::Missing { key, expected: expected.into() });
         match (inject.nan_trainer, inject.nan_step) {
             (Some(_), None) => alone("recovery.inject.nan_step", "the step of the fault")?,
             (None, Some(_)) => alone("recovery.inject.nan_trainer", "the trainer with the fault")?,
