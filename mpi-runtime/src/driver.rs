@@ -111,7 +111,7 @@ struct Driver<'a> {
     steps: u64,
     gaps: Gaps,
     /// When the distance to the target was last measured.
-    sampled: Option<Instant>,
+    sampled: Instant,
 }
 
 impl<'a> Driver<'a> {
@@ -125,7 +125,7 @@ impl<'a> Driver<'a> {
             counted: thread_time(),
             steps: 0,
             gaps: Gaps::new(),
-            sampled: None,
+            sampled: Instant::now(),
         }
     }
 
@@ -271,10 +271,10 @@ impl<'a> Driver<'a> {
     /// Now and then, how far the replica is from where it is going: `values` themselves (`target`), or as
     /// far as `values` say.
     fn sample(&mut self, values: &[f32], target: bool) {
-        if self.sampled.is_some_and(|at| at.elapsed() < SAMPLE_EVERY) || values.is_empty() {
+        if self.sampled.elapsed() < SAMPLE_EVERY {
             return;
         }
-        self.sampled = Some(Instant::now());
+        self.sampled = Instant::now();
         let (mut distance, mut norm) = (0.0, 0.0);
         for (word, value) in self.around.replica.iter().zip(values) {
             let (own, value) = (f64::from(element(word)), f64::from(*value));

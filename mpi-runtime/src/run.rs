@@ -268,7 +268,14 @@ impl<'w> Run<'w> {
     /// # Errors
     /// As `evaluate`.
     pub fn evaluate_first_replica(&mut self, dataset: &Dataset) -> Result<Option<Figures>, Error> {
-        if self.sync.is_none() || self.plan.roles.trainers.len() == 1 && self.world.size == 1 {
+        let apart = match self.sync.as_ref().map(DenseSync::algorithm) {
+            None => false,
+            Some(Algorithm::Elastic) => true,
+            Some(Algorithm::Average | Algorithm::BlockMomentum) => {
+                self.plan.roles.trainers.len() > 1
+            }
+        };
+        if !apart {
             return Ok(None);
         }
         let first = self.gather_first();

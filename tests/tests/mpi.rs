@@ -20,7 +20,7 @@ const NAMES: [&str; 16] = [
     "large_messages",
     "receive_does_not_block",
     "nobody_takes",
-    "local_sgd",
+    "model_average",
     "protocol",
     "scores",
 ];

@@ -38,7 +38,7 @@ const CHECKS: [(&str, Check); 16] = [
     ("large_messages", mailbox::large_messages),
     ("receive_does_not_block", mailbox::receive_does_not_block),
     ("nobody_takes", mailbox::nobody_takes),
-    ("local_sgd", driver::local_sgd),
+    ("model_average", driver::model_average),
     ("protocol", driver::protocol),
     ("scores", scores::figures),
 ];
