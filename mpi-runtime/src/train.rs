@@ -214,6 +214,10 @@ impl Session<'_> {
         let losses =
             self.run.plan.job.config.run.step_losses.then(|| self.run.step_losses().to_vec());
         let dir = self.run.plan.job.config.run.dir.clone();
+        let traced = self.run.trace.as_ref().map_or(Ok(()), |trace| {
+            let path = self.recorder.as_ref().map(Recorder::trace_path);
+            trace.write(self.control, &self.world.host, path.as_deref())
+        });
         let Self { world, control, run, recorder, mut summary, signals, .. } = self;
         run.finish();
         summary.status = match ended {
@@ -222,6 +226,7 @@ impl Session<'_> {
             Err(_) => Status::Failed,
         };
         let written = recorder.map_or(Ok(()), |recorder| {
+            traced?;
             if let Some(losses) = losses {
                 write_step_losses(&dir, &losses)?;
             }
