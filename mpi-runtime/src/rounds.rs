@@ -103,8 +103,8 @@ impl DenseSync {
                     let range = start(index)..start(index + 1);
                     let center_rank = roles.sync_ps.start + index;
                     let mailbox = (world.size > 1).then(|| {
-                        let comm = world.communicator(watch);
-                        // SETPOLL
+                        let mut comm = world.communicator(watch);
+                        comm.set_poll(settings.poll);
                         Mailbox::new(comm)
                     });
                     let trains = roles.trainers.contains(&world.rank);
@@ -137,6 +137,12 @@ impl DenseSync {
     #[must_use]
     pub fn slices(&self) -> usize {
         self.slices.len()
+    }
+
+    /// Time between looks of its threads at MPI.
+    #[must_use]
+    pub const fn poll(&self) -> Duration {
+        self.settings.poll
     }
 
     /// The algorithm.
