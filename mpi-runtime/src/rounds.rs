@@ -33,6 +33,7 @@ use crate::driver::{Gaps, GateKeeper, Surroundings, Workers, drive};
 use crate::error::Error;
 use crate::plan::Plan;
 use crate::post::Post;
+use crate::processor::Pins;
 use crate::trace::{Trace, Track};
 use crate::trainer::Gate;
 use crate::watch::Watch;
@@ -177,6 +178,7 @@ impl DenseSync {
         trainer: Option<TrainerEnd<'_>>,
         counters: &Counters,
         trace: Option<&Trace>,
+        pins: &Pins,
         work: impl FnOnce(Option<&Gate>) -> T,
     ) -> Result<(Option<T>, Gaps), Error> {
         let Self { settings, slices, trainers, global, velocity, watch } = self;
@@ -198,7 +200,10 @@ impl DenseSync {
                 if let Some((post, values)) = center {
                     let track = Track::of(trace, "center");
                     let end = CenterEnd { settings, trainers, post, values, watch, track };
-                    centers.push(scope.spawn(move || end.serve(&counters.center)));
+                    centers.push(scope.spawn(move || {
+                        off_the_workers(pins, watch);
+                        end.serve(&counters.center)
+                    }));
                 }
                 let Some((replica, parameters, workers)) = trainer else { continue };
                 let end = SliceEnd {
@@ -222,7 +227,10 @@ impl DenseSync {
                 } else {
                     Workers::Background { ended, counters, pace: settings.pace }
                 };
-                shadows.push(scope.spawn(move || end.run(beside)));
+                shadows.push(scope.spawn(move || {
+                    off_the_workers(pins, watch);
+                    end.run(beside)
+                }));
             }
             let worked = trainer.map(|(_, _, workers)| {
                 let gate = Gate::new(workers, knocks, opens, watch);
@@ -244,6 +252,13 @@ impl DenseSync {
             gaps.map(|gaps| (worked, gaps))
         });
         done.map_err(|error| Error::Failure(error.to_string()))
+    }
+}
+
+/// Keeps a synchronizing thread off the workers' cores, if there are others.
+fn off_the_workers(pins: &Pins, watch: &Watch) {
+    if let Err(error) = pins.beside() {
+        watch.end_job(error.exit_code(), &error);
     }
 }
 
