@@ -1,0 +1,125 @@
+//! What a network and its nodes give to MPI: one-way times and bandwidths between two ranks, all-reduce
+//! over all, and a fixed piece of work on each rank. JSON on standard output, from rank 0.
+//!
+//!     mpirun -n 4 target/release/examples/pingpong [BYTES_MAX [SECONDS]]
+//!
+//! Ping-pong is between rank 0 and the last rank, which block placement puts on different nodes. Each
+//! figure is the median of as many repetitions, back to back, as fit in SECONDS (0.3 unless told; at least
+//! 5), after one that is not counted. Units: bytes, µs, MB/s (10⁶ bytes a second, one direction).
+//!
+//! *Collective over the world*: all ranks go through the same repetitions, which rank 0 decides on.
+
+use std::time::Instant;
+
+use mpi::collective::SystemOperation;
+use mpi::traits::*;
+use serde_json::{Value, json};
+
+const USAGE: &str = "usage: mpirun -n RANKS pingpong [BYTES_MAX [SECONDS]]";
+const REPETITIONS_MIN: u64 = 5;
+const REPETITIONS_MAX: u64 = 2000;
+/// Payloads up to the replica of a small model; those above BYTES_MAX are left out.
+const PAYLOADS_BYTES: [usize; 8] =
+    [1, 1 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20, 16 << 20];
+/// About 0.1 s of one core.
+const WORK_STEPS: u64 = 50_000_000;
+
+fn main() {
+    let mut arguments = std::env::args().skip(1);
+    let (Ok(bytes_max), Ok(budget_s)) = (
+        arguments.next().unwrap_or("4194304".to_owned()).parse::<usize>(),
+        arguments.next().unwrap_or("0.3".to_owned()).parse::<f64>(),
+    ) else {
+        eprintln!("{USAGE}");
+        std::process::exit(2);
+    };
+    let Some(universe) = mpi::initialize() else {
+        eprintln!("pingpong: MPI does not start");
+        std::process::exit(5);
+    };
+    let world = universe.world();
+    let payloads = PAYLOADS_BYTES.into_iter().filter(|&bytes| bytes <= bytes_max);
+    let ping_pong: Vec<Value> = payloads
+        .clone()
+        .filter(|_| world.size() > 1)
+        .map(|bytes| {
+            let one_way_us = ping_pong_us(&world, bytes, budget_s) / 2.0;
+            json!({"bytes": bytes, "one_way_us": one_way_us, "mb_per_s": bytes as f64 / one_way_us})
+        })
+        .collect();
+    let all_reduce: Vec<Value> = payloads
+        .filter(|&bytes| bytes >= 1 << 10)
+        .map(|bytes| json!({"bytes": bytes, "us": all_reduce_us(&world, bytes, budget_s)}))
+        .collect();
+    let work_us = everywhere(&world, work_us(&world));
+    if world.rank() == 0 {
+        let report = json!({
+            "ranks": world.size(),
+            "ping_pong": ping_pong,
+            "all_reduce_f32_sum": all_reduce,
+            "work_us_by_rank": work_us,
+        });
+        println!("{report:#}");
+    }
+}
+
+/// Median round trip of `bytes` between rank 0 and the last rank. *Collective over `world`.*
+fn ping_pong_us(world: &impl Communicator, bytes: usize, budget_s: f64) -> f64 {
+    let mut buffer = vec![0u8; bytes];
+    let last = world.size() - 1;
+    median_us(world, budget_s, || {
+        if world.rank() == 0 {
+            world.process_at_rank(last).send(&buffer[..]);
+            world.process_at_rank(last).receive_into(&mut buffer[..]);
+        } else if world.rank() == last {
+            world.process_at_rank(0).receive_into(&mut buffer[..]);
+            world.process_at_rank(0).send(&buffer[..]);
+        }
+    })
+}
+
+/// Median time of a sum of `bytes` of f32 over all ranks. *Collective over `world`.*
+fn all_reduce_us(world: &impl Communicator, bytes: usize, budget_s: f64) -> f64 {
+    let own = vec![1f32; bytes / size_of::<f32>()];
+    let mut sum = vec![0f32; own.len()];
+    median_us(world, budget_s, || {
+        world.all_reduce_into(&own[..], &mut sum[..], SystemOperation::sum());
+    })
+}
+
+/// Time of a fixed piece of arithmetic on this rank while the others do theirs. *Collective over `world`.*
+fn work_us(world: &impl Communicator) -> f64 {
+    world.barrier();
+    let from = Instant::now();
+    let mut state = 1u64;
+    for step in 0..WORK_STEPS {
+        state = core::hint::black_box(state.wrapping_mul(6_364_136_223_846_793_005) ^ step);
+    }
+    let us = from.elapsed().as_secs_f64() * 1e6;
+    world.barrier();
+    us
+}
+
+/// Median time of `once` as rank 0 saw it; repeated equally often on all ranks. *Collective over `world`.*
+fn median_us(world: &impl Communicator, budget_s: f64, mut once: impl FnMut()) -> f64 {
+    let mut timed = || {
+        let from = Instant::now();
+        once();
+        from.elapsed().as_secs_f64()
+    };
+    world.barrier();
+    timed();
+    let first_s = timed();
+    let mut repetitions = ((budget_s / first_s) as u64).clamp(REPETITIONS_MIN, REPETITIONS_MAX);
+    world.process_at_rank(0).broadcast_into(&mut repetitions);
+    let mut samples: Vec<f64> = (0..repetitions).map(|_| timed()).collect();
+    samples.sort_by(f64::total_cmp);
+    samples[samples.len() / 2] * 1e6
+}
+
+/// `value` of each rank, by rank. *Collective over `world`.*
+fn everywhere(world: &impl Communicator, value: f64) -> Vec<f64> {
+    let mut all = vec![0f64; usize::try_from(world.size()).unwrap_or(1)];
+    world.all_gather_into(&value, &mut all[..]);
+    all
+}
