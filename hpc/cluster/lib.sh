@@ -23,8 +23,8 @@ state=${UMBRA_CLUSTER_STATE:-/run/umbra-cluster/$(cksum <<<"$cluster_root" | cut
 cpu_cgroups=/sys/fs/cgroup/cpu
 export nodes_max=64
 
-# Ends the script: "fail CODE MESSAGE". 2 is a mistake in the command line, 5 is a machine that will
-# not do.
+# Ends the script: "fail CODE MESSAGE". 2 is a mistake in the command line, 5 a machine on which there
+# can be no cluster, 1 a cluster that did not do as told.
 fail() {
     echo "${0##*/}: $2" >&2
     exit "$1"
@@ -170,7 +170,7 @@ shape() {
         echo $! >"$state/wire"
         deadline=$((SECONDS + 10))
         until [ -s "$state/wire.ready" ]; do
-            [ $SECONDS -lt $deadline ] || fail 5 "the wire did not start in 10 s: $(cat "$state/wire.log")"
+            [ $SECONDS -lt $deadline ] || fail 1 "the wire did not start in 10 s: $(cat "$state/wire.log")"
             sleep 0.02
         done
     fi

@@ -39,7 +39,7 @@ hold() {
     deadline=$((SECONDS + 10))
     until [ -e "$state/$name.ready" ]; do
         if ! kill -0 $pid 2>/dev/null || [ $SECONDS -ge $deadline ]; then
-            fail 5 "$name did not come up: $(cat "$state/log")"
+            fail 1 "$name did not come up: $(cat "$state/log")"
         fi
         sleep 0.02
     done

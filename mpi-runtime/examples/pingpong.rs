@@ -9,6 +9,7 @@
 //!
 //! *Collective over the world*: all ranks go through the same repetitions, which rank 0 decides on.
 
+use core::hint::black_box;
 use std::time::Instant;
 
 use mpi::collective::SystemOperation;
@@ -51,13 +52,13 @@ fn main() {
         .filter(|&bytes| bytes >= 1 << 10)
         .map(|bytes| json!({"bytes": bytes, "us": all_reduce_us(&world, bytes, budget_s)}))
         .collect();
-    let work_us = everywhere(&world, work_us(&world));
+    let work_us_by_rank = work_us_by_rank(&world);
     if world.rank() == 0 {
         let report = json!({
             "ranks": world.size(),
             "ping_pong": ping_pong,
             "all_reduce_f32_sum": all_reduce,
-            "work_us_by_rank": work_us,
+            "work_us_by_rank": work_us_by_rank,
         });
         println!("{report:#}");
     }
@@ -87,17 +88,24 @@ fn all_reduce_us(world: &impl Communicator, bytes: usize, budget_s: f64) -> f64 
     })
 }
 
-/// Time of a fixed piece of arithmetic on this rank while the others do theirs. *Collective over `world`.*
-fn work_us(world: &impl Communicator) -> f64 {
-    world.barrier();
-    let from = Instant::now();
-    let mut state = 1u64;
-    for step in 0..WORK_STEPS {
-        state = core::hint::black_box(state.wrapping_mul(6_364_136_223_846_793_005) ^ step);
+/// Time of a fixed piece of arithmetic on each rank, by rank: in turn, while the others wait.
+/// *Collective over `world`.*
+fn work_us_by_rank(world: &impl Communicator) -> Vec<f64> {
+    let mut own_us = 0.0;
+    for turn in 0..world.size() {
+        world.barrier();
+        if world.rank() == turn {
+            let from = Instant::now();
+            let mut state = 1u64;
+            for step in 0..WORK_STEPS {
+                state = black_box(state.wrapping_mul(6_364_136_223_846_793_005) ^ step);
+            }
+            own_us = from.elapsed().as_secs_f64() * 1e6;
+        }
     }
-    let us = from.elapsed().as_secs_f64() * 1e6;
-    world.barrier();
-    us
+    let mut all_us = vec![0f64; usize::try_from(world.size()).unwrap_or(1)];
+    world.all_gather_into(&own_us, &mut all_us[..]);
+    all_us
 }
 
 /// Median time of `once` as rank 0 saw it; repeated equally often on all ranks. *Collective over `world`.*
@@ -115,11 +123,4 @@ fn median_us(world: &impl Communicator, budget_s: f64, mut once: impl FnMut()) -
     let mut samples: Vec<f64> = (0..repetitions).map(|_| timed()).collect();
     samples.sort_by(f64::total_cmp);
     samples[samples.len() / 2] * 1e6
-}
-
-/// `value` of each rank, by rank. *Collective over `world`.*
-fn everywhere(world: &impl Communicator, value: f64) -> Vec<f64> {
-    let mut all = vec![0f64; usize::try_from(world.size()).unwrap_or(1)];
-    world.all_gather_into(&value, &mut all[..]);
-    all
 }
