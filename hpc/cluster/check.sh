@@ -56,24 +56,28 @@ status=0
 "$cluster_dir/run" -n 4 sh -c 'exit 7' 2>/dev/null || status=$?
 expect "exit code of ranks that exit 7" 7 $status 7
 
-"$cluster_dir/run" -n 4 "$pingpong" 1048576 >"$report"
-# 100 Mbit/s are 12.5 MB/s.
-for bytes in 65536 1048576; do
-    expect "100mbit: MB/s at $bytes bytes" 10.6 "$(figure "$(of_size ping_pong $bytes mb_per_s)")" 14.4
-done
-# A ring sends 2·(4 - 1)/4 of the payload over each link, one way: 126 ms at the least.
-expect "100mbit: ms of an all-reduce of 1 MiB" 107 \
-    "$(figure "$(of_size all_reduce_f32_sum 1048576 us) / 1e3")" 190
-show "µs one way of 1 byte" "$(figure "$(of_size ping_pong 1 one_way_us)")"
+"$cluster_dir/run" -n 4 "$pingpong" 1048576 0.1 >"$report"
+# 100 Mbit/s are 12.5 MB/s. Of the shorter message the best, with room below: asking leave to send it is a
+# round trip of its own, on which others of the machine weigh. Room above is the bucket of the link.
+expect "100mbit: MB/s at 64 KiB, best" 8 \
+    "$(figure "65536 / $(of_size ping_pong 65536 one_way_us_best)")" 14.4
+expect "100mbit: MB/s at 1 MiB" 10.6 "$(figure "$(of_size ping_pong 1048576 mb_per_s)")" 14.4
+# No algorithm sends less than 2·(4 - 1)/4 of the payload over each link one way, which takes 126 ms; the
+# one that Open MPI takes here sends more.
+expect "100mbit: ms of an all-reduce of 1 MiB" 120 \
+    "$(figure "$(of_size all_reduce_f32_sum 1048576 us) / 1e3")" 500
+show "µs one way of 1 byte" "$(figure "$(of_size ping_pong 1 one_way_us_best)")"
 
 "$cluster_dir/run" -n 4 --rate 1gbit --latency-us 1000 "$pingpong" 1 >"$report"
-expect "latency 1000: µs one way of 1 byte" 1000 "$(figure "$(of_size ping_pong 1 one_way_us)")" 1300
+expect "latency 1000: µs one way of 1 byte" 1000 "$(figure "$(of_size ping_pong 1 one_way_us_best)")" 1300
 expect "shape after the run" 1 "$([ "$(cat "$state/rate" "$state/latency")" = $'100mbit\n0' ] && echo 1 || echo 0)" 1
 
 if [ -d "$(node_cgroup 2)" ]; then
-    "$cluster_dir/run" -n 4 --slow 2=25% "$pingpong" 1 >"$report"
-    expect "slow 2=25%: its work, times that of others" 3 \
-        "$(figure "(lambda us: us[2] / sorted(us)[1])(it['work_us_by_rank'])")" 6
+    # Processor time in a second of a rank that takes all it gets: no more than the quota, however busy the
+    # machine is.
+    "$cluster_dir/run" -n 4 --slow 2=25% python3 "$cluster_dir/busy.py" >"$report"
+    expect "slow 2=25%: its % of a core" 5 "$(awk '$1 == "umbra2" { print $2 }' "$report")" 29
+    show "the % of node 1, as the machine has it to give" "$(awk '$1 == "umbra1" { print $2 }' "$report")"
 else
     echo "no processor quotas of cgroup v1 here: slow nodes are not checked"
 fi

@@ -10,6 +10,7 @@
 # The state folder ($state) is the only record of what is up:
 #   node/N, switch   "PID NETNS": the process that holds the namespaces, and the network namespace by
 #                    which it and everything started in it is known again (a PID alone may be reused)
+#   wire             the same of wire.py, which runs in the switch where there is latency
 #   rate, latency    what the links are shaped to
 #   hosts            the /etc/hosts of the nodes
 #   tmp/N            TMPDIR on node N
@@ -109,10 +110,10 @@ exec_on_node() {
 # --- links ---------------------------------------------------------------------------------------
 
 # Queues what exceeds the rate, for "tc … root". The bucket is small, so that a message of 64 KB already
-# meets the rate: it holds two full frames, and what the link carries in 100 us, the time by which a busy
+# meets the rate: it holds one full frame, and what the link carries in 50 us, the time by which a busy
 # machine wakes a queue late. The queue behind it is long enough that TCP's windows fill before it does:
 # nothing is lost, as on a fabric with flow control.
-mtu=9000
+mtu=4000
 bucket() {
     local rate=$1 number bits
     number=${rate%[kmg]bit}
@@ -122,7 +123,7 @@ bucket() {
         *gbit) bits=1e9 ;;
     esac
     awk -v rate="$number" -v unit=$bits -v frame=$((mtu + 14)) \
-        'BEGIN { print int(2 * frame + rate * unit / 8 * 100e-6) }'
+        'BEGIN { print int(frame + rate * unit / 8 * 50e-6) }'
 }
 
 # Sets or lifts the rate of device $1 in the namespace of the process $2.
@@ -147,14 +148,11 @@ shape() {
         ports+=("port$node")
     done
     # The wire is made anew: it knows its latency and its ports from its start.
-    if [ -e "$state/wire" ]; then
-        read -r wire <"$state/wire"
-        if members switch | grep -qx "$wire"; then
-            kill "$wire"
-            while members switch | grep -qx "$wire"; do sleep 0.02; done
-        fi
-        rm -f "$state/wire" "$state/wire.ready"
+    if wire=$(holder wire); then
+        kill "$wire"
+        while holder wire >/dev/null; do sleep 0.02; done
     fi
+    rm -f "$state/wire" "$state/wire.ready"
     for ((node = 0; node < count; node++)); do
         if [ "$latency" = 0 ]; then
             in_switch ip link set "port$node" master bridge
@@ -167,12 +165,13 @@ shape() {
         setsid nsenter --net="/proc/$(holder switch)/ns/net" chrt --fifo 1 \
             python3 "$cluster_dir/wire.py" "$latency" "${ports[@]}" \
             </dev/null >"$state/wire.ready" 2>"$state/wire.log" &
-        echo $! >"$state/wire"
+        wire=$!
         deadline=$((SECONDS + 10))
         until [ -s "$state/wire.ready" ]; do
             [ $SECONDS -lt $deadline ] || fail 1 "the wire did not start in 10 s: $(cat "$state/wire.log")"
             sleep 0.02
         done
+        echo "$wire $(readlink "/proc/$wire/ns/net")" >"$state/wire"
     fi
     echo "$rate" >"$state/rate"
     echo "$latency" >"$state/latency"
