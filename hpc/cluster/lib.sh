@@ -185,11 +185,13 @@ limit_node() {
     group=$(node_cgroup "$node")
     [ -d "$group" ] ||
         fail 5 "a slow node needs the processor quotas of cgroup v1, $cpu_cgroups, which is not there or not ours"
-    # A short period: a slow machine is slow all the time, not stopped for three quarters of 100 ms.
-    echo $period_us >"$group/cpu.cfs_period_us"
+    # A short period: a slow machine is slow all the time, not stopped for three quarters of 100 ms. But no
+    # quota may be below 1 ms.
     if [ "$quota" = off ]; then
         echo -1 >"$group/cpu.cfs_quota_us"
     else
+        [ "$quota" -ge 10 ] || period_us=100000
+        echo $period_us >"$group/cpu.cfs_period_us"
         echo $((quota * period_us / 100)) >"$group/cpu.cfs_quota_us"
     fi
 }
