@@ -19,10 +19,17 @@ for record in "$state"/node/* "$state/switch"; do
     [ -e "$record" ] && records+=("${record#"$state"/}")
 done
 
-# All processes of the cluster, asked anew each time: mpirun starts and ends some while we look.
+# All processes of the cluster: those in a network namespace of it. Asked anew each time, as mpirun starts
+# and ends some while we look, and in two processes, as a busy machine has thousands.
 everyone() {
-    local record
-    for record in "${records[@]}"; do members "$record"; done
+    local record netns all=' '
+    for record in "${records[@]}"; do
+        read -r _ netns <"$state/$record"
+        all+="$netns "
+    done
+    # Lines of stat: '/proc/PID/ns/net' -> 'net:[NUMBER]'. Processes that end meanwhile have none.
+    { stat --format=%N /proc/[0-9]*/ns/net 2>/dev/null || true; } |
+        awk -F"'" -v all="$all" 'index(all, " " $4 " ") { split($2, path, "/"); print path[3] }'
 }
 
 # Politely first: mpirun ends its ranks and removes its files.
@@ -32,7 +39,8 @@ while pids=$(everyone) && [ -n "$pids" ]; do
     # shellcheck disable=SC2086
     kill -$signal $pids 2>/dev/null || true
     if [ $SECONDS -ge $deadline ]; then
-        [ $signal = TERM ] || fail 1 "these processes do not end: ${pids//$'\n'/ }"
+        [ $signal = TERM ] ||
+            fail 1 "these processes do not end: $(ps -o pid=,stat=,wchan=,args= -p "${pids//$'\n'/,}" | tr '\n' ';')"
         signal=KILL
         deadline=$((SECONDS + 5))
     fi

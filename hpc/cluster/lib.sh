@@ -75,17 +75,6 @@ nodes_up() {
     echo $count
 }
 
-# Every process in the network namespace of a record.
-members() {
-    local pid netns link
-    [ -e "$state/$1" ] || return 0
-    read -r pid netns <"$state/$1"
-    for link in /proc/[0-9]*/ns/net; do
-        pid=${link#/proc/}
-        [ "$(readlink "$link" 2>/dev/null)" != "$netns" ] || echo "${pid%%/*}"
-    done
-}
-
 # --- going there ---------------------------------------------------------------------------------
 
 # Runs a command in the switch.
