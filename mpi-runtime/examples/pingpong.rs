@@ -10,6 +10,7 @@
 //! *Collective over the world*: all ranks go through the same repetitions, which rank 0 decides on.
 
 use core::hint::black_box;
+use core::time::Duration;
 use std::time::Instant;
 
 use mpi::collective::SystemOperation;
@@ -27,9 +28,9 @@ const WORK_STEPS: u64 = 50_000_000;
 
 fn main() {
     let mut arguments = std::env::args().skip(1);
-    let (Ok(bytes_max), Ok(budget_s)) = (
+    let (Ok(bytes_max), Some(budget)) = (
         arguments.next().unwrap_or("4194304".to_owned()).parse::<usize>(),
-        arguments.next().unwrap_or("0.3".to_owned()).parse::<f64>(),
+        budget(&arguments.next().unwrap_or("0.3".to_owned())),
     ) else {
         eprintln!("{USAGE}");
         std::process::exit(2);
@@ -44,7 +45,7 @@ fn main() {
         .clone()
         .filter(|_| world.size() > 1)
         .map(|bytes| {
-            let round_trip = ping_pong(&world, bytes, budget_s);
+            let round_trip = ping_pong(&world, bytes, budget);
             let one_way_us = round_trip.median_us / 2.0;
             json!({
                 "bytes": bytes,
@@ -56,7 +57,7 @@ fn main() {
         .collect();
     let all_reduces: Vec<Value> = payloads
         .filter(|&bytes| bytes >= 1 << 10)
-        .map(|bytes| json!({"bytes": bytes, "us": all_reduce(&world, bytes, budget_s).median_us}))
+        .map(|bytes| json!({"bytes": bytes, "us": all_reduce(&world, bytes, budget).median_us}))
         .collect();
     let work_us_by_rank = work_us_by_rank(&world);
     if world.rank() == 0 {
@@ -70,6 +71,10 @@ fn main() {
     }
 }
 
+fn budget(seconds: &str) -> Option<Duration> {
+    Duration::try_from_secs_f64(seconds.parse().ok()?).ok()
+}
+
 /// Of the repetitions of one thing.
 struct Times {
     median_us: f64,
@@ -79,10 +84,10 @@ struct Times {
 }
 
 /// Round trip of `bytes` between rank 0 and the last rank. *Collective over `world`.*
-fn ping_pong(world: &impl Communicator, bytes: usize, budget_s: f64) -> Times {
+fn ping_pong(world: &impl Communicator, bytes: usize, budget: Duration) -> Times {
     let mut buffer = vec![0u8; bytes];
     let last = world.size() - 1;
-    times(world, budget_s, || {
+    times(world, budget, || {
         if world.rank() == 0 {
             world.process_at_rank(last).send(&buffer[..]);
             world.process_at_rank(last).receive_into(&mut buffer[..]);
@@ -94,10 +99,10 @@ fn ping_pong(world: &impl Communicator, bytes: usize, budget_s: f64) -> Times {
 }
 
 /// Sum of `bytes` of f32 over all ranks. *Collective over `world`.*
-fn all_reduce(world: &impl Communicator, bytes: usize, budget_s: f64) -> Times {
+fn all_reduce(world: &impl Communicator, bytes: usize, budget: Duration) -> Times {
     let own = vec![1f32; bytes / size_of::<f32>()];
     let mut sum = vec![0f32; own.len()];
-    times(world, budget_s, || {
+    times(world, budget, || {
         world.all_reduce_into(&own[..], &mut sum[..], SystemOperation::sum());
     })
 }
@@ -123,18 +128,20 @@ fn work_us_by_rank(world: &impl Communicator) -> Vec<f64> {
 }
 
 /// Times of `once` as this rank saw them; repeated equally often on all ranks. *Collective over `world`.*
-fn times(world: &impl Communicator, budget_s: f64, mut once: impl FnMut()) -> Times {
+fn times(world: &impl Communicator, budget: Duration, mut once: impl FnMut()) -> Times {
     let mut timed = || {
         let from = Instant::now();
         once();
-        from.elapsed().as_secs_f64()
+        from.elapsed()
     };
     world.barrier();
     timed();
-    let first_s = timed();
-    let mut repetitions = ((budget_s / first_s) as u64).clamp(REPETITIONS_MIN, REPETITIONS_MAX);
+    let fit = budget.as_nanos() / timed().as_nanos().max(1);
+    let mut repetitions =
+        u64::try_from(fit).unwrap_or(u64::MAX).clamp(REPETITIONS_MIN, REPETITIONS_MAX);
     world.process_at_rank(0).broadcast_into(&mut repetitions);
-    let mut samples: Vec<f64> = (0..repetitions).map(|_| timed()).collect();
-    samples.sort_by(f64::total_cmp);
-    Times { median_us: samples[samples.len() / 2] * 1e6, best_us: samples[0] * 1e6 }
+    let mut samples: Vec<Duration> = (0..repetitions).map(|_| timed()).collect();
+    samples.sort_unstable();
+    let us = |sample: Duration| sample.as_secs_f64() * 1e6;
+    Times { median_us: us(samples[samples.len() / 2]), best_us: us(samples[0]) }
 }
