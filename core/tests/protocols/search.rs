@@ -168,17 +168,12 @@ impl State<'_> {
                 let Completion::Reduced { weight, .. } = outcome else { panic!("{outcome:?}") };
                 assert_eq!(weight, self.weights[&before], "finite replicas of reduction {before}");
                 let it = &mut self.world.ranks[rank];
-                match it.outstanding {
-                    Action::Store { .. } => {
-                        let found = it.slice();
-                        assert!(found.iter().all(|x| x.is_finite()));
-                        assert_eq!(
-                            self.found.entry(before).or_insert_with(|| found.clone()),
-                            &found
-                        );
-                    }
-                    Action::Add { .. } => {}
-                    _ => assert_eq!(weight, 0.0, "a mean that nobody takes in"),
+                let takes_in = matches!(it.outstanding, Action::Store { .. } | Action::Add { .. });
+                assert_eq!(takes_in, weight > 0.0, "a mean is taken in, and nothing else");
+                if let Action::Store { .. } = it.outstanding {
+                    let found = it.slice();
+                    assert!(found.iter().all(|x| x.is_finite()));
+                    assert_eq!(self.found.entry(before).or_insert_with(|| found.clone()), &found);
                 }
             }
             Event::Receive { from } => self.world.receive(rank, from),
