@@ -6,7 +6,7 @@
 //! The unit of work is a *slice* of the global batch, each with a worker of its own that computes
 //! when it has a turn (`turns.rs`). The workers of a trainer meet in a [`Group`]; whoever comes last
 //! sums their contributions and hands the sum to the dense communicator thread, which adds the
-//! trainers. All sums are trees over the slices (`tree.rs`), so a step's result is a function of the
+//! trainers. All sums are trees over the slices (`umbra_core::sync::reduction`), so a step's result is a function of the
 //! examples alone: the same seed gives the same bits, and so does another number of ranks or threads
 //! as long as the slices are the same (`Plan::slices`).
 
@@ -19,9 +19,9 @@ use crossbeam_channel::{Receiver, Sender};
 use crate::comm::Comm;
 use crate::group::Group;
 use crate::reduce::{sum_f32, sum_f64};
-use crate::tree::{add, sum_into_first};
 use crate::turns::Turns;
 use crate::watch::Watch;
+use umbra_core::sync::reduction::{add, sum_into_first};
 
 /// What a worker brings to the end of a step.
 #[derive(Default)]

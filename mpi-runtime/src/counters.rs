@@ -1,8 +1,98 @@
-//! What each worker counts while it trains: the figures of the summary are sums of these.
+//! What each thread counts while a run trains: the figures of the summary are sums of these.
 //!
 //! One writer per counter, any reader: relaxed atomics, no lock.
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Counters of a rank.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// One per worker; none on a rank that does not train.
+    pub workers: Box<[WorkerCounters]>,
+    /// Of the threads that synchronize the dense replica, one per slice of it.
+    pub rounds: Box<[RoundCounters]>,
+    /// Of the thread that serves a slice of the center, where there is one.
+    pub center: RoundCounters,
+}
+
+impl Counters {
+    /// Counters of so many workers and synchronizing threads.
+    #[must_use]
+    pub fn new(workers: usize, slices: usize) -> Self {
+        Self {
+            workers: (0..workers).map(|_| WorkerCounters::default()).collect(),
+            rounds: (0..slices).map(|_| RoundCounters::default()).collect(),
+            center: RoundCounters::default(),
+        }
+    }
+
+    /// Steps of all workers.
+    #[must_use]
+    pub fn steps(&self) -> u64 {
+        self.workers.iter().map(|worker| worker.steps.load(Relaxed)).sum()
+    }
+}
+
+/// Counters of a thread that runs a protocol.
+#[derive(Debug, Default)]
+pub struct RoundCounters {
+    rounds: AtomicU64,
+    bytes: AtomicU64,
+    round_ns: AtomicU64,
+    busy_ns: AtomicU64,
+    refused: AtomicU64,
+    disagreement: AtomicU64,
+    disagreements: AtomicU64,
+}
+
+/// What a round brought.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct RoundReading {
+    /// Rounds completed.
+    pub rounds: u64,
+    /// Bytes sent to other ranks.
+    pub bytes: u64,
+    /// Nanoseconds from the start of rounds to their end.
+    pub round_ns: u64,
+    /// Nanoseconds for which the thread had a core, between rounds too.
+    pub busy_ns: u64,
+    /// Rounds in which the replica was not finite, and was kept out.
+    pub refused: u64,
+    /// Sum of the sampled distances between the replica and what it moves towards, relative to the
+    /// latter's norm.
+    pub disagreement: f64,
+    /// Samples of it.
+    pub disagreements: u64,
+}
+
+impl RoundCounters {
+    /// Adds what a round brought.
+    pub fn add(&self, round: &RoundReading) {
+        let add = |counter: &AtomicU64, n| counter.store(counter.load(Relaxed) + n, Relaxed);
+        add(&self.rounds, round.rounds);
+        add(&self.bytes, round.bytes);
+        add(&self.round_ns, round.round_ns);
+        add(&self.busy_ns, round.busy_ns);
+        add(&self.refused, round.refused);
+        add(&self.disagreements, round.disagreements);
+        let sum = f64::from_bits(self.disagreement.load(Relaxed)) + round.disagreement;
+        self.disagreement.store(sum.to_bits(), Relaxed);
+    }
+
+    /// The counters now.
+    #[must_use]
+    pub fn read(&self) -> RoundReading {
+        RoundReading {
+            rounds: self.rounds.load(Relaxed),
+            bytes: self.bytes.load(Relaxed),
+            round_ns: self.round_ns.load(Relaxed),
+            busy_ns: self.busy_ns.load(Relaxed),
+            refused: self.refused.load(Relaxed),
+            disagreement: f64::from_bits(self.disagreement.load(Relaxed)),
+            disagreements: self.disagreements.load(Relaxed),
+        }
+    }
+}
 
 /// Counters of one worker.
 #[derive(Debug, Default)]
@@ -14,6 +104,7 @@ pub struct WorkerCounters {
     data_ns: AtomicU64,
     embedding_ns: AtomicU64,
     sync_ns: AtomicU64,
+    dropped: AtomicU64,
 }
 
 /// A reading of counters, or a sum of several.
@@ -33,6 +124,10 @@ pub struct Reading {
     pub embedding_ns: u64,
     /// Nanoseconds waited for other workers and trainers.
     pub sync_ns: u64,
+    /// Steps whose loss was not finite: they changed nothing.
+    pub dropped: u64,
+    /// What the rank's rounds brought; all slices of the replica count once in `rounds`.
+    pub rounds: RoundReading,
 }
 
 impl WorkerCounters {
@@ -44,6 +139,7 @@ impl WorkerCounters {
         add(&self.data_ns, step.data_ns);
         add(&self.embedding_ns, step.embedding_ns);
         add(&self.sync_ns, step.sync_ns);
+        add(&self.dropped, step.dropped);
         let add = |counter: &AtomicU64, x: f64| {
             let sum = f64::from_bits(counter.load(Relaxed)) + x;
             counter.store(sum.to_bits(), Relaxed);
@@ -63,12 +159,30 @@ impl WorkerCounters {
             data_ns: self.data_ns.load(Relaxed),
             embedding_ns: self.embedding_ns.load(Relaxed),
             sync_ns: self.sync_ns.load(Relaxed),
+            dropped: self.dropped.load(Relaxed),
+            rounds: RoundReading::default(),
         }
     }
 }
 
 /// Words of a reading on the wire.
-pub const READING_WORDS: usize = 7;
+pub const READING_WORDS: usize = 15;
+
+impl RoundReading {
+    /// The sum of two readings.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            rounds: self.rounds + other.rounds,
+            bytes: self.bytes + other.bytes,
+            round_ns: self.round_ns + other.round_ns,
+            busy_ns: self.busy_ns + other.busy_ns,
+            refused: self.refused + other.refused,
+            disagreement: self.disagreement + other.disagreement,
+            disagreements: self.disagreements + other.disagreements,
+        }
+    }
+}
 
 impl Reading {
     /// The sum of two readings.
@@ -82,13 +196,22 @@ impl Reading {
             data_ns: self.data_ns + other.data_ns,
             embedding_ns: self.embedding_ns + other.embedding_ns,
             sync_ns: self.sync_ns + other.sync_ns,
+            dropped: self.dropped + other.dropped,
+            rounds: self.rounds.plus(other.rounds),
         }
     }
 
-    /// The sum of the readings of all workers of a rank.
+    /// The sum of the readings of all threads of a rank.
     #[must_use]
-    pub fn of(workers: &[WorkerCounters]) -> Self {
-        workers.iter().map(WorkerCounters::read).fold(Self::default(), Self::plus)
+    pub fn of(counters: &Counters) -> Self {
+        let workers = counters.workers.iter().map(WorkerCounters::read);
+        let slices = counters.rounds.iter().map(RoundCounters::read);
+        let sum = slices.fold(RoundReading::default(), RoundReading::plus);
+        // Slices have rounds of their own, which come about as often.
+        let rounds = sum.rounds / counters.rounds.len().max(1) as u64;
+        let rounds =
+            RoundReading { rounds, bytes: sum.bytes + counters.center.read().bytes, ..sum };
+        Self { rounds, ..workers.fold(Self::default(), Self::plus) }
     }
 
     /// As words, to be sent.
@@ -102,15 +225,38 @@ impl Reading {
             self.data_ns,
             self.embedding_ns,
             self.sync_ns,
+            self.dropped,
+            self.rounds.rounds,
+            self.rounds.bytes,
+            self.rounds.round_ns,
+            self.rounds.busy_ns,
+            self.rounds.refused,
+            self.rounds.disagreement.to_bits(),
+            self.rounds.disagreements,
         ]
     }
 
     /// From words.
     #[must_use]
     pub const fn from_words(words: [u64; READING_WORDS]) -> Self {
-        let [steps, examples, loss, weight, data_ns, embedding_ns, sync_ns] = words;
+        let [steps, examples, loss, weight, data_ns, embedding_ns, sync_ns, dropped, rounds @ ..] =
+            words;
+        let [rounds, bytes, round_ns, busy_ns, refused, disagreement, disagreements] = rounds;
+        let disagreement = f64::from_bits(disagreement);
+        let rounds =
+            RoundReading { rounds, bytes, round_ns, busy_ns, refused, disagreement, disagreements };
         let (loss_sum, weight_sum) = (f64::from_bits(loss), f64::from_bits(weight));
-        Self { steps, examples, loss_sum, weight_sum, data_ns, embedding_ns, sync_ns }
+        Self {
+            steps,
+            examples,
+            loss_sum,
+            weight_sum,
+            data_ns,
+            embedding_ns,
+            sync_ns,
+            dropped,
+            rounds,
+        }
     }
 }
 
@@ -128,12 +274,24 @@ mod tests {
             data_ns: 3,
             embedding_ns: 4,
             sync_ns: 5,
+            dropped: 6,
+            rounds: RoundReading::default(),
         };
-        let counters = [WorkerCounters::default(), WorkerCounters::default()];
-        counters[0].add(&step);
-        counters[1].add(&step);
+        let round = RoundReading {
+            rounds: 3,
+            bytes: 7,
+            round_ns: 8,
+            busy_ns: 9,
+            refused: 1,
+            disagreement: 0.5,
+            disagreements: 2,
+        };
+        let counters = Counters::new(2, 2);
+        counters.workers.iter().for_each(|worker| worker.add(&step));
+        counters.rounds.iter().for_each(|slice| slice.add(&round));
         let sum = Reading::of(&counters);
-        assert_eq!((sum.steps, sum.loss_sum), (2, 123.0));
+        assert_eq!((sum.steps, counters.steps(), sum.loss_sum), (2, 2, 123.0));
+        assert_eq!((sum.rounds.rounds, sum.rounds.bytes, sum.rounds.disagreement), (3, 14, 1.0));
         assert_eq!(Reading::from_words(sum.to_words()), sum);
     }
 }

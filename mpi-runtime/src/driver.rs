@@ -1,140 +1,304 @@
-//! The MPI driver of protocols: does what a protocol asks, on the dense communicator thread.
+//! The MPI driver of protocols: does what a protocol asks, on a thread of its own.
 //!
-//! No protocol knowledge here. A *foreground* protocol runs with its trainer's workers gated: it may
-//! load when all of them stand at the gate, and they go on when it has stored.
+//! No protocol knowledge here. Beside the workers there are three ways to run: in the *background*
+//! (a shadow thread: workers train on, rounds follow each other as fast as [`Pace`] lets them), *gated*
+//! (a foreground method: a round begins when all workers of the trainer stand at the gate, and they go on
+//! when the next would begin), and with no workers at all (a center).
+//!
+//! Invariants: the driver never holds anything that a worker waits for but the gate; it sleeps
+//! between looks at MPI (`sync.poll_us`), so a worker that shares its core gets it.
 
-use core::sync::atomic::AtomicU32;
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::time::Duration;
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender};
-use umbra_core::dense::replica::{interpolate, load};
-use umbra_core::sync::{Action, Completion, Group, OutOfTurn, Protocol};
+use umbra_core::dense::replica::{add, element, interpolate, load_finite};
+use umbra_core::sync::reduction::{conclude, contribute, slice};
+use umbra_core::sync::{Action, Completion, Group, OutOfTurn, Pace, Protocol, RoundCost};
 use umbra_core::units::Nanos;
 
-use crate::comm::{Comm, Mailbox};
-use crate::reduce::{sum_f32, sum_f64};
-use crate::watch::Backoff;
+use crate::comm::Comm;
+use crate::counters::{Counters, RoundCounters, RoundReading};
+use crate::post::Post;
+use crate::processor::thread_time;
+use crate::reduce::sum_f32;
+use crate::trace::Track;
+use crate::watch::{LOOK, Waiting, Watch};
 
 /// What a protocol acts on.
 pub struct Surroundings<'a> {
-    /// Reductions go over this communicator; only this thread uses it.
-    pub comm: &'a Comm,
-    /// Point-to-point messages, for protocols that send any.
-    pub mailbox: Option<&'a mut Mailbox>,
-    /// The live dense replica. `[staging length]`
+    /// Reductions go over this communicator; only this thread uses it. `None`: the one rank is the mean.
+    pub comm: Option<&'a Comm>,
+    /// Messages, for protocols that send any.
+    pub post: Option<&'a mut Post>,
+    /// The live slice of the dense replica; empty for a center. `[staging length - TAIL]`
     pub replica: &'a [AtomicU32],
-    /// The workers' gate.
-    pub gate: GateKeeper,
+    /// How rounds and workers meet.
+    pub workers: Workers<'a>,
+    /// Time between looks at the post.
+    pub poll: Duration,
+    /// What is counted.
+    pub counters: &'a RoundCounters,
+    /// What is drawn.
+    pub track: Track<'a>,
+    /// Deadlines.
+    pub watch: &'a Watch,
+}
+
+/// How rounds and workers meet.
+pub enum Workers<'a> {
+    /// They train on.
+    Background {
+        /// Set once the last of them has ended.
+        ended: &'a AtomicBool,
+        /// Where they count their steps.
+        counters: &'a Counters,
+        /// Bounds on the rounds.
+        pace: Pace,
+    },
+    /// They stand still during rounds.
+    Gated(GateKeeper),
+    /// There are none.
+    None,
 }
 
 /// The driver's end of the gate: the workers knock when all of them stand at it.
 pub struct GateKeeper {
-    /// A knock says whether this trainer has been asked to stop.
-    pub knocks: Receiver<bool>,
-    /// The answer, once the round is stored: what was agreed.
-    pub opens: Sender<Agreement>,
+    /// Closed once the workers have ended.
+    pub knocks: Receiver<()>,
+    /// The answer, once the round is over.
+    pub opens: Sender<()>,
+    /// Steps of a worker between knocks, times workers.
+    pub gap: u64,
 }
 
-/// What the trainers agreed on in a round.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Agreement {
-    /// Some trainer was asked to stop: all stop here.
-    pub stop: bool,
-}
+/// Steps between rounds, and how often: of all workers of a trainer together.
+pub type Gaps = BTreeMap<u64, u64>;
 
-/// Bytes that rounds sent from this rank, and rounds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traffic {
-    /// Rounds completed.
-    pub rounds: u64,
-    /// Bytes sent to other ranks.
-    pub bytes: u64,
-}
-
-/// Runs `protocol` until it finishes, which it is asked to do when the workers have left the gate.
-/// *Collective over the trainers as far as the protocol's actions are.*
+/// Runs `protocol` until it finishes. *Collective over the trainers as far as its actions are.*
+/// Returns the gaps between its rounds.
 ///
 /// # Errors
 /// When the protocol refuses a completion: a defect of the protocol.
-pub fn drive(
-    protocol: &mut impl Protocol,
-    mut around: Surroundings<'_>,
-) -> Result<Traffic, OutOfTurn> {
-    let start = Instant::now();
-    let now = || Nanos(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX));
-    let (mut scratch, mut traffic) = (vec![], Traffic::default());
-    let mut stop_asked = false;
+pub fn drive(protocol: &mut impl Protocol, around: Surroundings<'_>) -> Result<Gaps, OutOfTurn> {
+    let mut driver = Driver::new(around);
     let mut last = Completion::Start;
     loop {
-        last = match protocol.step(now(), last)? {
-            Action::Load => match around.gate.knocks.recv() {
-                Ok(stop) => {
-                    stop_asked = stop;
-                    load(around.replica, protocol.staging());
-                    Completion::Done
-                }
-                Err(_) => Completion::Stop,
-            },
-            Action::ReduceMean { group: Group::All } => {
-                let staging = protocol.staging();
-                sum_f32(around.comm, staging, &mut scratch, "the average of replicas");
-                let ranks = around.comm.size();
-                staging.iter_mut().for_each(|x| *x /= ranks as f32);
-                traffic.bytes += 8 * (staging.len() * (ranks - 1) / ranks) as u64;
-                Completion::Done
+        let action = protocol.step(driver.now(), last)?;
+        last = match action {
+            Action::Finish => {
+                driver.end_round();
+                return Ok(driver.gaps);
             }
-            Action::Store { alpha } => {
-                interpolate(around.replica, alpha, protocol.staging());
-                traffic.rounds += 1;
-                let mut stops = [f64::from(u8::from(stop_asked))];
-                sum_f64(around.comm, &mut stops, &mut vec![], "the agreement to go on");
-                // Workers that have gone need no answer.
-                let _ = around.gate.opens.send(Agreement { stop: stops[0] > 0.0 });
-                Completion::Done
-            }
-            Action::Send { to, word } => {
-                if let Some(mailbox) = &mut around.mailbox {
-                    let mut words = mailbox.buffer();
-                    words.extend(bytemuck::cast::<u64, [u32; 2]>(word));
-                    words.extend_from_slice(bytemuck::cast_slice(protocol.staging()));
-                    traffic.bytes += 4 * words.len() as u64;
-                    mailbox.send(to, words);
-                }
-                Completion::Done
-            }
-            Action::Receive { from, until } => match &mut around.mailbox {
-                Some(mailbox) => receive(mailbox, protocol.staging(), from, || now() < until),
-                None => Completion::TimedOut,
-            },
-            Action::Sleep { until } => {
-                let left = until.0.saturating_sub(now().0);
-                std::thread::sleep(core::time::Duration::from_nanos(left));
-                Completion::Done
-            }
-            Action::Finish => return Ok(traffic),
+            action => driver.act(action, protocol.staging()),
         };
     }
 }
 
-/// Receives a protocol's message into `staging` while `go_on` says so.
-fn receive(
-    mailbox: &mut Mailbox,
-    staging: &mut [f32],
-    from: Option<usize>,
-    go_on: impl Fn() -> bool,
-) -> Completion {
-    let mut backoff = Backoff::default();
-    while go_on() {
-        let Some((sender, words)) = mailbox.receive() else {
-            backoff.wait();
-            continue;
-        };
-        assert!(from.is_none_or(|from| from == sender), "a message of a stranger, rank {sender}");
-        let (word, values) = words.split_at(2);
-        staging.copy_from_slice(bytemuck::cast_slice(values));
-        let word = bytemuck::cast::<[u32; 2], u64>([word[0], word[1]]);
-        mailbox.recycle(words);
-        return Completion::Received { from: sender, word };
+struct Driver<'a> {
+    around: Surroundings<'a>,
+    start: Instant,
+    scratch: Vec<f32>,
+    /// The round under way.
+    round: Option<RoundCost>,
+    /// The gate is closed and workers wait behind it.
+    gate_closed: bool,
+    /// Thread time up to which `busy_ns` has been counted.
+    counted: Duration,
+    /// Steps at the last round.
+    steps: u64,
+    gaps: Gaps,
+    /// When the distance to the target was last measured.
+    sampled: Instant,
+}
+
+impl<'a> Driver<'a> {
+    fn new(around: Surroundings<'a>) -> Self {
+        Self {
+            around,
+            start: Instant::now(),
+            scratch: vec![],
+            round: None,
+            gate_closed: false,
+            counted: thread_time(),
+            steps: 0,
+            gaps: Gaps::new(),
+            sampled: Instant::now(),
+        }
     }
-    Completion::TimedOut
+
+    fn now(&self) -> Nanos {
+        Nanos(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    fn act(&mut self, action: Action, staging: &mut [f32]) -> Completion {
+        match action {
+            Action::Load => self.load(staging),
+            Action::Store { alpha } => {
+                self.sample(slice(staging), true);
+                interpolate(self.around.replica, alpha, slice(staging));
+                Completion::Done
+            }
+            Action::Add { alpha } => {
+                self.sample(slice(staging), false);
+                add(self.around.replica, alpha, slice(staging));
+                Completion::Done
+            }
+            Action::ReduceMean { group: Group::All, weight, more } => {
+                contribute(staging, weight, more);
+                if let Some(comm) = self.around.comm {
+                    sum_f32(comm, staging, &mut self.scratch, "the average of replicas");
+                    let ranks = comm.size();
+                    self.sent(8 * (staging.len() * (ranks - 1) / ranks) as u64);
+                }
+                conclude(staging)
+            }
+            Action::Send { to, word, values } => {
+                let values = if values { slice(staging) } else { &mut [] };
+                let post = self.around.post.as_mut();
+                let bytes = post.map_or(0, |post| post.send(to, word, values));
+                self.sent(bytes);
+                Completion::Done
+            }
+            Action::Receive { from, until } => self.receive(staging, from, until),
+            Action::Sleep { until } => {
+                while self.now() < until {
+                    std::thread::sleep(left(until, self.now()));
+                }
+                Completion::Done
+            }
+            Action::Finish => unreachable!("the loop ends with it"),
+        }
+    }
+
+    /// Ends the round under way, and begins another when the workers and the pace allow.
+    fn load(&mut self, staging: &mut [f32]) -> Completion {
+        let last = self.end_round();
+        let going = match &self.around.workers {
+            Workers::Background { ended, pace, .. } => {
+                let due = last.map_or(Nanos(0), |last| pace.next(last));
+                loop {
+                    if ended.load(Ordering::Acquire) {
+                        break false;
+                    }
+                    let now = self.now();
+                    if now >= due {
+                        break true;
+                    }
+                    std::thread::sleep(left(due, now));
+                }
+            }
+            Workers::Gated(gate) => gate.knocks.recv().is_ok(),
+            Workers::None => true,
+        };
+        if !going {
+            return Completion::Stop;
+        }
+        self.gate_closed = true;
+        self.round = Some(RoundCost { began: self.now(), ..RoundCost::default() });
+        let finite = load_finite(self.around.replica, slice(staging));
+        if !finite {
+            self.around.counters.add(&RoundReading { refused: 1, ..RoundReading::default() });
+            tracing::warn!("a replica is not finite; it is kept out of the round and replaced");
+        }
+        Completion::Loaded { finite }
+    }
+
+    /// Counts the round under way and lets workers at the gate go. Returns what it took.
+    fn end_round(&mut self) -> Option<RoundCost> {
+        let busy = thread_time();
+        let took = busy.saturating_sub(self.counted);
+        self.counted = busy;
+        let mut reading = RoundReading { busy_ns: nanoseconds(took), ..RoundReading::default() };
+        let now = self.now();
+        let round =
+            self.round.take().map(|round| RoundCost { busy: Nanos(reading.busy_ns), ..round });
+        if let Some(round) = round {
+            (reading.rounds, reading.round_ns) = (1, now.0 - round.began.0);
+            self.around.track.span("round", Duration::from_nanos(reading.round_ns));
+            let gap = match &self.around.workers {
+                Workers::Background { counters, .. } => {
+                    let steps = counters.steps();
+                    steps - core::mem::replace(&mut self.steps, steps)
+                }
+                Workers::Gated(gate) => gate.gap,
+                Workers::None => 0,
+            };
+            *self.gaps.entry(gap).or_default() += 1;
+        }
+        self.around.counters.add(&reading);
+        if let (true, Workers::Gated(gate)) = (self.gate_closed, &self.around.workers) {
+            // Workers that have gone need no answer.
+            let _ = gate.opens.send(());
+        }
+        self.gate_closed = false;
+        round
+    }
+
+    fn sent(&mut self, bytes: u64) {
+        self.around.counters.add(&RoundReading { bytes, ..RoundReading::default() });
+        if let Some(round) = &mut self.round {
+            round.bytes += bytes;
+        }
+    }
+
+    fn receive(&mut self, staging: &mut [f32], from: Option<usize>, until: Nanos) -> Completion {
+        let mut waiting = Waiting::default();
+        loop {
+            let post = self.around.post.as_mut();
+            if let Some((sender, word)) = post.and_then(|post| post.receive(slice(staging))) {
+                let expected = from.is_none_or(|from| from == sender);
+                assert!(expected, "a message of a stranger, rank {sender}");
+                return Completion::Received { from: sender, word };
+            }
+            if self.now() >= until {
+                return Completion::TimedOut;
+            }
+            // A center has nothing to complain of when nobody comes.
+            if let Some(rank) = from {
+                waiting.check(self.around.watch, &format_args!("the answer of rank {rank}"));
+            }
+            if self.around.poll.is_zero() {
+                std::thread::yield_now();
+            } else {
+                std::thread::sleep(self.around.poll);
+            }
+        }
+    }
+
+    /// Now and then, how far the replica is from where it is going: `values` themselves (`target`), or as
+    /// far as `values` say.
+    fn sample(&mut self, values: &[f32], target: bool) {
+        if self.sampled.elapsed() < SAMPLE_EVERY {
+            return;
+        }
+        self.sampled = Instant::now();
+        let (mut distance, mut norm) = (0.0, 0.0);
+        for (word, value) in self.around.replica.iter().zip(values) {
+            let (own, value) = (f64::from(element(word)), f64::from(*value));
+            let apart = if target { value - own } else { value };
+            distance += apart * apart;
+            norm += own * own;
+        }
+        let disagreement = (distance / norm).sqrt();
+        if disagreement.is_finite() {
+            let reading =
+                RoundReading { disagreement, disagreements: 1, ..RoundReading::default() };
+            self.around.counters.add(&reading);
+        }
+    }
+}
+
+/// Time between two samples of the disagreement of replicas, which costs as much as loading one.
+const SAMPLE_EVERY: Duration = Duration::from_secs(1);
+
+/// A sleep until then, but not so long that the end of the workers goes unnoticed.
+fn left(until: Nanos, now: Nanos) -> Duration {
+    Duration::from_nanos(until.0.saturating_sub(now.0)).min(LOOK / 1000)
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -16,8 +16,8 @@ use crossbeam_channel::{Receiver, Sender};
 use umbra_core::sparse::Table;
 
 use crate::tables::{Partition, TableLayout};
-use crate::tree::add;
 use crate::wire::{Header, Kind, body, push_body};
+use umbra_core::sync::reduction::add;
 
 /// A message to a partition, and where its answer goes.
 pub struct Request {

@@ -4,6 +4,11 @@
 //! One thread per rank and a communicator of its own; point to point, so that a hung rank hangs
 //! nobody's heartbeat. The first rank answers: a rank that nothing is heard of for the length of the
 //! deadline ends the job, whichever it is.
+//!
+//! A stop travels the same way: a beat says which signal asked its rank to stop, if one did; the answer
+//! says so to all, also to ranks that wait for nothing that others agree on.
+//!
+//! Messages: a beat is a reading (`READING_WORDS` u64) and the signal, an answer is the signal; 0 is none.
 
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use core::time::Duration;
@@ -13,7 +18,7 @@ use std::thread::{Builder, JoinHandle};
 use std::time::Instant;
 
 use crate::comm::{Comm, Mailbox};
-use crate::counters::{READING_WORDS, Reading, WorkerCounters};
+use crate::counters::{Counters, READING_WORDS, Reading};
 use crate::signals::Signals;
 use crate::watch::{Waiting, Watch};
 
@@ -31,8 +36,8 @@ pub type Report = Box<dyn FnMut(Reading, bool) + Send>;
 
 /// How a rank's heart beats.
 pub struct Pulse {
-    /// Counters of this rank's workers; empty on a rank that does not train.
-    pub counters: Arc<[WorkerCounters]>,
+    /// Counters of this rank.
+    pub counters: Arc<Counters>,
     /// Trainers of the run: the ranks that make steps.
     pub trainers: core::ops::Range<usize>,
     /// The communicator; `None` on one rank.
@@ -41,7 +46,7 @@ pub struct Pulse {
     pub watch: Arc<Watch>,
     /// On the first rank: takes the sum of all readings.
     pub report: Option<Report>,
-    /// Requests for a status line.
+    /// Requests to stop, which go to all ranks, and for a status line.
     pub signals: Arc<Signals>,
 }
 
@@ -98,19 +103,23 @@ fn beat(mut pulse: Pulse, stop: &AtomicBool, training: &AtomicBool) {
             {
                 let mut words = mailbox.buffer();
                 words.extend_from_slice(bytemuck::cast_slice(&reading.to_words()));
+                words.push(stop_word(&pulse.signals));
                 mailbox.send(0, words);
             }
-            while mailbox.as_mut().and_then(Mailbox::receive).is_some() {
+            while let Some((_, words)) = mailbox.as_mut().and_then(Mailbox::receive) {
+                hear_of_stop(&pulse.signals, &words);
                 silence[0] = Some(Waiting::default());
             }
         } else {
             hear(&mut ranks[0], reading);
             while let Some((from, words)) = mailbox.as_mut().and_then(Mailbox::receive) {
-                let words: Option<&[[u32; 2]; READING_WORDS]> = words.as_chunks().0.first_chunk();
-                if let Some(words) = words {
-                    hear(&mut ranks[from], Reading::from_words(words.map(bytemuck::cast)));
+                let (pairs, signal) = words.as_chunks();
+                let pairs: Option<&[[u32; 2]; READING_WORDS]> = pairs.first_chunk();
+                if let Some(pairs) = pairs {
+                    hear(&mut ranks[from], Reading::from_words(pairs.map(bytemuck::cast)));
                     silence[from] = Some(Waiting::default());
                 }
+                hear_of_stop(&pulse.signals, signal);
             }
             if let Some(mailbox) = &mut mailbox
                 && mailbox.sending() == 0
@@ -118,7 +127,7 @@ fn beat(mut pulse: Pulse, stop: &AtomicBool, training: &AtomicBool) {
                 // An answer to every rank, so that they notice when this one falls silent.
                 (1..size).filter(|rank| silence[*rank].is_some()).for_each(|rank| {
                     let mut words = mailbox.buffer();
-                    words.push(0);
+                    words.push(stop_word(&pulse.signals));
                     mailbox.send(rank, words);
                 });
             }
@@ -148,8 +157,20 @@ fn beat(mut pulse: Pulse, stop: &AtomicBool, training: &AtomicBool) {
         }
         std::thread::sleep(INTERVAL);
     }
-    // Whatever still comes is taken, so that nobody waits for it to be.
-    while mailbox.as_mut().and_then(Mailbox::receive).is_some() {}
+}
+
+/// The signal that asked this rank to stop, as a message says it.
+fn stop_word(signals: &Signals) -> u32 {
+    signals.stop_requested().map_or(0, i32::unsigned_abs)
+}
+
+/// Takes over what a message says of a stop.
+fn hear_of_stop(signals: &Signals, word: &[u32]) {
+    if let &[signal] = word
+        && signal != 0
+    {
+        signals.request_stop(signal.cast_signed());
+    }
 }
 
 fn hear(rank: &mut Rank, reading: Reading) {

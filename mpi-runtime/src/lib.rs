@@ -12,9 +12,9 @@
 //!   partitions · [`embedding_link`] the communicator thread · [`services`] starts and ends both ·
 //!   [`embedding_client`] a worker's side
 //! - training: [`trainer`] the worker's loop · [`batches`] what it takes · [`buffers`] its memory ·
-//!   [`group`] workers meet · [`bsp`] one update per step · [`turns`] slices and threads · [`tree`]
-//!   sums that ranks don't change · [`driver`] runs protocols · [`counters`] what is counted ·
-//!   [`bench`](mod@bench) how fast it is
+//!   [`group`] workers meet · [`bsp`] one update per step · [`turns`] slices and threads · [`rounds`] who
+//!   runs which protocol on which slice · [`driver`] runs one · [`post`] its messages · [`counters`] what is
+//!   counted · [`trace`] what is drawn · [`bench`](mod@bench) how fast it is · [`processor`] cores and their time
 //! - results: [`scoring`], [`scores`], [`exact`] metrics that ranks do not change · [`evaluate`] a
 //!   saved model on data · [`checkpoint`] models on disk · [`record`] the run folder · [`recorder`]
 //!   what is recorded under way
@@ -44,19 +44,22 @@ pub mod heartbeat;
 pub mod launch;
 pub mod memory;
 pub mod plan;
+pub mod post;
+pub mod processor;
 pub mod record;
 pub mod recorder;
 pub mod reduce;
 pub mod roles;
+pub mod rounds;
 pub mod run;
 pub mod scores;
 pub mod scoring;
 pub mod services;
 pub mod signals;
 pub mod tables;
+pub mod trace;
 pub mod train;
 pub mod trainer;
-pub mod tree;
 pub mod turns;
 pub mod watch;
 pub mod wire;

@@ -38,7 +38,7 @@ pub struct Plan {
     /// of them whatever the ranks and threads, when these divide evenly; else, and with the other
     /// methods, a worker is a thread.
     pub slices: usize,
-    /// Workers share the tables directly: one rank, no synchronization method.
+    /// Workers share the tables directly: one rank, and workers that need not meet over them.
     pub local: bool,
 }
 
@@ -55,11 +55,13 @@ impl Plan {
         if train.rows() == 0 {
             return Err(Error::Data("data.train has no rows: there is nothing to learn".into()));
         }
-        let local = ranks == 1 && job.method == SyncMethod::None;
+        let local = ranks == 1 && job.method != SyncMethod::Bsp;
         let per_rank = if local { 1 } else { config.embedding.partitions };
         let roles = match config.roles.layout {
-            Layout::Collocated => Roles::collocated(ranks, per_rank),
-            Layout::Separate => Roles::separate(job.trainers, job.embedding_ps, per_rank),
+            Layout::Collocated => Roles::collocated(ranks, job.sync_ps, per_rank),
+            Layout::Separate => {
+                Roles::separate(job.trainers, job.embedding_ps, job.sync_ps, per_rank)
+            }
         };
         let model = convert::model(&config.model, train.dense_features(), train.fields())
             .map_err(|error| Error::Usage(format!("[model] on this data: {error}")))?;
@@ -232,11 +234,12 @@ impl fmt::Display for Plan {
         let mebibytes = |bytes: u64| bytes as f64 / f64::from(1 << 20);
         writeln!(
             f,
-            "ranks       {} trainers × {} worker threads, {} embedding PS × {} partitions",
+            "ranks       {} trainers × {} worker threads, {} embedding PS × {} partitions, {} sync PS",
             roles.trainers.len(),
             job.worker_threads,
             roles.embedding_ps.len(),
-            roles.partitions as usize / roles.embedding_ps.len()
+            roles.partitions as usize / roles.embedding_ps.len(),
+            roles.sync_ps.len()
         )?;
         writeln!(
             f,

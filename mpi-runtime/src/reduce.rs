@@ -2,13 +2,13 @@
 //!
 //! MPI leaves the order of a reduction to the library, so the same run could give other bits on
 //! another day (MPI 3.1 section 5.9.1, advice to implementors). Here every element is summed as a
-//! binary tree over the ranks (`tree.rs`): a reduce-scatter by personalised exchange, then an all-gather, 2 (R − 1)/R of the buffer
+//! binary tree over the ranks (`umbra_core::sync::reduction`): a reduce-scatter by personalised exchange, then an all-gather, 2 (R − 1)/R of the buffer
 //! per rank, as much as a ring moves.
 //!
 //! Invariant: every rank ends with the same bits, the same in every run.
 
 use crate::comm::Comm;
-use crate::tree::{add, sum_into_first};
+use umbra_core::sync::reduction::{add, sum_into_first};
 
 /// Sums `values` over the ranks, in place. *Collective over `comm`; lengths equal on all ranks.*
 pub fn sum_f32(comm: &Comm, values: &mut [f32], scratch: &mut Vec<f32>, what: &str) {

@@ -7,37 +7,31 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use core::time::Duration;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 use crossbeam_channel::unbounded;
-use umbra_core::sync::LocalSgd;
+use umbra_core::dense::replica::{load, store};
 use umbra_datasets::{Dataset, Pipeline};
 
 use crate::batches::Batches;
 use crate::bsp::{Bsp, DenseLink, add_trainers};
 use crate::checkpoint::{self, Checkpoint, Dense, Manifest};
 use crate::comm::Comm;
-use crate::config::{BatchNormScope, SyncMethod};
-use crate::counters::{Reading, WorkerCounters};
-use crate::driver::{GateKeeper, Surroundings, drive};
+use crate::config::{Algorithm, BatchNormScope, SyncMethod};
+use crate::counters::{Counters, Reading, RoundReading, WorkerCounters};
+use crate::driver::Gaps;
 use crate::error::Error;
 use crate::heartbeat::{Heartbeat, Pulse, Report};
 use crate::plan::Plan;
+use crate::rounds::{DenseSync, TrainerEnd, average_once};
 use crate::scores::{Figures, Scores};
 use crate::scoring::{Share, score};
 use crate::services::{ServiceConfig, Services};
 use crate::signals::Signals;
-use crate::trainer::{Gate, Method, Segment, Trainer, Worker};
+use crate::trace::{Trace, Track};
+use crate::trainer::{Method, Segment, Trainer, Worker};
 use crate::watch::Watch;
 use crate::world::World;
-
-/// What the trainers' dense communicator threads did.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct DenseTraffic {
-    /// Synchronization rounds.
-    pub rounds: u64,
-    /// Bytes sent by this rank.
-    pub bytes: u64,
-}
 
 /// How a stretch of training ended; equal on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,10 +52,13 @@ pub struct Run<'w> {
     heartbeat: Heartbeat,
     /// `None` on a rank that only holds rows.
     trainer: Option<TrainerSide>,
-    counters: Arc<[WorkerCounters]>,
+    counters: Arc<Counters>,
     dense: Option<Comm>,
-    /// What went over the dense communicator so far.
-    pub dense_traffic: DenseTraffic,
+    sync: Option<DenseSync>,
+    /// Steps between rounds so far.
+    pub gaps: Gaps,
+    /// What the threads of this rank did when.
+    pub trace: Option<Trace>,
     signals: Arc<Signals>,
     watch: Arc<Watch>,
 }
@@ -73,6 +70,10 @@ struct TrainerSide {
     losses: Vec<f64>,
     /// The reader.
     pipeline: Option<Pipeline>,
+    /// Share of its data that a test leaves it.
+    short_share: Option<f64>,
+    /// This trainer's own replica while the published model is in its place.
+    own: Option<Vec<f32>>,
 }
 
 impl<'w> Run<'w> {
@@ -109,12 +110,15 @@ impl<'w> Run<'w> {
     ) -> Result<Self, Error> {
         let config = &plan.job.config;
         let watch = world.watch(Duration::from_secs(config.run.watchdog_s));
-        // The fixed order: dense, embedding, heartbeat; control was made before.
+        // The fixed order: dense, embedding, heartbeat, slices; control was made before.
         let alone = world.size == 1;
         let all = world.communicator(&watch);
         let dense = all.subset(plan.roles.trainers.clone());
         let embedding = (!alone).then(|| world.communicator(&watch));
         let heartbeats = (!alone).then(|| world.communicator(&watch));
+        let mut initial = vec![0.0; plan.model.replica_len()];
+        plan.model.initialize(config.seed, &mut initial);
+        let sync = DenseSync::new(world, &plan, &initial, &watch);
         let trains = plan.roles.trainers.contains(&world.rank);
         let service = ServiceConfig {
             rank: world.rank,
@@ -129,7 +133,12 @@ impl<'w> Run<'w> {
         let started = Services::start(&service, &plan.model, config.seed, embedding);
         let (services, clients) = started.map_err(|error| no_resources(&error))?;
         let workers = if trains { plan.workers_per_trainer() } else { 0 };
-        let counters: Arc<[WorkerCounters]> = (0..workers).map(|_| Default::default()).collect();
+        // bsp counts its rounds where one slice would.
+        let slices = sync.as_ref().map_or(1, DenseSync::slices);
+        let counters = Arc::new(Counters::new(workers, slices));
+        let names = (0..workers).map(|worker| format!("worker {worker}"));
+        let names = names.chain(["synchronization", "center"].map(String::from));
+        let trace = config.run.trace.then(|| Trace::new(names));
         let heartbeat = Heartbeat::start(Pulse {
             counters: Arc::clone(&counters),
             trainers: plan.roles.trainers.clone(),
@@ -144,7 +153,7 @@ impl<'w> Run<'w> {
         } else {
             None
         };
-        let (signals, dense_traffic) = (Arc::clone(signals), DenseTraffic::default());
+        let signals = Arc::clone(signals);
         Ok(Self {
             world,
             control,
@@ -154,7 +163,9 @@ impl<'w> Run<'w> {
             trainer,
             counters,
             dense,
-            dense_traffic,
+            sync,
+            gaps: Gaps::new(),
+            trace,
             signals,
             watch,
         })
@@ -166,9 +177,14 @@ impl<'w> Run<'w> {
     /// When the data can't be read.
     pub fn train(&mut self, segment: Segment) -> Result<StretchEnd, Error> {
         self.heartbeat.set_training(true);
-        let outcome = match &mut self.trainer {
-            Some(side) => side.train(self.dense.as_mut(), &self.plan, segment, &self.counters),
-            None => Ok((false, DenseTraffic::default())),
+        let Self { sync, counters, trace, dense, plan, .. } = self;
+        let around = Around { sync: sync.as_mut(), counters, trace: trace.as_ref() };
+        let outcome = match (&mut self.trainer, around) {
+            (Some(side), around) => side.train(dense.as_mut(), plan, segment, around),
+            (None, Around { sync: Some(sync), counters, trace }) => {
+                sync.run(None, counters, trace, |_| ()).map(|(_, gaps)| (false, gaps))
+            }
+            (None, _) => Ok((false, Gaps::new())),
         };
         if let (Err(error), true) = (&outcome, self.world.size > 1) {
             // The others wait for this rank's gradients or rows: only ending the job frees them.
@@ -176,11 +192,13 @@ impl<'w> Run<'w> {
         }
         self.control.barrier("the end of a stretch of training", true);
         self.heartbeat.set_training(false);
-        let (stopped, traffic) = outcome?;
-        self.dense_traffic.rounds += traffic.rounds;
-        self.dense_traffic.bytes += traffic.bytes;
+        let (stopped, gaps) = outcome?;
+        for (gap, count) in gaps {
+            *self.gaps.entry(gap).or_default() += count;
+        }
+        self.publish()?;
         let stop = stopped || self.signals.stop_requested().is_some();
-        let due = (segment.first_step + segment.steps) * self.counters.len() as u64;
+        let due = (segment.first_step + segment.steps) * self.counters.workers.len() as u64;
         let own = [u64::from(stop), u64::from(self.reading().steps < due)];
         let mut all = vec![0; 2 * self.world.size];
         self.control.all_gather(&own, &mut all, "the agreement to go on");
@@ -188,6 +206,91 @@ impl<'w> Run<'w> {
             stop_asked: all.iter().step_by(2).any(|word| *word != 0),
             incomplete: all.iter().skip(1).step_by(2).any(|word| *word != 0),
         })
+    }
+
+    /// Puts the model that is evaluated and saved in the place of every trainer's replica, until it trains on:
+    /// the center, the mean, or the first trainer's replica, whichever the method ends with.
+    fn publish(&mut self) -> Result<(), Error> {
+        let trainers = self.plan.roles.trainers.len();
+        let algorithm = self.sync.as_ref().map(DenseSync::algorithm);
+        let independent = self.plan.job.method == SyncMethod::Independent;
+        let start = Instant::now();
+        let published = match algorithm {
+            Some(Algorithm::Elastic) => self.gather_center(),
+            Some(Algorithm::Average | Algorithm::BlockMomentum) if trainers > 1 => {
+                if let (Some(side), Some(dense)) = (&mut self.trainer, &mut self.dense) {
+                    side.keep_own();
+                    average_once(dense, &side.shared.replica)?;
+                }
+                vec![]
+            }
+            None if independent && trainers > 1 => self.gather_first(),
+            _ => return Ok(()),
+        };
+        if let Some(side) = &mut self.trainer {
+            side.keep_own();
+            if !published.is_empty() {
+                store(&side.shared.replica, &published);
+            }
+        }
+        // Workers stand still for it.
+        let stalled = Reading { sync_ns: nanoseconds(start.elapsed()), ..Reading::default() };
+        self.counters.workers.iter().for_each(|worker| worker.add(&stalled));
+        Ok(())
+    }
+
+    fn gather_center(&self) -> Vec<f32> {
+        let Some(sync) = &self.sync else { return vec![] };
+        let own: Vec<f32> = sync.center().flatten().copied().collect();
+        let lengths = sync.center_lengths(self.world.size);
+        let mut center = vec![0.0; lengths.iter().sum()];
+        self.control.all_gather_stretches(&own, &mut center, &lengths, "the center of replicas");
+        center
+    }
+
+    /// The first trainer's own replica.
+    fn gather_first(&self) -> Vec<f32> {
+        let first = self.plan.roles.trainers.start;
+        let own = match &self.trainer {
+            Some(side) if self.world.rank == first => side.own_replica(),
+            _ => vec![],
+        };
+        let mut lengths = vec![0; self.world.size];
+        lengths[first] = self.plan.model.replica_len();
+        let mut replica = vec![0.0; lengths[first]];
+        self.control.all_gather_stretches(&own, &mut replica, &lengths, "the first replica");
+        replica
+    }
+
+    /// As [`evaluate`](Self::evaluate), of the first trainer's own replica as training left it; `None` when
+    /// the published model is that one.
+    ///
+    /// # Errors
+    /// As `evaluate`.
+    pub fn evaluate_first_replica(&mut self, dataset: &Dataset) -> Result<Option<Figures>, Error> {
+        let apart = match self.sync.as_ref().map(DenseSync::algorithm) {
+            None => false,
+            Some(Algorithm::Elastic) => true,
+            Some(Algorithm::Average | Algorithm::BlockMomentum) => {
+                self.plan.roles.trainers.len() > 1
+            }
+        };
+        if !apart {
+            return Ok(None);
+        }
+        let first = self.gather_first();
+        let swap = |side: &TrainerSide, values: &[f32]| {
+            let mut before = vec![0.0; values.len()];
+            load(&side.shared.replica, &mut before);
+            store(&side.shared.replica, values);
+            before
+        };
+        let published = self.trainer.as_ref().map(|side| swap(side, &first));
+        let figures = self.evaluate(dataset);
+        if let (Some(side), Some(published)) = (&self.trainer, &published) {
+            swap(side, published);
+        }
+        figures.map(Some)
     }
 
     /// Scores a dataset; this trainer's share of the scores.
@@ -289,7 +392,13 @@ impl<'w> Run<'w> {
         self.trainer.as_ref().map_or(&[], |side| &side.losses)
     }
 
-    /// Counters of this rank's workers. *Not collective.*
+    /// Processor time of this rank's center, nanoseconds. *Not collective.*
+    #[must_use]
+    pub fn center_busy_ns(&self) -> u64 {
+        self.counters.center.read().busy_ns
+    }
+
+    /// Counters of this rank. *Not collective.*
     #[must_use]
     pub fn reading(&self) -> Reading {
         Reading::of(&self.counters)
@@ -303,7 +412,7 @@ impl<'w> Run<'w> {
 
     /// Ends all threads of the run.
     pub fn finish(self) {
-        let Self { control, services, heartbeat, trainer, dense, .. } = self;
+        let Self { control, services, heartbeat, trainer, dense, sync, .. } = self;
         // Workers' clients go first: partitions serve until nobody can ask.
         if let Some(TrainerSide { workers, pipeline, .. }) = trainer {
             drop(workers);
@@ -318,7 +427,7 @@ impl<'w> Run<'w> {
         services.finish();
         heartbeat.finish();
         control.barrier("the end of the threads", false);
-        drop(dense);
+        drop((dense, sync));
     }
 }
 
@@ -332,8 +441,12 @@ impl TrainerSide {
         watch: &Arc<Watch>,
     ) -> Result<Self, Error> {
         let config = &plan.job.config;
-        let shared = Trainer::new(plan.model, config, signals, watch)?;
-        let first = (rank - plan.roles.trainers.start) * plan.workers_per_trainer();
+        let mut shared = Trainer::new(plan.model, config, signals, watch)?;
+        let number = rank - plan.roles.trainers.start;
+        let inject = &config.recovery.inject;
+        shared.nan_step = inject.nan_step.filter(|_| inject.nan_trainer == Some(number));
+        let short_share = inject.short_share.filter(|_| inject.short_trainer == Some(number));
+        let first = number * plan.workers_per_trainer();
         let (pipeline, batches) = if training {
             let workers = first..first + plan.workers_per_trainer();
             let prefetch = config.data.prefetch_batches;
@@ -358,74 +471,95 @@ impl TrainerSide {
                 buffers: plan.step_buffers(local),
             })
             .collect();
-        Ok(Self { shared, workers, losses: vec![], pipeline })
+        Ok(Self { shared, workers, losses: vec![], pipeline, short_share, own: None })
     }
 
-    /// Runs the workers, and beside them the dense communicator thread that the method needs.
+    /// Keeps a copy of the replica, once, that training goes on with.
+    fn keep_own(&mut self) {
+        if self.own.is_none() {
+            self.own = Some(self.own_replica());
+        }
+    }
+
+    /// The replica as training left it.
+    fn own_replica(&self) -> Vec<f32> {
+        self.own.clone().unwrap_or_else(|| {
+            let mut values = vec![0.0; self.shared.replica.len()];
+            load(&self.shared.replica, &mut values);
+            values
+        })
+    }
+
+    /// Runs the workers, and beside them the dense communicator threads that the method needs.
     /// *Collective over the trainers as far as the method is.*
     fn train(
         &mut self,
         dense: Option<&mut Comm>,
         plan: &Plan,
         segment: Segment,
-        counters: &[WorkerCounters],
-    ) -> Result<(bool, DenseTraffic), Error> {
+        around: Around<'_>,
+    ) -> Result<(bool, Gaps), Error> {
+        let Around { sync, counters, trace } = around;
         let count = self.workers.len();
-        let Self { shared, workers, losses, .. } = self;
-        let others = dense.as_ref().is_some_and(|comm| comm.size() > 1);
-        match (plan.job.method, dense) {
-            (SyncMethod::Bsp, Some(comm)) => {
-                let global_norm = plan.job.config.sync.batch_norm == BatchNormScope::Global;
-                let (jobs, jobs_out) = unbounded();
-                let (done_in, done) = unbounded();
-                let link = others.then_some(DenseLink { jobs, done });
-                let sizes = (count, plan.slices);
-                let bsp =
-                    Bsp::new(sizes, plan.job.worker_threads, link, global_norm, &shared.watch);
-                let before = losses.len();
-                let (stopped, bytes) = std::thread::scope(|scope| {
-                    let adder = others
-                        .then(|| scope.spawn(move || add_trainers(comm, &jobs_out, &done_in)));
-                    let method = Method::Bsp { bsp: &bsp };
-                    let stopped = run_workers(shared, workers, method, segment, counters);
-                    let stalled = Reading { sync_ns: bsp.stalled_ns(), ..Reading::default() };
-                    counters.iter().for_each(|counters| counters.add(&stalled));
-                    losses.append(&mut bsp.close());
-                    (stopped, adder.map_or(0, |thread| thread.join().unwrap_or(0)))
-                });
-                let rounds = if others { (losses.len() - before) as u64 } else { 0 };
-                Ok((stopped?, DenseTraffic { rounds, bytes }))
-            }
-            (SyncMethod::LocalSgd, Some(comm)) if others => {
-                let (knock, knocks) = unbounded();
-                let (opens, open) = unbounded();
-                let every = plan.job.config.sync.every;
-                let (stopped, traffic) = std::thread::scope(|scope| {
-                    let gate = Gate::new(count, knock, open, &shared.watch);
-                    let replica = &shared.replica;
-                    let driver = scope.spawn(move || {
-                        let mut staging = vec![0.0; replica.len()];
-                        let mut protocol = LocalSgd::new(&mut staging);
-                        let gate = GateKeeper { knocks, opens };
-                        drive(&mut protocol, Surroundings { comm, mailbox: None, replica, gate })
-                    });
-                    let method = Method::LocalSgd { gate: &gate, every };
-                    let stopped = run_workers(shared, workers, method, segment, counters);
-                    drop(gate);
-                    (
-                        stopped,
-                        driver.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
-                    )
-                });
-                let traffic = traffic.map_err(|error| Error::Failure(error.to_string()))?;
-                Ok((stopped?, DenseTraffic { rounds: traffic.rounds, bytes: traffic.bytes }))
-            }
-            _ => {
-                let stopped = run_workers(shared, workers, Method::Alone, segment, counters)?;
-                Ok((stopped, DenseTraffic::default()))
-            }
+        let steps = self.short_share.map_or(segment.steps, |share| {
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "a share of a count"
+            )]
+            let steps = (segment.steps as f64 * share) as u64;
+            steps
+        });
+        let segment = Segment { steps, ..segment };
+        if let Some(own) = self.own.take() {
+            store(&self.shared.replica, &own);
         }
+        let Self { shared, workers, losses, .. } = self;
+        let dense = dense.filter(|comm| comm.size() > 1);
+        if let Some(sync) = sync {
+            let parameters = shared.model.parameters_len();
+            let replica = &shared.replica;
+            let end = TrainerEnd { comm: dense, replica, parameters, workers: count };
+            let every = plan.job.config.sync.every;
+            let (stopped, gaps) = sync.run(Some(end), counters, trace, |gate| {
+                let method = gate.map_or(Method::Alone, |gate| Method::Gated { gate, every });
+                run_workers(shared, workers, method, segment, counters, trace)
+            })?;
+            return Ok((stopped.transpose()?.unwrap_or(false), gaps));
+        }
+        if plan.job.method != SyncMethod::Bsp {
+            let stopped = run_workers(shared, workers, Method::Alone, segment, counters, trace)?;
+            return Ok((stopped, Gaps::new()));
+        }
+        let global_norm = plan.job.config.sync.batch_norm == BatchNormScope::Global;
+        let (jobs, jobs_out) = unbounded();
+        let (done_in, done) = unbounded();
+        let link = dense.is_some().then_some(DenseLink { jobs, done });
+        let sizes = (count, plan.slices);
+        let bsp = Bsp::new(sizes, plan.job.worker_threads, link, global_norm, &shared.watch);
+        let before = losses.len();
+        let (stopped, bytes) = std::thread::scope(|scope| {
+            let adder =
+                dense.map(|comm| scope.spawn(move || add_trainers(comm, &jobs_out, &done_in)));
+            let method = Method::Bsp { bsp: &bsp };
+            let stopped = run_workers(shared, workers, method, segment, counters, trace);
+            let stalled = Reading { sync_ns: bsp.stalled_ns(), ..Reading::default() };
+            counters.workers.iter().for_each(|counters| counters.add(&stalled));
+            losses.append(&mut bsp.close());
+            (stopped, adder.map(|thread| thread.join().unwrap_or(0)))
+        });
+        let rounds = if bytes.is_some() { (losses.len() - before) as u64 } else { 0 };
+        let bytes = bytes.unwrap_or(0);
+        counters.rounds[0].add(&RoundReading { rounds, bytes, ..RoundReading::default() });
+        Ok((stopped?, Gaps::new()))
     }
+}
+
+/// What a trainer's threads share beside the replica.
+struct Around<'a> {
+    sync: Option<&'a mut DenseSync>,
+    counters: &'a Counters,
+    trace: Option<&'a Trace>,
 }
 
 /// Runs every worker on a thread of its own. True when one of them was asked to stop.
@@ -434,11 +568,13 @@ fn run_workers(
     workers: &mut [Worker],
     method: Method<'_>,
     segment: Segment,
-    counters: &[WorkerCounters],
+    counters: &Counters,
+    trace: Option<&Trace>,
 ) -> Result<bool, Error> {
     let together = workers.len() > 1 && !matches!(method, Method::Alone);
     let train = |worker: &mut Worker, counters: &WorkerCounters| {
-        let result = worker.train(trainer, method, segment, counters);
+        let track = Track::of(trace, &format!("worker {}", worker.local));
+        let result = worker.train(trainer, method, segment, counters, track);
         if let (Err(error), true) = (&result, together) {
             // The other workers would wait for this one at the next meeting.
             trainer.watch.end_job(error.exit_code(), error);
@@ -449,7 +585,7 @@ fn run_workers(
     let results: Vec<Result<bool, Error>> = std::thread::scope(|scope| {
         let threads: Vec<_> = workers
             .iter_mut()
-            .zip(counters)
+            .zip(&counters.workers)
             .map(|(worker, counters)| scope.spawn(move || train(worker, counters)))
             .collect();
         let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
@@ -466,4 +602,8 @@ fn run_workers(
 
 fn no_resources(error: &std::io::Error) -> Error {
     Error::Launch(format!("{error}; the system gives no more memory or threads (`ulimit -a`)"))
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -1,7 +1,7 @@
 //! Signals as flags: what a batch system sends, read at a step boundary.
 //!
-//! Nothing happens in a handler but setting a flag; the ranks agree on it later. The exceptions are
-//! a second SIGTERM or SIGINT, which leaves at once with 128 + its number.
+//! Nothing happens in a handler but setting a flag; heartbeats tell the other ranks, and what must stop
+//! together agrees on it. The exceptions are a second SIGTERM or SIGINT, which leaves at once with 128 + its number.
 //!
 //! And the end nobody asked for: a panic is one line that names rank and host, then the whole job
 //! ends, since the other ranks would wait for this one for ever.
@@ -56,6 +56,13 @@ impl Signals {
             0 => None,
             signal => i32::try_from(signal).ok(),
         }
+    }
+
+    /// Another rank was asked to stop by `signal`: so is this one, unless it was asked already.
+    pub fn request_stop(&self, signal: i32) {
+        let number = usize::try_from(signal).unwrap_or_default();
+        // A failure is a signal of its own that came first.
+        let _ = self.stop.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// Whether a status line was asked for since the last call.
@@ -130,6 +137,14 @@ mod tests {
         assert_eq!(stderr.lines().count(), 1, "{stderr}");
         assert!(stderr.starts_with("umbra: [3/4 node1] panic at "), "{stderr}");
         assert!(stderr.ends_with(": first second\n"), "{stderr}");
+    }
+
+    #[test]
+    fn what_another_rank_was_told_holds_unless_this_one_was_told_first() {
+        let signals = Signals::none();
+        signals.request_stop(SIGUSR1);
+        signals.request_stop(SIGTERM);
+        assert_eq!(signals.stop_requested(), Some(SIGUSR1));
     }
 
     #[test]

@@ -9,13 +9,14 @@ use crate::checkpoint::{Checkpoint, Manifest};
 use crate::comm::Comm;
 use crate::config::{Config, Save};
 use crate::counters::{READING_WORDS, Reading};
+use crate::driver::Gaps;
 use crate::early_stop::Stopper;
 use crate::error::Error;
 use crate::launch::Cores;
 use crate::plan::Plan;
 use crate::record::{
-    EvalFigures, MemoryFigures, RunFolder, Status, Summary, SyncFigures, TrainFigures, WaitFigures,
-    WireFigures, build_hash, say, write_atomically,
+    EvalFigures, MemoryFigures, RunFolder, Status, Summary, SyncFigures, TrainFigures, TrainerSync,
+    WaitFigures, WireFigures, build_hash, say, write_atomically,
 };
 use crate::recorder::Recorder;
 use crate::run::{Run, StretchEnd};
@@ -142,7 +143,9 @@ impl Session<'_> {
         if stopped {
             return Ok(true);
         }
-        if let Some(best_step) = best_step.filter(|best_step| keep_best && *best_step != step) {
+        let best_step = best_step.filter(|best_step| keep_best && *best_step != step);
+        let restored = best_step.is_some();
+        if let Some(best_step) = best_step {
             let checkpoint = Checkpoint::open(&best).map_err(Error::from);
             let checkpoint = self.world.agree(self.control, checkpoint)?;
             self.run.restore(&checkpoint)?;
@@ -150,6 +153,10 @@ impl Session<'_> {
         }
         if let Some(test) = self.run.plan.test.take() {
             self.summary.test = Some(eval_figures(&self.run.evaluate(&test)?));
+            if !restored {
+                let replica = self.run.evaluate_first_replica(&test)?;
+                self.summary.test_replica = replica.as_ref().map(eval_figures);
+            }
         }
         if config.checkpoint.save == Save::Last {
             self.save(&config.checkpoint.dir.join("last"), step)?;
@@ -234,16 +241,12 @@ impl Session<'_> {
         let plan = &self.run.plan;
         let workers = plan.order.workers_total as f64;
         let seconds = self.seconds.as_secs_f64();
-        let traffic = self.run.dense_traffic;
-        let own = [
-            rss_bytes(),
-            self.run.embedding_bytes_sent(),
-            traffic.bytes,
-            plan.embedding_bytes(self.world.rank),
-        ];
+        let own =
+            [rss_bytes(), self.run.embedding_bytes_sent(), plan.embedding_bytes(self.world.rank)];
         let mut all = vec![0; own.len() * self.world.size];
         self.control.all_gather(&own, &mut all, "memory and bytes of the run");
         let of = |index| all.iter().skip(index).step_by(own.len()).copied();
+        let sync = sync_figures(&self.run, self.control, total);
         let share = |ns: u64| Some(Duration::from_nanos(ns).as_secs_f64() / workers);
         let several = self.world.size > 1;
         let summary = &mut self.summary;
@@ -257,18 +260,18 @@ impl Session<'_> {
         });
         summary.sync = Some(SyncFigures {
             method: plan.job.method.name().into(),
-            rounds: (traffic.rounds > 0).then_some(traffic.rounds),
             seconds_exposed: share(total.sync_ns).filter(|seconds| *seconds > 0.0),
-            ..SyncFigures::default()
+            dropped: (total.dropped > 0).then_some(total.dropped),
+            ..sync
         });
         summary.wire = several.then(|| WireFigures {
-            dense_bytes: Some(of(2).sum()),
+            dense_bytes: Some(total.rounds.bytes),
             embedding_bytes: Some(of(1).sum()),
             ..WireFigures::default()
         });
         summary.memory = Some(MemoryFigures {
             rss_bytes_max: of(0).max(),
-            embedding_bytes: Some(of(3).sum()),
+            embedding_bytes: Some(of(2).sum()),
             dense_bytes: Some(plan.dense_bytes()),
         });
         summary.wait = Some(WaitFigures {
@@ -277,6 +280,77 @@ impl Session<'_> {
             sync_seconds: share(total.sync_ns),
         });
     }
+}
+
+/// What the rounds of the run came to. *Collective.*
+fn sync_figures(run: &Run<'_>, control: &Comm, total: &Reading) -> SyncFigures {
+    let seconds = |ns: u64| Duration::from_nanos(ns).as_secs_f64();
+    let reading = run.reading();
+    let rounds = reading.rounds;
+    let mut own =
+        vec![rounds.rounds, rounds.round_ns, rounds.busy_ns, run.center_busy_ns(), reading.steps];
+    let fixed = own.len();
+    own.extend(run.gaps.iter().flat_map(|(gap, count)| [*gap, *count]));
+    let ranks = control.all_gather_varied(&own, "gaps between rounds");
+    let gaps_of = |words: &[u64]| -> Gaps {
+        words[fixed..].as_chunks().0.iter().map(|[gap, count]| (*gap, *count)).collect()
+    };
+    let trainers: Vec<TrainerSync> = ranks[run.plan.roles.trainers.clone()]
+        .iter()
+        .map(|words| {
+            let gaps = gaps_of(words);
+            TrainerSync {
+                rounds: words[0],
+                gap_mean: mean(&gaps),
+                gap_p99: percentile(&gaps, 0.99),
+                steps: words[4],
+                seconds_background: seconds(words[1]),
+                seconds_processor: seconds(words[2]),
+            }
+        })
+        .collect();
+    let mut all = Gaps::new();
+    for (gap, count) in ranks.iter().flat_map(|words| gaps_of(words)) {
+        *all.entry(gap).or_default() += count;
+    }
+    let first = trainers.first().map_or(0, |trainer| trainer.rounds);
+    if all.is_empty() {
+        return SyncFigures { rounds: (first > 0).then_some(first), ..SyncFigures::default() };
+    }
+    let count = trainers.len() as f64;
+    let over = |figure: fn(&TrainerSync) -> f64| trainers.iter().map(figure).sum::<f64>() / count;
+    let with_gaps = trainers.iter().filter_map(|trainer| trainer.gap_mean);
+    let center: u64 = ranks.iter().map(|words| words[3]).sum();
+    SyncFigures {
+        rounds: Some(first),
+        gap_mean: Some(with_gaps.clone().sum::<f64>() / with_gaps.count().max(1) as f64),
+        gap_p99: percentile(&all, 0.99),
+        seconds_background: Some(over(|trainer| trainer.seconds_background)),
+        seconds_processor: Some(over(|trainer| trainer.seconds_processor)),
+        seconds_processor_center: (center > 0).then(|| seconds(center)),
+        disagreement: (total.rounds.disagreements > 0)
+            .then(|| total.rounds.disagreement / total.rounds.disagreements as f64),
+        refused: (total.rounds.refused > 0).then_some(total.rounds.refused),
+        trainers,
+        ..SyncFigures::default()
+    }
+}
+
+fn mean(gaps: &Gaps) -> Option<f64> {
+    let rounds: u64 = gaps.values().sum();
+    let steps: u64 = gaps.iter().map(|(gap, count)| gap * count).sum();
+    (rounds > 0).then(|| steps as f64 / rounds as f64)
+}
+
+/// The smallest gap that at least `share` of the rounds do not exceed.
+fn percentile(gaps: &Gaps, share: f64) -> Option<f64> {
+    let rounds: u64 = gaps.values().sum();
+    let mut seen = 0;
+    let reached = gaps.iter().find(|(_, count)| {
+        seen += **count;
+        seen as f64 >= share * rounds as f64
+    });
+    reached.map(|(gap, _)| *gap as f64)
 }
 
 /// What a checkpoint of this run says of itself.

@@ -2,8 +2,8 @@
 //!
 //! A worker takes a batch whose rows have arrived, computes on the dense replica where it stands, pushes the
 //! row gradients, and updates every dense parameter once. It calls no MPI. How replicas stay together is
-//! the [`Method`]'s affair: `none` and `local_sgd` update the shared replica at once, Hogwild
-//! fashion; `bsp` hands the gradient to the meeting of all workers.
+//! the [`Method`]'s affair: `bsp` hands the gradient to the meeting of all workers; everywhere else a worker
+//! updates the shared replica at once, Hogwild fashion, and at most stands at a gate now and then.
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::io;
@@ -22,12 +22,12 @@ use crate::buffers::StepBuffers;
 use crate::config::Config;
 use crate::convert;
 use crate::counters::{Reading, WorkerCounters};
-use crate::driver::Agreement;
 use crate::embedding_client::{Client, Lookup};
 use crate::error::Error;
 use crate::group::Group;
 use crate::memory::Words;
 use crate::signals::Signals;
+use crate::trace::Track;
 use crate::watch::Watch;
 
 /// A learning rate over the steps.
@@ -61,6 +61,8 @@ pub struct Trainer {
     pub rate_factor: AtomicU32,
     /// Share of a new batch in the running statistics.
     pub statistics_momentum: f32,
+    /// A test's wish: the replica gets a NaN before this step.
+    pub nan_step: Option<u64>,
     /// Requests to stop.
     pub signals: Arc<Signals>,
     /// Deadlines.
@@ -104,6 +106,7 @@ impl Trainer {
                 reason = "settings are computed with in f32"
             )]
             statistics_momentum: config.model.batch_norm_momentum as f32,
+            nan_step: None,
             signals: Arc::clone(signals),
             watch: Arc::clone(watch),
         })
@@ -145,18 +148,18 @@ impl Trainer {
 /// How the replicas of a run stay together, as a worker sees it.
 #[derive(Clone, Copy)]
 pub enum Method<'a> {
-    /// One trainer: nothing to do.
+    /// Nothing to do: one trainer, or a shadow thread does it.
     Alone,
     /// One update per step for all.
     Bsp {
         /// The meeting of all workers.
         bsp: &'a Bsp,
     },
-    /// Averages with the workers gated.
-    LocalSgd {
+    /// Rounds with the workers gated.
+    Gated {
         /// The gate.
         gate: &'a Gate,
-        /// Steps between averages.
+        /// Steps between rounds.
         every: u64,
     },
 }
@@ -171,31 +174,35 @@ impl Method<'_> {
 /// The workers' end of the gate of a foreground protocol.
 pub struct Gate {
     group: Group<bool>,
-    knocks: Sender<bool>,
-    opens: Receiver<Agreement>,
+    knocks: Vec<Sender<()>>,
+    opens: Vec<Receiver<()>>,
 }
 
 impl Gate {
-    /// A gate for `workers` threads; the other ends are the driver's.
+    /// A gate for `workers` threads; the other ends are the drivers', one for each slice of the replica.
     #[must_use]
     pub fn new(
         workers: usize,
-        knocks: Sender<bool>,
-        opens: Receiver<Agreement>,
+        knocks: Vec<Sender<()>>,
+        opens: Vec<Receiver<()>>,
         watch: &Arc<Watch>,
     ) -> Self {
         Self { group: Group::new(workers, Arc::clone(watch)), knocks, opens }
     }
 
-    /// Waits while the protocol runs a round. True when the trainers agreed to stop.
+    /// Waits while the protocols run a round. True when a worker was asked to stop: all of this trainer
+    /// stop, without a round.
     fn pass(&self, worker: usize, stop: bool, watch: &Watch) -> bool {
         self.group.meet(worker, stop, "the gate of a synchronization", |stops| {
-            let knocked = self.knocks.send(stops.contains(&true)).is_ok();
-            let agreed = watch.receive(&self.opens, &"a synchronization round");
-            let Some(agreed) = agreed.filter(|_| knocked) else {
-                panic!("the dense communicator thread has ended before a round");
-            };
-            stops.fill(agreed.stop);
+            if stops.contains(&true) {
+                return stops.fill(true);
+            }
+            let knocked = self.knocks.iter().all(|knock| knock.send(()).is_ok());
+            let open = |open| watch.receive(open, &"a synchronization round").is_some();
+            assert!(
+                knocked && self.opens.iter().all(open),
+                "the dense communicator thread has ended before a round"
+            );
         })
     }
 }
@@ -232,12 +239,13 @@ impl Worker {
         method: Method<'_>,
         segment: Segment,
         counters: &WorkerCounters,
+        track: Track<'_>,
     ) -> Result<bool, Error> {
         let Method::Bsp { bsp } = method else {
-            return self.train_in_turn(trainer, method, segment, counters);
+            return self.train_in_turn(trainer, method, segment, counters, track);
         };
         bsp.turns().take();
-        let stopped = self.train_in_turn(trainer, method, segment, counters);
+        let stopped = self.train_in_turn(trainer, method, segment, counters, track);
         bsp.turns().give();
         stopped
     }
@@ -248,8 +256,9 @@ impl Worker {
         method: Method<'_>,
         segment: Segment,
         counters: &WorkerCounters,
+        track: Track<'_>,
     ) -> Result<bool, Error> {
-        let (mut asked, mut since_average) = (0, 0);
+        let (mut asked, mut since_round) = (0, 0);
         for done in 0..segment.steps {
             let mut reading = Reading { steps: 1, ..Reading::default() };
             reading.embedding_ns += method.rest(|| self.client.settle(false));
@@ -266,19 +275,25 @@ impl Worker {
             reading.embedding_ns += waited;
             reading.examples = lookup.batch.len() as u64;
             let step = segment.first_step + done;
+            if trainer.nan_step == Some(step) && self.local == 0 {
+                trainer.replica[0].store(f32::NAN.to_bits(), Relaxed);
+            }
+            let began = Instant::now();
             let mut stop = self.step(trainer, method, &lookup, step, &mut reading);
+            track.span("step", began.elapsed());
             let batch = self.client.recycle(lookup);
             if let Some(batches) = &mut self.batches {
                 batches.recycle(batch);
             }
-            since_average += 1;
-            if let Method::LocalSgd { gate, every } = method
-                && since_average == every
+            since_round += 1;
+            if let Method::Gated { gate, every } = method
+                && since_round == every
             {
                 let start = Instant::now();
                 stop = gate.pass(self.local, trainer.stop_requested(), &trainer.watch);
                 reading.sync_ns += nanoseconds(start);
-                since_average = 0;
+                track.span("gate", start.elapsed());
+                since_round = 0;
             }
             counters.add(&reading);
             if stop {
@@ -289,14 +304,7 @@ impl Worker {
             }
         }
         self.client.settle(true);
-        let mut stop = false;
-        if let Method::LocalSgd { gate, .. } = method
-            && since_average > 0
-        {
-            // The model that is evaluated is the average.
-            stop = gate.pass(self.local, trainer.stop_requested(), &trainer.watch);
-        }
-        Ok(stop)
+        Ok(false)
     }
 
     fn next_batch(&mut self) -> Result<BatchBuffer, Error> {
@@ -349,9 +357,16 @@ impl Worker {
             &mut buffers.workspace.lend(),
             &mut gradients,
         );
-        (reading.loss_sum, reading.weight_sum) = (loss.loss_sum, loss.weight_sum);
+        // A step without a finite loss has changed nothing, and must not move rows either.
+        let sound = !updated || loss.loss_sum.is_finite();
+        let rate = if sound { trainer.rates(step).1 } else { 0.0 };
+        if sound {
+            (reading.loss_sum, reading.weight_sum) = (loss.loss_sum, loss.weight_sum);
+        } else {
+            reading.dropped = 1;
+        }
         let row_gradients = &buffers.row_gradients[..lookup.rows.len()];
-        self.client.push(lookup, row_gradients, trainer.rates(step).1);
+        self.client.push(lookup, row_gradients, rate);
         let mut contribution = core::mem::take(&mut buffers.contribution);
         let stop = match method {
             Method::Bsp { bsp } => {
@@ -364,8 +379,8 @@ impl Worker {
                 });
                 contribution.sums[2] > 0.0
             }
-            Method::Alone | Method::LocalSgd { .. } => {
-                if updated {
+            Method::Alone | Method::Gated { .. } => {
+                if updated && sound {
                     trainer.update_statistics(&contribution.statistics);
                 }
                 matches!(method, Method::Alone) && trainer.stop_requested()

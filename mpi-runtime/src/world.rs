@@ -7,10 +7,10 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use mpi::Threading;
 use mpi::environment::Universe;
 use mpi::traits::Communicator;
 
+use crate::comm::guard::{ThreadLevel, guarded};
 use crate::comm::{self, Comm};
 use crate::error::Error;
 use crate::launch::Cores;
@@ -33,25 +33,34 @@ pub struct World {
     pub size: usize,
     /// Name of the machine.
     pub host: String,
-    universe: Universe,
+    /// What this process's threads may do.
+    pub threads: ThreadLevel,
+    /// Its end is MPI's.
+    _universe: Universe,
 }
 
 impl World {
-    /// Starts MPI with full thread support. *Collective over all processes, main thread only.*
+    /// Starts MPI at the best thread level there is, or the one that `UMBRA_MPI_THREADS` names.
+    /// *Collective over all processes, main thread only.*
     ///
     /// # Errors
     /// When MPI was started before, or its library does not support threads.
     pub fn init() -> Result<Self, Error> {
-        let Some((mut universe, provided)) = mpi::initialize_with_threading(Threading::Multiple)
-        else {
+        let named = std::env::var(ThreadLevel::VARIABLE).ok();
+        // The command line refuses a name that is no level.
+        let wanted = named.and_then(|name| name.parse().ok());
+        let asked = ThreadLevel::to_ask(wanted);
+        let Some((mut universe, provided)) = mpi::initialize_with_threading(asked) else {
             return Err(Error::Launch("MPI was started twice in this process".into()));
         };
-        if provided != Threading::Multiple {
+        let Some(threads) = ThreadLevel::of(wanted, provided) else {
+            let needed = wanted.unwrap_or(ThreadLevel::Serialized);
             return Err(Error::Launch(format!(
-                "this MPI library gives thread level {provided:?}; umbra needs Multiple \
-                 (MPI_THREAD_MULTIPLE): use an MPI built with thread support"
+                "this MPI library gives thread level {provided:?}; umbra needs {needed:?} \
+                 ({needed}) at least: use an MPI built with thread support"
             )));
-        }
+        };
+        threads.keep();
         universe.set_buffer_size(0);
         let world = universe.world();
         let number = |n: i32| usize::try_from(n).unwrap_or(0);
@@ -59,7 +68,8 @@ impl World {
             rank: number(world.rank()),
             size: number(world.size()),
             host: mpi::environment::processor_name().unwrap_or_else(|_| "unknown".into()),
-            universe,
+            threads,
+            _universe: universe,
         })
     }
 
@@ -78,13 +88,13 @@ impl World {
     /// A communicator over all ranks. *Collective, main thread only, in one order on all ranks.*
     #[must_use]
     pub fn communicator(&self, watch: &Arc<Watch>) -> Comm {
-        Comm::duplicate(&self.universe.world(), Arc::clone(watch))
+        Comm::of_all_ranks(Arc::clone(watch))
     }
 
     /// Version of the MPI library in one line.
     #[must_use]
     pub fn library(&self) -> String {
-        let version = mpi::environment::library_version().unwrap_or_default();
+        let version = guarded(mpi::environment::library_version).unwrap_or_default();
         version.lines().next().unwrap_or("unknown").trim_end_matches('\0').to_owned()
     }
 

@@ -205,6 +205,11 @@ const LAUNCHED: &[Launched] = &[
         2,
         "UMBRA_SIMD=sse9: an instruction set is one of plain, avx2, avx512",
     ),
+    (
+        &[("UMBRA_MPI_THREADS", "single")],
+        2,
+        "UMBRA_MPI_THREADS=single: a thread level is one of multiple, serialized",
+    ),
 ];
 
 /// Two ranks make the same mistake together, or only one of them.

@@ -85,6 +85,23 @@ fn sigterm_to_one_rank_stops_all() {
     }
 }
 
+/// One stretch of training without end, so that the main threads, which agree between stretches, never
+/// do: a rank that only holds rows hears of the stop, and tells of it, by heartbeats alone.
+#[test]
+fn a_stop_reaches_all_ranks_from_one_that_does_not_train() {
+    let separate = ["roles.layout=separate", "roles.embedding_ps=1", "data.test=[]"];
+    for (ranks, name, number, sets) in [
+        (4, "USR1", 10, &["roles.trainers=3", "sync.method=local_sgd", "sync.every=4"][..]),
+        (3, "TERM", 15, &["roles.trainers=2", "sync.method=bsp"]),
+        (2, "TERM", 15, &["roles.trainers=1"]),
+    ] {
+        let folder = folder();
+        let mut running = endless(&folder, ranks, &[&separate[..], sets].concat());
+        signal(running.rank_pids(ranks)[ranks - 1], name);
+        stopped(&folder, &running.wait(LIMIT), number);
+    }
+}
+
 /// The signal masks of a process: (caught, pending).
 fn masks(pid: u32) -> (u64, u64) {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use umbra_tests::{Ended, Folder, LIMIT, start};
 
-const NAMES: [&str; 13] = [
+const NAMES: [&str; 16] = [
     "all_gather",
     "all_gather_varied",
     "exchange",
@@ -17,21 +17,31 @@ const NAMES: [&str; 13] = [
     "reduce",
     "mailbox_ring",
     "mailbox_storm",
-    "local_sgd",
+    "large_messages",
+    "receive_does_not_block",
+    "nobody_takes",
+    "model_average",
     "protocol",
     "scores",
 ];
 
-fn run(ranks: usize, arguments: &[&str]) -> Ended {
+fn run(ranks: usize, arguments: &[&str], threads: &str) -> Ended {
     let folder = Folder::new();
     let program = Path::new(env!("CARGO_BIN_EXE_mpi_checks"));
-    start(folder.root(), ranks, program, arguments, &[]).wait(LIMIT)
+    let variables = [("UMBRA_MPI_THREADS", threads)];
+    start(folder.root(), ranks, program, arguments, &variables).wait(LIMIT)
 }
 
 fn all_hold(ranks: usize) {
-    let ended = run(ranks, &[]).fine();
+    for threads in ["multiple", "serialized"] {
+        all_hold_at(ranks, threads);
+    }
+}
+
+fn all_hold_at(ranks: usize, threads: &str) {
+    let ended = run(ranks, &[], threads).fine();
     let expected: String = NAMES.iter().map(|name| format!("ok {name}\n")).collect();
-    assert_eq!(ended.stdout, expected, "{}", ended.stderr);
+    assert_eq!(ended.stdout, expected, "{threads}: {}", ended.stderr);
 }
 
 #[test]
@@ -52,11 +62,15 @@ fn every_check_holds_on_4_ranks() {
 
 #[test]
 fn a_panic_on_one_rank_ends_the_job_and_names_rank_and_host() {
-    let ended = run(3, &["panic"]);
-    assert_eq!(ended.code, 1, "{}", ended.stderr);
-    let said: Vec<&str> = ended.stderr.lines().filter(|line| line.starts_with("umbra: ")).collect();
-    let [line] = said[..] else { panic!("one line expected: {}", ended.stderr) };
-    let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
-    assert!(line.starts_with(&format!("umbra: [2/3 {}] panic at ", host.trim())), "{line}");
-    assert!(line.ends_with(": as asked"), "{line}");
+    for threads in ["multiple", "serialized"] {
+        let ended = run(3, &["panic"], threads);
+        assert_eq!(ended.code, 1, "{threads}: {}", ended.stderr);
+        let said: Vec<&str> =
+            ended.stderr.lines().filter(|line| line.starts_with("umbra: ")).collect();
+        let [line] = said[..] else { panic!("{threads}: one line expected: {}", ended.stderr) };
+        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+        let start = format!("umbra: [2/3 {}] panic at ", host.trim());
+        assert!(line.starts_with(&start), "{threads}: {line}");
+        assert!(line.ends_with(": as asked"), "{threads}: {line}");
+    }
 }

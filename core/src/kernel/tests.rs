@@ -7,7 +7,10 @@ use std::string::String;
 use std::vec;
 use std::vec::Vec;
 
+use core::sync::atomic::AtomicU32;
+
 use super::isa::{Isa, Kernel, Plain, run_on};
+use super::words::{LoadFinite, Move};
 use super::*;
 use crate::rng::{Purpose, Stream};
 
@@ -395,4 +398,55 @@ fn shapes_must_fit() {
     let (x, mut w, mut y) = ([0.0; 6], [0.0; 5], [0.0; 4]);
     let x = Activations::blocked(&x, 2, 3);
     forward(x, shared(&mut w), None, false, &mut ActivationsMut::blocked(&mut y, 2, 2));
+}
+
+fn words_of(numbers: &[f32]) -> Vec<AtomicU32> {
+    numbers.iter().map(|x| AtomicU32::new(x.to_bits())).collect()
+}
+
+fn numbers_of(words: Vec<AtomicU32>) -> Vec<f32> {
+    words.into_iter().map(|word| f32::from_bits(word.into_inner())).collect()
+}
+
+/// Bit for bit, at every length up to two of the longest vectors.
+#[test]
+fn replicas_move_as_their_definition_says() {
+    let alpha = 0.3;
+    for (simd, n) in sets().flat_map(|simd| (0..=33).map(move |n| (simd, n))) {
+        let (now, values) = (numbers(1, n), numbers(2, n));
+        let pairs = || now.iter().zip(&values);
+        let (towards, by) = (words_of(&now), words_of(&now));
+        run_on(simd, Move::<true> { words: &towards, alpha, values: &values });
+        run_on(simd, Move::<false> { words: &by, alpha, values: &values });
+        let expected: Vec<f32> = pairs().map(|(x, value)| x + alpha * (value - x)).collect();
+        assert_eq!(numbers_of(towards), expected, "{simd}, {n} words towards values");
+        let expected: Vec<f32> = pairs().map(|(x, value)| x + alpha * value).collect();
+        assert_eq!(numbers_of(by), expected, "{simd}, {n} words by values");
+    }
+}
+
+/// Wherever it stands, beside numbers of any size.
+#[test]
+fn a_load_finds_the_one_number_that_is_not_finite() {
+    let bad = [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::from_bits(0x7f80_0001)];
+    let good = [f32::MAX, f32::MIN, f32::MIN_POSITIVE, 1e-45, -0.0];
+    for (simd, n) in sets().flat_map(|simd| [0, 1, 15, 16, 17, 37].map(|n| (simd, n))) {
+        let load = |numbers: &[f32]| {
+            let (mut out, mut finite) = (vec![9.0; n], n % 2 == 0);
+            run_on(
+                simd,
+                LoadFinite { words: &words_of(numbers), out: &mut out, finite: &mut finite },
+            );
+            let bits = |x: &[f32]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            assert_eq!(bits(&out), bits(numbers), "{simd}");
+            finite
+        };
+        let finite: Vec<f32> = good.into_iter().cycle().take(n).collect();
+        assert!(load(&finite), "{simd}, {n} words");
+        for (at, bad) in (0..n).flat_map(|at| bad.map(|bad| (at, bad))) {
+            let mut numbers = finite.clone();
+            numbers[at] = bad;
+            assert!(!load(&numbers), "{simd}, {bad} at {at} of {n} words");
+        }
+    }
 }

@@ -7,6 +7,8 @@
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use super::isa::{Isa, Kernel, run};
+use super::tile;
+use super::update::sum_of_lanes;
 
 /// Copies words out as numbers. Lengths are equal.
 #[inline]
@@ -32,6 +34,85 @@ pub fn store(words: &[AtomicU32], values: &[f32]) {
         }
     }
     run(Store(words, values));
+}
+
+/// Copies words out as numbers and says whether all of them are finite: the numbers that were copied, whatever the
+/// words have become meanwhile. Lengths are equal.
+#[inline]
+#[must_use]
+pub fn load_finite(words: &[AtomicU32], out: &mut [f32]) -> bool {
+    let mut finite = false;
+    run(LoadFinite { words, out, finite: &mut finite });
+    finite
+}
+
+/// `word += alpha * (value - word)`, against the words as they are now; with `alpha` 1 a word becomes its value
+/// exactly, whatever it was. Lengths are equal.
+#[inline]
+pub fn interpolate(words: &[AtomicU32], alpha: f32, values: &[f32]) {
+    if alpha == 1.0 {
+        return store(words, values);
+    }
+    run(Move::<true> { words, alpha, values });
+}
+
+/// `word += alpha * value`, against the words as they are now. Lengths are equal.
+#[inline]
+pub fn add(words: &[AtomicU32], alpha: f32, values: &[f32]) {
+    run(Move::<false> { words, alpha, values });
+}
+
+/// [`load_finite`] as a kernel.
+pub(super) struct LoadFinite<'a> {
+    pub(super) words: &'a [AtomicU32],
+    pub(super) out: &'a mut [f32],
+    pub(super) finite: &'a mut bool,
+}
+
+impl Kernel for LoadFinite<'_> {
+    #[inline(always)]
+    fn run<I: Isa>(self, isa: I) {
+        let Self { words, out, finite } = self;
+        assert_eq!(words.len(), out.len(), "copy of words into a buffer of another length");
+        // x - x is 0 if x is finite, else not a number, which no sum gets rid of.
+        let mut sum = isa.zero();
+        for (from, to) in words.chunks(I::LANES).zip(out.chunks_mut(I::LANES)) {
+            // SAFETY: both are as long as each other.
+            unsafe {
+                let x = tile::load(isa, from.as_ptr(), from.len());
+                tile::store(isa, to.as_mut_ptr(), from.len(), x);
+                sum = isa.add(sum, isa.sub(x, x));
+            }
+        }
+        *finite = sum_of_lanes(isa, sum) == 0.0;
+    }
+}
+
+/// [`interpolate`] (`TOWARDS` the values) or [`add`] as a kernel. No fused operations: the same bits on every
+/// instruction set.
+pub(super) struct Move<'a, const TOWARDS: bool> {
+    pub(super) words: &'a [AtomicU32],
+    pub(super) alpha: f32,
+    pub(super) values: &'a [f32],
+}
+
+impl<const TOWARDS: bool> Kernel for Move<'_, TOWARDS> {
+    #[inline(always)]
+    fn run<I: Isa>(self, isa: I) {
+        let Self { words, alpha, values } = self;
+        assert_eq!(words.len(), values.len(), "a replica moved by a buffer of another length");
+        let alpha = isa.splat(alpha);
+        for (to, from) in words.chunks(I::LANES).zip(values.chunks(I::LANES)) {
+            // SAFETY: both are as long as each other.
+            unsafe {
+                let now = tile::load(isa, to.as_ptr(), to.len());
+                let value = tile::load(isa, from.as_ptr(), from.len());
+                let step = if TOWARDS { isa.sub(value, now) } else { value };
+                let moved = isa.add(now, isa.mul(alpha, step));
+                tile::store_shared(isa, to.as_ptr(), to.len(), moved);
+            }
+        }
+    }
 }
 
 /// Numbers that nobody else uses now, as words.

@@ -38,7 +38,8 @@ pub struct Gradients<'a> {
     pub parameters: &'a mut [f32],
     /// Update every parameter of the replica as soon as its gradient is complete, instead of writing that: for
     /// a worker that does not share its batch with others. Without examples, or with all their weights 0,
-    /// nothing is updated.
+    /// nothing is updated; nor when the loss is not finite, and then the gradient of rows is 0: a replica
+    /// that was damaged can be replaced while workers go on.
     pub update: Option<Update<'a>>,
     /// This worker's part of the gradient of the gathered rows. `[U, row_width]`
     pub rows: &'a mut [f32],
@@ -167,6 +168,10 @@ impl Model {
             };
             self.tile_forward(replica, &tile, Some(training), buffers);
             loss_sum += tile.loss(scale, buffers.logits, buffers.d_logits);
+            if update.is_some() && !loss_sum.is_finite() {
+                out.rows.fill(0.0);
+                break;
+            }
             let pass = BackwardPass {
                 parameters,
                 d_parameters: out.parameters,

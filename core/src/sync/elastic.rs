@@ -13,7 +13,7 @@
 //! | form | center | trainer |
 //! | --- | --- | --- |
 //! | sequential | c += α (w − c), sends c | w += α (c − w) |
-//! | same pair | d = α (w − c), c += d, sends d | w −= d |
+//! | same pair | d = w − c, c += α d, sends d | w −= α d |
 //!
 //! Invariants: both sides apply to what they have when the message comes, so workers go on meanwhile.
 //! Alone, an exchange of the sequential form leaves w − c as (1 − α)² of what it was; one of the
@@ -87,7 +87,7 @@ impl Protocol for ElasticTrainer<'_> {
                 match (self.word, self.pair) {
                     (FETCH, _) => Action::Store { alpha: 1.0 },
                     (_, Pair::Sequential) => Action::Store { alpha: self.alpha },
-                    (_, Pair::Same) => Action::Add { alpha: -1.0 },
+                    (_, Pair::Same) => Action::Add { alpha: -self.alpha },
                 }
             }
             (expected, got) => return Err(OutOfTurn { expected, got }),
@@ -129,8 +129,8 @@ impl<'a> ElasticCenter<'a> {
     fn exchange(&mut self) {
         let received = slice(self.staging);
         for (x, center) in received.iter_mut().zip(&mut *self.center) {
-            let d = self.alpha * (*x - *center);
-            *center += d;
+            let d = *x - *center;
+            *center += self.alpha * d;
             *x = match self.pair {
                 Pair::Sequential => *center,
                 Pair::Same => d,

@@ -16,7 +16,6 @@ use umbra_core::kernel::{
 use umbra_core::optim::StepSize;
 use umbra_datasets::BatchBuffer;
 
-use super::processor::{peak_gflops, stay_on, thread_time};
 use super::ready::Ready;
 use super::report::{KernelFigure, Rate, median};
 use super::trained::Trained;
@@ -24,6 +23,7 @@ use super::work::LinearLayer;
 use super::{Settings, Subject, work};
 use crate::error::Error;
 use crate::launch::Cores;
+use crate::processor::{peak_gflops, stay_on, thread_time};
 
 /// Least time of a sample: this, or a tenth of a whole step's sample where that is less.
 const SAMPLE: Duration = Duration::from_millis(5);

@@ -1,7 +1,6 @@
 //! `umbra bench`: how fast this machine trains, beside what its cores can do.
 //!
-//! Map: `subject.rs` what is measured · `ready.rs` batches in memory · `processor.rs` cores, their
-//! time and their peak · `work.rs` the arithmetic of a step · `trained.rs` replica and tables ·
+//! Map: `subject.rs` what is measured · `ready.rs` batches in memory · `work.rs` the arithmetic of a step · `trained.rs` replica and tables ·
 //! `steps.rs` training steps, sampled · `kernels.rs` the parts of a step · `report.rs` the figures as
 //! JSON and as a table.
 //!
@@ -13,7 +12,6 @@
 //! that the threads had a core, what is to be compared is measured in turn, and figures are medians.
 
 pub mod kernels;
-pub mod processor;
 pub mod ready;
 pub mod report;
 pub mod steps;
@@ -28,6 +26,7 @@ pub use subject::{Optimizers, Subject};
 
 use crate::error::Error;
 use crate::launch::Cores;
+use crate::processor;
 use ready::Ready;
 use trained::Trained;
 

@@ -14,7 +14,6 @@ use std::time::Instant;
 
 use umbra_datasets::{BatchBuffer, Pipeline};
 
-use super::processor::{peak_gflops, stay_on, thread_time};
 use super::ready::{self, Ready};
 use super::report::{Source, StepFigure};
 use super::trained::Trained;
@@ -25,6 +24,7 @@ use crate::counters::WorkerCounters;
 use crate::error::Error;
 use crate::group::Group;
 use crate::launch::Cores;
+use crate::processor::{peak_gflops, stay_on, thread_time};
 use crate::trainer::{Method, Segment, Trainer, Worker};
 
 /// Some workers that trained together.
@@ -231,13 +231,14 @@ fn part(
     let (counters, uncounted) = (WorkerCounters::default(), WorkerCounters::default());
     let ready = cores.map_or(Ok(()), |cores| stay_on(cores[worker.local]));
     let peak_before = peak_gflops();
-    let warm = worker.train(trainer, Method::Alone, before, &uncounted);
+    let warm =
+        worker.train(trainer, Method::Alone, before, &uncounted, crate::trace::Track::of(None, ""));
     // Who failed comes too: the others wait.
     start.meet(worker.local, (), "the start of a sample", |_| {});
     ready?;
     warm?;
     let (from, cpu_from) = (Instant::now(), thread_time());
-    worker.train(trainer, Method::Alone, timed, &counters)?;
+    worker.train(trainer, Method::Alone, timed, &counters, crate::trace::Track::of(None, ""))?;
     let (to, cpu) = (Instant::now(), thread_time() - cpu_from);
     let peaks = [peak_before, peak_gflops()];
     Ok(Part { examples: counters.read().examples, from, to, cpu, peaks })

@@ -5,6 +5,7 @@ use core::fmt;
 use umbra_core::kernel::{self, Simd};
 
 use crate::comm::Comm;
+use crate::comm::guard::ThreadLevel;
 use crate::error::Error;
 use crate::launch::{self, Cores, LaunchError};
 use crate::record::build_hash;
@@ -19,6 +20,7 @@ struct Place {
 /// What was found.
 struct Findings {
     library: String,
+    threads: ThreadLevel,
     launch: Result<(), LaunchError>,
     places: Vec<Place>,
     simd: Simd,
@@ -38,6 +40,7 @@ pub(super) fn run(world: &World, control: &Comm) -> Result<(), Error> {
     let places = places.iter().map(|bytes| Place::parse(&String::from_utf8_lossy(bytes)));
     let findings = Findings {
         library: world.library(),
+        threads: world.threads,
         launch: launch::check(&env, world.rank, world.size),
         places: places.collect(),
         simd: kernel::selected(),
@@ -109,7 +112,10 @@ impl fmt::Display for Findings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let version = env!("CARGO_PKG_VERSION");
         writeln!(f, "{}  umbra      {version} ({})", mark(true), build_hash())?;
-        writeln!(f, "{}  MPI        {}; MPI_THREAD_MULTIPLE", mark(true), self.library)?;
+        writeln!(f, "{}  MPI        {}; {}", mark(true), self.library, self.threads)?;
+        if self.threads == ThreadLevel::Serialized {
+            writeln!(f, "            the threads of a rank take turns to call MPI")?;
+        }
         let ranks = self.places.len();
         writeln!(f, "{}  launch     {ranks} ranks", mark(self.launch.is_ok()))?;
         if let Err(error) = &self.launch {
@@ -152,6 +158,7 @@ mod tests {
     fn findings(places: &[&str]) -> Findings {
         Findings {
             library: "Open MPI v4.1.4".into(),
+            threads: ThreadLevel::Multiple,
             launch: Ok(()),
             places: places.iter().map(|text| Place::parse(text)).collect(),
             simd: Simd::Avx2,

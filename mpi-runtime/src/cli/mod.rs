@@ -20,6 +20,7 @@ use clap::{Parser, Subcommand};
 
 use umbra_core::kernel::{self, Simd, UnknownSimd};
 
+use crate::comm::guard::ThreadLevel;
 use crate::comm::{self, Comm};
 use crate::error::Error;
 use crate::launch::{self, LaunchError};
@@ -58,7 +59,7 @@ pub fn main() -> ExitCode {
             return ExitCode::from(together(code, || drop(error.print())));
         }
     };
-    if let Err(error) = choose_simd() {
+    if let Err(error) = choose_simd().and_then(|()| check_threads()) {
         return ExitCode::from(together(error.exit_code(), || {
             speak(&error, "");
         }));
@@ -92,6 +93,14 @@ fn choose_simd() -> Result<(), Error> {
         |error: &dyn core::fmt::Display| Error::Usage(format!("UMBRA_SIMD={name}: {error}"));
     let simd: Simd = name.parse().map_err(|error: UnknownSimd| refuse(&error))?;
     kernel::select(simd).map_err(|error| refuse(&error))
+}
+
+/// Refuses an `UMBRA_MPI_THREADS` that names no thread level; MPI starts at the one it names.
+fn check_threads() -> Result<(), Error> {
+    let Some(name) = environment(ThreadLevel::VARIABLE) else { return Ok(()) };
+    let named: Result<ThreadLevel, _> = name.parse();
+    let refuse = |error| Error::Usage(format!("{}={name}: {error}", ThreadLevel::VARIABLE));
+    named.map(drop).map_err(refuse)
 }
 
 /// A verb that is one process and never starts MPI.

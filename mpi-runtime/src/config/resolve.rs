@@ -1,6 +1,7 @@
 //! What only the launch decides: roles, worker threads, the method behind `auto`.
 
-use super::types::{Config, Layout, SyncMethod};
+use super::error::ConfigError;
+use super::types::{Algorithm, Config, Layout, Rounds, SyncConfig, SyncMethod};
 use super::validate::one_trainer;
 use crate::error::Error;
 use crate::launch::LaunchError;
@@ -15,6 +16,9 @@ pub struct Job {
     /// Ranks that hold embedding rows: the trainers themselves when collocated, else the ranks
     /// after them.
     pub embedding_ps: usize,
+    /// Ranks that hold the center of elastic averaging: the first trainers when collocated, else the
+    /// ranks after the embedding PSs.
+    pub sync_ps: usize,
     /// Worker threads per trainer.
     pub worker_threads: usize,
     /// How replicas stay together; not `Auto`.
@@ -46,7 +50,10 @@ impl Config {
         ranks_on_node: usize,
         cores: usize,
     ) -> Result<Job, Error> {
-        let (trainers, embedding_ps) = self.count_roles(ranks)?;
+        let algorithm = self.sync.method.rounds().map(|rounds| rounds.algorithm);
+        let default = usize::from(algorithm == Some(Algorithm::Elastic));
+        let sync_ps = *self.roles.sync_ps.get_or_insert(default);
+        let (trainers, embedding_ps) = self.count_roles(ranks, sync_ps)?;
         self.roles.trainers = Some(trainers);
         self.roles.embedding_ps = Some(embedding_ps);
 
@@ -74,10 +81,15 @@ impl Config {
                  cores)"
             ));
         }
-        Ok(Job { config: self, trainers, embedding_ps, worker_threads, method, warnings })
+        if let Some(rounds) = method.rounds() {
+            // A thread beside the workers of each rank: does every one have a core?
+            let shared = ranks_on_node * (worker_threads + 1) > cores;
+            self.sync.complete(rounds, trainers, shared);
+        }
+        Ok(Job { config: self, trainers, embedding_ps, sync_ps, worker_threads, method, warnings })
     }
 
-    fn count_roles(&self, ranks: usize) -> Result<(usize, usize), Error> {
+    fn count_roles(&self, ranks: usize, sync_ps: usize) -> Result<(usize, usize), Error> {
         let roles = &self.roles;
         let (trainers, embedding_ps, wanted) = match roles.layout {
             Layout::Collocated => {
@@ -88,21 +100,65 @@ impl Config {
                 // Both are there: `validate` refuses the layout without them.
                 let trainers = roles.trainers.unwrap_or_default();
                 let embedding_ps = roles.embedding_ps.unwrap_or_default();
-                (trainers, embedding_ps, trainers + embedding_ps)
+                (trainers, embedding_ps, trainers + embedding_ps + sync_ps)
             }
         };
+        if roles.layout == Layout::Collocated && sync_ps > trainers {
+            return Err(ConfigError::value(
+                "roles.sync_ps",
+                sync_ps,
+                format!("at most one per trainer when collocated, and there are {trainers}"),
+            )
+            .into());
+        }
         if wanted == ranks {
             return Ok((trainers, embedding_ps));
         }
         let sum = match roles.layout {
             Layout::Collocated => format!("roles.trainers = {trainers}"),
             Layout::Separate => {
-                format!("roles.trainers = {trainers} and roles.embedding_ps = {embedding_ps}")
+                let centers = if sync_ps > 0 {
+                    format!(" and roles.sync_ps = {sync_ps}")
+                } else {
+                    String::new()
+                };
+                format!(
+                    "roles.trainers = {trainers} and roles.embedding_ps = {embedding_ps}{centers}"
+                )
             }
         };
         Err(LaunchError::Roles { sum, wanted, ranks }.into())
     }
 }
+
+impl SyncConfig {
+    /// Fills in what depends on the number of trainers, and on whether synchronizing threads share
+    /// cores with workers.
+    fn complete(&mut self, rounds: Rounds, trainers: usize, shared: bool) {
+        let alpha = match (rounds.algorithm, rounds.gated) {
+            // Many trainers at once must not throw the center about.
+            (Algorithm::Elastic, _) if trainers > 8 => (0.9 / trainers as f64).max(0.1),
+            (Algorithm::Elastic, _) | (_, false) => 0.5,
+            // Workers stand still: there is nothing to lose by taking the mean whole.
+            (_, true) => 1.0,
+        };
+        self.alpha.get_or_insert(alpha);
+        if rounds.algorithm == Algorithm::BlockMomentum {
+            // 1 − 1/n belongs to long blocks; background rounds are a few steps apart.
+            let momentum =
+                if rounds.gated { 1.0 - 1.0 / trainers as f64 } else { BACKGROUND_MOMENTUM };
+            self.block_momentum.get_or_insert(momentum);
+        }
+        if !rounds.gated {
+            self.core_share.get_or_insert(if shared { SHARED_CORE } else { 1.0 });
+        }
+    }
+}
+
+/// Block momentum of background rounds.
+const BACKGROUND_MOMENTUM: f64 = 0.25;
+/// Share of a core for a synchronizing thread that has none to itself.
+const SHARED_CORE: f64 = 0.05;
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]

@@ -1,7 +1,9 @@
 //! What no single key can tell: keys that must agree with each other.
 
 use super::error::ConfigError;
-use super::types::{Config, Layout, ModelKind, OptimKind, OptimSection, Save, SyncMethod};
+use super::types::{
+    Algorithm, Config, Layout, ModelKind, OptimKind, OptimSection, Save, SyncConfig, SyncMethod,
+};
 
 impl Config {
     /// Checks what keys say about each other. Types and ranges were checked when they were read.
@@ -14,14 +16,68 @@ impl Config {
         check_optimizer(&self.optim.sparse, SPARSE)?;
         self.check_evaluation()?;
         self.check_roles()?;
-        if self.run.trace {
-            return Err(ConfigError::value(
-                "run.trace",
-                true,
-                "false: traces are not in this version",
-            ));
+        self.check_sync()?;
+        self.check_inject()
+    }
+
+    /// Keys that the method would ignore are refused: somebody meant something by them.
+    fn check_sync(&self) -> Result<(), ConfigError> {
+        let sync = &self.sync;
+        let rounds = sync.method.rounds();
+        let algorithm = rounds.map(|rounds| rounds.algorithm);
+        let blocks = algorithm == Some(Algorithm::BlockMomentum);
+        let shadow = rounds.is_some_and(|rounds| !rounds.gated);
+        let plain = SyncConfig::default();
+        let unused = [
+            ("sync.alpha", sync.alpha != plain.alpha && rounds.is_none(), "a shadow or foreground"),
+            (
+                "sync.pair",
+                sync.pair != plain.pair && algorithm != Some(Algorithm::Elastic),
+                "an *_easgd",
+            ),
+            (
+                "sync.intake",
+                sync.intake != plain.intake && !blocks && algorithm != Some(Algorithm::Average),
+                "an *_ma or *_bmuf",
+            ),
+            (
+                "sync.block_rate",
+                sync.block_rate.to_bits() != plain.block_rate.to_bits() && !blocks,
+                "a *_bmuf",
+            ),
+            ("sync.block_momentum", sync.block_momentum.is_some() && !blocks, "a *_bmuf"),
+            ("sync.nesterov", sync.nesterov && !blocks, "a *_bmuf"),
+            ("sync.min_interval_us", sync.min_interval_us > 0 && !shadow, "a shadow_*"),
+            ("sync.max_bytes_per_s", sync.max_bytes_per_s > 0 && !shadow, "a shadow_*"),
+            ("sync.core_share", sync.core_share.is_some() && !shadow, "a shadow_*"),
+        ];
+        for (key, found, of) in unused {
+            if found {
+                let method = sync.method.name();
+                return Err(ConfigError::value(
+                    key,
+                    "set",
+                    format!("{of} method: sync.method = \"{method}\" has no use for it"),
+                ));
+            }
         }
         Ok(())
+    }
+
+    fn check_inject(&self) -> Result<(), ConfigError> {
+        let inject = &self.recovery.inject;
+        let alone =
+            |key, expected: &str| Err(ConfigError::Missing { key, expected: expected.into() });
+        match (inject.nan_trainer, inject.nan_step) {
+            (Some(_), None) => alone("recovery.inject.nan_step", "the step of the fault")?,
+            (None, Some(_)) => alone("recovery.inject.nan_trainer", "the trainer with the fault")?,
+            _ => {}
+        }
+        match (inject.short_trainer, inject.short_share) {
+            (Some(_), None) => alone("recovery.inject.short_share", "its share of the data"),
+            (None, Some(_)) => alone("recovery.inject.short_trainer", "the trainer with less data"),
+            _ => Ok(()),
+        }
     }
 
     fn check_model(&self) -> Result<(), ConfigError> {
@@ -82,12 +138,25 @@ impl Config {
 
     fn check_roles(&self) -> Result<(), ConfigError> {
         let roles = &self.roles;
-        if roles.sync_ps != 0 {
-            return Err(ConfigError::value(
-                "roles.sync_ps",
-                roles.sync_ps,
-                "0: no method of this version has a sync PS",
-            ));
+        let elastic = self.sync.method.rounds().map(|rounds| rounds.algorithm);
+        let elastic = elastic == Some(Algorithm::Elastic);
+        match roles.sync_ps {
+            Some(n @ 1..) if !elastic => {
+                let method = self.sync.method.name();
+                return Err(ConfigError::value(
+                    "roles.sync_ps",
+                    n,
+                    format!("0: sync.method = \"{method}\" has no center"),
+                ));
+            }
+            Some(0) if elastic => {
+                return Err(ConfigError::value(
+                    "roles.sync_ps",
+                    0,
+                    "at least 1: elastic averaging has a center",
+                ));
+            }
+            _ => {}
         }
         match roles.layout {
             Layout::Separate if roles.trainers.is_none() => Err(ConfigError::Missing {
@@ -124,7 +193,8 @@ pub(super) fn one_trainer(trainers: usize) -> ConfigError {
         "sync.method",
         "\"none\"",
         format!(
-            "a method that keeps {trainers} trainers together: \"bsp\", \"local_sgd\" or \"auto\""
+            "a method that keeps {trainers} trainers together: \"auto\", \"bsp\", \"local_sgd\", a shadow_* or \
+             foreground_* one; or \"independent\", which keeps them apart"
         ),
     )
 }

@@ -19,7 +19,7 @@ pub use progress::{Progress, say};
 pub use run_folder::RunFolder;
 pub use summary::{
     CheckpointFigures, EvalFigures, MemoryFigures, Status, Summary, SyncFigures, TrainFigures,
-    WaitFigures, WireFigures,
+    TrainerSync, WaitFigures, WireFigures,
 };
 
 use crate::config::Config;

@@ -63,6 +63,10 @@ pub struct Summary {
     /// Figures of `data.test`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub test: Option<EvalFigures>,
+    /// Figures of `data.test` for the first trainer's own replica, where `test` is of another model: the
+    /// center, or the mean.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub test_replica: Option<EvalFigures>,
     /// Synchronization of dense replicas.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sync: Option<SyncFigures>,
@@ -144,21 +148,37 @@ pub struct EvalFigures {
 pub struct SyncFigures {
     /// `sync.method`.
     pub method: String,
-    /// Rounds completed.
+    /// Rounds completed by the first trainer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rounds: Option<u64>,
-    /// Steps between rounds, mean.
+    /// Steps of a trainer's workers between its rounds, mean over trainers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gap_mean: Option<f64>,
-    /// Steps between rounds, 99th percentile.
+    /// Steps of a trainer's workers between its rounds, 99th percentile over all rounds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gap_p99: Option<f64>,
     /// Time workers stood still for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seconds_exposed: Option<f64>,
-    /// Time it ran beside the workers.
+    /// Time rounds ran beside the workers, mean over trainers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seconds_background: Option<f64>,
+    /// Processor time that a trainer's synchronizing threads took, mean over trainers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seconds_processor: Option<f64>,
+    /// Processor time that centers took, over all sync PSs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seconds_processor_center: Option<f64>,
+    /// Distance between a replica and what it moves towards, over the replica's norm: mean of samples
+    /// a second apart.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disagreement: Option<f64>,
+    /// Rounds in which a replica was not finite, was kept out and replaced.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refused: Option<u64>,
+    /// Trainer by trainer.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub trainers: Vec<TrainerSync>,
     /// Steps a gradient's token was behind, mean.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token_staleness_mean: Option<f64>,
@@ -168,12 +188,31 @@ pub struct SyncFigures {
     /// Versions between reading and updating, mean.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version_lag_mean: Option<f64>,
-    /// Gradients thrown away.
+    /// Steps whose gradient was thrown away.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dropped: Option<u64>,
     /// Changes of the method.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub switches: Vec<SyncSwitch>,
+}
+
+/// Rounds of one trainer.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TrainerSync {
+    /// Rounds completed.
+    pub rounds: u64,
+    /// Steps of its workers between rounds, mean.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gap_mean: Option<f64>,
+    /// Steps of its workers between rounds, 99th percentile.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gap_p99: Option<f64>,
+    /// Steps of all its workers.
+    pub steps: u64,
+    /// Time its rounds took.
+    pub seconds_background: f64,
+    /// Processor time of its synchronizing threads.
+    pub seconds_processor: f64,
 }
 
 /// A change of the method during a run.
@@ -295,7 +334,7 @@ impl Summary {
             roles: Roles {
                 trainers: job.trainers,
                 embedding_ps: job.embedding_ps,
-                sync_ps: job.config.roles.sync_ps,
+                sync_ps: job.sync_ps,
             },
             worker_threads: job.worker_threads,
             batch_size: job.config.train.batch_size,
@@ -307,6 +346,7 @@ impl Summary {
             train: None,
             valid: None,
             test: None,
+            test_replica: None,
             sync: None,
             wire: None,
             checkpoint: None,

@@ -1,15 +1,20 @@
-//! Protocols on real ranks: `LocalSgd`, and one that uses every other action.
+//! Protocols on real ranks: model averaging, and one that uses every other action.
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use core::time::Duration;
 use std::sync::Arc;
 
-use crossbeam_channel::{Receiver, Sender, unbounded};
+use crossbeam_channel::unbounded;
 use umbra_core::dense::replica::{load, store};
 use umbra_core::rng::{Purpose, Stream};
-use umbra_core::sync::{Action, Completion, LocalSgd, OutOfTurn, Protocol};
+use umbra_core::sync::reduction::TAIL;
+use umbra_core::sync::{Action, Completion, Intake, ModelAverage, OutOfTurn, Protocol};
 use umbra_core::units::Nanos;
 use umbra_mpi::comm::{Comm, Mailbox};
-use umbra_mpi::driver::{Agreement, GateKeeper, Surroundings, Traffic, drive};
+use umbra_mpi::counters::RoundCounters;
+use umbra_mpi::driver::{GateKeeper, Surroundings, Workers, drive};
+use umbra_mpi::post::Post;
+use umbra_mpi::trace::Track;
 use umbra_mpi::watch::Watch;
 use umbra_mpi::world::World;
 use umbra_tests::tree_sum;
@@ -18,9 +23,17 @@ use umbra_tests::tree_sum;
 const LENGTH: usize = 101;
 const ROUNDS: usize = 20;
 
-fn gate() -> (Sender<bool>, Receiver<Agreement>, GateKeeper) {
-    let ((knock, knocks), (opens, open)) = (unbounded(), unbounded());
-    (knock, open, GateKeeper { knocks, opens })
+/// A driver's surroundings without trace or pace.
+fn around<'a>(
+    comm: Option<&'a Comm>,
+    post: Option<&'a mut Post>,
+    replica: &'a [AtomicU32],
+    workers: Workers<'a>,
+    counters: &'a RoundCounters,
+    watch: &'a Watch,
+) -> Surroundings<'a> {
+    let (poll, track) = (Duration::from_micros(50), Track::of(None, ""));
+    Surroundings { comm, post, replica, workers, poll, counters, track, watch }
 }
 
 /// Where rank `rank` is before round `round`.
@@ -29,27 +42,28 @@ fn position(rank: usize, round: usize) -> Vec<f32> {
     (0..LENGTH as u64).map(|i| stream.normal(i)).collect()
 }
 
-/// Every round ends at the mean of the replicas, bit for bit the same everywhere; a stop that one
-/// rank asks for is agreed on by all; the driver ends when the workers have gone.
-pub(super) fn local_sgd(world: &World, watch: &Arc<Watch>, control: &Comm) {
+/// Every round ends at the mean of the replicas, bit for bit the same everywhere; the driver ends when
+/// the workers of all ranks have gone.
+pub(super) fn model_average(world: &World, watch: &Arc<Watch>, control: &Comm) {
     let (rank, size) = (world.rank, world.size);
     let mut comm = world.communicator(watch);
     // Twice over the same communicator: a run has one driver per stretch of training.
-    for stops in [false, true] {
+    for _ in 0..2 {
         let replica: Vec<AtomicU32> = (0..LENGTH).map(|_| AtomicU32::new(0)).collect();
-        let (knock, open, gate) = gate();
-        let (comm, live) = (&mut comm, &replica);
-        let traffic = std::thread::scope(|scope| {
+        let counters = RoundCounters::default();
+        let ((knock, knocks), (opens, open)) = (unbounded(), unbounded());
+        let (comm, live, counted) = (&mut comm, &replica, &counters);
+        let gaps = std::thread::scope(|scope| {
             let driver = scope.spawn(move || {
-                let mut staging = vec![0.0; LENGTH];
-                let mut protocol = LocalSgd::new(&mut staging);
-                drive(&mut protocol, Surroundings { comm, mailbox: None, replica: live, gate })
+                let mut staging = vec![0.0; LENGTH + TAIL];
+                let mut protocol = ModelAverage::new(&mut staging, 1.0, Intake::Interpolate);
+                let workers = Workers::Gated(GateKeeper { knocks, opens, gap: 7 });
+                drive(&mut protocol, around(Some(comm), None, live, workers, counted, watch))
             });
             for round in 0..ROUNDS {
                 store(&replica, &position(rank, round));
-                let last = stops && round + 1 == ROUNDS;
-                knock.send(last && rank + 1 == size).unwrap();
-                assert_eq!(open.recv(), Ok(Agreement { stop: last }), "round {round}");
+                knock.send(()).unwrap();
+                open.recv().unwrap();
                 let mut mean = vec![0.0; LENGTH];
                 load(&replica, &mut mean);
                 for (i, value) in mean.iter().enumerate() {
@@ -64,8 +78,12 @@ pub(super) fn local_sgd(world: &World, watch: &Arc<Watch>, control: &Comm) {
             drop(knock);
             driver.join().unwrap().unwrap()
         });
-        assert_eq!(traffic.rounds, ROUNDS as u64);
-        assert!(traffic.bytes > 0 && traffic.bytes <= 8 * (LENGTH * ROUNDS) as u64);
+        assert_eq!(gaps.into_iter().collect::<Vec<_>>(), [(7, ROUNDS as u64)]);
+        let reading = counters.read();
+        assert_eq!(reading.rounds, ROUNDS as u64);
+        // A last reduction finds that all have ended.
+        let most = 8 * ((LENGTH + TAIL) * (ROUNDS + 1)) as u64;
+        assert!(reading.bytes > 0 && reading.bytes <= most);
     }
 }
 
@@ -99,7 +117,7 @@ impl Protocol for Ring {
                 if let Completion::Received { from, word } = last {
                     let start = (self.rank + self.size * HOPS - self.hops) % self.size;
                     assert_eq!((from, word), (left, self.hops as u64 | 1 << 40));
-                    assert_eq!(self.staging, [start as f32, self.hops as f32]);
+                    assert_eq!(self.staging[..2], [start as f32, self.hops as f32]);
                 }
                 if self.hops == HOPS {
                     self.state = State::Wait;
@@ -110,7 +128,7 @@ impl Protocol for Ring {
                 self.staging[1] = self.hops as f32;
                 self.state = State::Receive;
                 let to = (self.rank + 1) % self.size;
-                Ok(Action::Send { to, word: self.hops as u64 | 1 << 40 })
+                Ok(Action::Send { to, word: self.hops as u64 | 1 << 40, values: true })
             }
             (State::Receive, Completion::Done) => {
                 self.state = State::Send;
@@ -138,21 +156,18 @@ impl Protocol for Ring {
 }
 
 /// Send, receive from one and from any, sleep, a receive that times out, finish.
-pub(super) fn protocol(world: &World, watch: &Arc<Watch>, control: &Comm) {
+pub(super) fn protocol(world: &World, watch: &Arc<Watch>, _control: &Comm) {
     let (rank, size) = (world.rank, world.size);
-    let mut mailbox = Mailbox::new(world.communicator(watch));
-    let mut protocol = Ring {
-        rank,
-        size,
-        staging: vec![rank as f32, 0.0],
-        hops: 0,
-        state: State::Send,
-        slept_until: Nanos(0),
-    };
-    let (_knock, _open, gate) = gate();
-    let around = Surroundings { comm: control, mailbox: Some(&mut mailbox), replica: &[], gate };
-    let traffic = drive(&mut protocol, around).unwrap();
+    let mut post = Post::remote(rank, Mailbox::new(world.communicator(watch)));
+    let mut staging = vec![0.0; 2 + TAIL];
+    staging[0] = rank as f32;
+    let (state, slept_until) = (State::Send, Nanos(0));
+    let mut protocol = Ring { rank, size, staging, hops: 0, state, slept_until };
+    let counters = RoundCounters::default();
+    let around = around(None, Some(&mut post), &[], Workers::None, &counters, watch);
+    drive(&mut protocol, around).unwrap();
     assert_eq!(protocol.state, State::Finish);
     // Two words of header and two of staging.
-    assert_eq!(traffic, Traffic { rounds: 0, bytes: 16 * HOPS as u64 });
+    let bytes = if size == 1 { 0 } else { 16 * HOPS as u64 };
+    assert_eq!((counters.read().rounds, counters.read().bytes), (0, bytes));
 }

@@ -1,7 +1,9 @@
 //! Point-to-point messages: none lost, none changed, in order between every pair.
 
+use core::time::Duration;
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Instant;
 
 use umbra_core::rng::{Purpose, Stream};
 use umbra_mpi::comm::{Comm, Mailbox};
@@ -14,7 +16,7 @@ fn next(mailbox: &mut Mailbox) -> (usize, Vec<u32>) {
     loop {
         match mailbox.receive() {
             Some(message) => return message,
-            None => backoff.wait(),
+            None => mailbox.comm().pause(&mut backoff),
         }
     }
 }
@@ -91,5 +93,88 @@ pub(super) fn storm(world: &World, watch: &Arc<Watch>, _: &Comm) {
     while mailbox.sending() > 0 {
         assert!(mailbox.receive().is_none(), "a message too many");
         backoff.wait();
+    }
+}
+
+/// Words of a message far beyond what any library sends before its receiver has asked for it.
+const LARGE: usize = 2 << 20;
+
+/// The `number`-th message of `from`: large ones and a small one that must not overtake them.
+fn large(from: usize, number: usize) -> Vec<u32> {
+    let length = if number % 3 == 2 { 1 } else { LARGE + 1000 * from + number };
+    let first = (from * 1_000_000_007 + number) as u32;
+    (0..length as u32).map(|i| first.wrapping_add(i.wrapping_mul(2_654_435_761))).collect()
+}
+
+/// Large messages from every rank to every other at once, whatever the way of waiting.
+pub(super) fn large_messages(world: &World, watch: &Arc<Watch>, _: &Comm) {
+    const MESSAGES: usize = 6;
+    let (rank, size) = (world.rank, world.size);
+    for poll in [None, Some(Duration::ZERO), Some(Duration::from_micros(200))] {
+        let mut comm = world.communicator(watch);
+        if let Some(poll) = poll {
+            comm.set_poll(poll);
+        }
+        let mut mailbox = Mailbox::new(comm);
+        for number in 0..MESSAGES {
+            (0..size).for_each(|to| mailbox.send(to, large(rank, number)));
+        }
+        let mut taken = vec![0; size];
+        while taken.iter().sum::<usize>() < MESSAGES * size {
+            let (from, words) = next(&mut mailbox);
+            assert!(words == large(from, taken[from]), "message {} of rank {from}", taken[from]);
+            taken[from] += 1;
+            mailbox.recycle(words);
+        }
+        assert_eq!(taken, vec![MESSAGES; size], "{poll:?}");
+    }
+}
+
+/// A receiver that looks while the sender of a large message does not does not wait for it.
+pub(super) fn receive_does_not_block(world: &World, watch: &Arc<Watch>, control: &Comm) {
+    const ASLEEP: Duration = Duration::from_millis(500);
+    let (rank, last) = (world.rank, world.size - 1);
+    let mut mailbox = Mailbox::new(world.communicator(watch));
+    control.barrier("the start", false);
+    if rank == last {
+        // Announced, and nothing more: the library crosses the rest when its sender calls it again.
+        mailbox.send(0, large(last, 0));
+        std::thread::sleep(ASLEEP);
+    } else if rank == 0 {
+        let begun = Instant::now();
+        let (mut longest, mut received) = (Duration::ZERO, None);
+        while received.is_none() {
+            let look = Instant::now();
+            received = mailbox.receive();
+            longest = longest.max(look.elapsed());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(received == Some((last, large(last, 0))), "another message");
+        // A library may cross it without its sender; a wait for the sender would last nearly as long.
+        assert!(longest < ASLEEP / 2 || begun.elapsed() < ASLEEP / 2, "blocked {longest:?}");
+    }
+}
+
+/// A mailbox ends while messages of all sizes are on their way to ranks that never look.
+pub(super) fn nobody_takes(world: &World, watch: &Arc<Watch>, control: &Comm) {
+    let (rank, size) = (world.rank, world.size);
+    for looks in [false, true] {
+        let mut mailbox = Mailbox::new(world.communicator(watch));
+        for number in 0..3 {
+            mailbox.send((rank + 1) % size, large(rank, number));
+        }
+        if looks {
+            // Perhaps half of one is here.
+            drop(mailbox.receive());
+        } else if rank == 0 {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        drop(mailbox);
+        // What comes after is not disturbed by it.
+        let mut next_mailbox = Mailbox::new(world.communicator(watch));
+        next_mailbox.send((rank + 1) % size, vec![7]);
+        let left = (rank + size - 1) % size;
+        assert_eq!(next(&mut next_mailbox), (left, vec![7]));
+        control.barrier("the end", false);
     }
 }

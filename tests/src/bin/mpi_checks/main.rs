@@ -4,6 +4,8 @@
 //! `mpi_checks` prints "ok NAME" from rank 0 for every check that held on all ranks; a check that
 //! does not hold panics, which ends the job with exit code 1. `mpi_checks panic` panics on the last
 //! rank while the others wait for it.
+//!
+//! The level of thread support is that of `UMBRA_MPI_THREADS`, as in the program.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation)]
 
 mod collectives;
@@ -22,7 +24,7 @@ use umbra_mpi::world::World;
 /// A check; collective over all ranks. Communicators are made by the check, on the main thread.
 type Check = fn(&World, &Arc<Watch>, &Comm);
 
-const CHECKS: [(&str, Check); 13] = [
+const CHECKS: [(&str, Check); 16] = [
     ("all_gather", collectives::all_gather),
     ("all_gather_varied", collectives::all_gather_varied),
     ("exchange", collectives::exchange),
@@ -33,7 +35,10 @@ const CHECKS: [(&str, Check); 13] = [
     ("reduce", collectives::reduce),
     ("mailbox_ring", mailbox::ring),
     ("mailbox_storm", mailbox::storm),
-    ("local_sgd", driver::local_sgd),
+    ("large_messages", mailbox::large_messages),
+    ("receive_does_not_block", mailbox::receive_does_not_block),
+    ("nobody_takes", mailbox::nobody_takes),
+    ("model_average", driver::model_average),
     ("protocol", driver::protocol),
     ("scores", scores::figures),
 ];

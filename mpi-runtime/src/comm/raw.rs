@@ -1,0 +1,128 @@
+//! The MPI functions that the runtime calls, by their own names: each is the library's, guarded.
+//!
+//! Nothing else names `mpi::ffi`, so no call can forget the guard. Errors are fatal in MPI
+//! (MPI_ERRORS_ARE_FATAL, the default), so a call that returns has succeeded and returns nothing here.
+
+use core::ffi::{c_int, c_void};
+
+pub(super) use mpi::ffi::{MPI_Comm, MPI_Datatype, MPI_Message, MPI_Request, MPI_Status};
+
+use super::guard::{guarded, guarded_at_last};
+
+macro_rules! guarded_functions {
+    ($($name:ident($($argument:ident: $kind:ty),* $(,)?);)*) => {$(
+        /// # Safety
+        /// As the standard says of the function of this name; pointers are valid for the call, and
+        /// buffers of a non-blocking one until its request is done.
+        #[allow(non_snake_case, clippy::too_many_arguments, reason = "the standard's")]
+        pub(super) unsafe fn $name($($argument: $kind),*) {
+            // SAFETY: the caller's word.
+            guarded(|| unsafe { mpi::ffi::$name($($argument),*) });
+        }
+    )*};
+}
+
+guarded_functions! {
+    MPI_Comm_rank(comm: MPI_Comm, rank: *mut c_int);
+    MPI_Comm_size(comm: MPI_Comm, size: *mut c_int);
+    MPI_Comm_dup(comm: MPI_Comm, new: *mut MPI_Comm);
+    MPI_Comm_split(comm: MPI_Comm, color: c_int, key: c_int, new: *mut MPI_Comm);
+    MPI_Comm_free(comm: *mut MPI_Comm);
+    MPI_Test(request: *mut MPI_Request, done: *mut c_int, status: *mut MPI_Status);
+    MPI_Isend(
+        buffer: *const c_void, count: c_int, kind: MPI_Datatype, to: c_int, tag: c_int,
+        comm: MPI_Comm, request: *mut MPI_Request,
+    );
+    MPI_Improbe(
+        from: c_int, tag: c_int, comm: MPI_Comm, found: *mut c_int, message: *mut MPI_Message,
+        status: *mut MPI_Status,
+    );
+    MPI_Get_count(status: *const MPI_Status, kind: MPI_Datatype, count: *mut c_int);
+    MPI_Imrecv(
+        buffer: *mut c_void, count: c_int, kind: MPI_Datatype, message: *mut MPI_Message,
+        request: *mut MPI_Request,
+    );
+    MPI_Ibarrier(comm: MPI_Comm, request: *mut MPI_Request);
+    MPI_Iallgather(
+        sent: *const c_void, sent_count: c_int, sent_kind: MPI_Datatype, received: *mut c_void,
+        received_count: c_int, received_kind: MPI_Datatype, comm: MPI_Comm,
+        request: *mut MPI_Request,
+    );
+    MPI_Iallgatherv(
+        sent: *const c_void, sent_count: c_int, sent_kind: MPI_Datatype, received: *mut c_void,
+        received_counts: *const c_int, received_starts: *const c_int, received_kind: MPI_Datatype,
+        comm: MPI_Comm, request: *mut MPI_Request,
+    );
+    MPI_Ialltoall(
+        sent: *const c_void, sent_count: c_int, sent_kind: MPI_Datatype, received: *mut c_void,
+        received_count: c_int, received_kind: MPI_Datatype, comm: MPI_Comm,
+        request: *mut MPI_Request,
+    );
+    MPI_Ialltoallv(
+        sent: *const c_void, sent_counts: *const c_int, sent_starts: *const c_int,
+        sent_kind: MPI_Datatype, received: *mut c_void, received_counts: *const c_int,
+        received_starts: *const c_int, received_kind: MPI_Datatype, comm: MPI_Comm,
+        request: *mut MPI_Request,
+    );
+}
+
+/// Ends the job on every rank with this exit code. *Not collective, from any thread.*
+pub(super) fn abort(code: i32) -> ! {
+    // SAFETY: no memory is lent; it does not return, and if it did the process would end all the same.
+    guarded_at_last(|| unsafe {
+        mpi::ffi::MPI_Abort(mpi::ffi::RSMPI_COMM_WORLD, code);
+    });
+    std::process::exit(code)
+}
+
+/// Constants of the library, which are variables to Rust.
+macro_rules! constants {
+    ($($(#[$doc:meta])* $name:ident: $kind:ty = $constant:ident;)*) => {$(
+        $(#[$doc])*
+        pub(super) fn $name() -> $kind {
+            // SAFETY: never written.
+            unsafe { mpi::ffi::$constant }
+        }
+    )*};
+}
+
+constants! {
+    /// MPI_COMM_WORLD.
+    world: MPI_Comm = RSMPI_COMM_WORLD;
+    /// MPI_COMM_NULL.
+    no_comm: MPI_Comm = RSMPI_COMM_NULL;
+    /// MPI_REQUEST_NULL.
+    no_request: MPI_Request = RSMPI_REQUEST_NULL;
+    /// MPI_ANY_SOURCE.
+    any_source: c_int = RSMPI_ANY_SOURCE;
+    /// MPI_UNDEFINED.
+    undefined: c_int = RSMPI_UNDEFINED;
+    /// MPI_STATUS_IGNORE.
+    no_status: *mut MPI_Status = RSMPI_STATUS_IGNORE;
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::path::Path;
+
+    /// Files under `folder` that name the library's unguarded functions.
+    fn unguarded(folder: &Path, found: &mut Vec<String>) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                unguarded(&path, found);
+            } else if std::fs::read_to_string(&path).unwrap().contains("ffi::") {
+                found.push(path.file_name().unwrap().to_string_lossy().into_owned());
+            }
+        }
+    }
+
+    #[test]
+    fn only_this_file_calls_the_library_itself() {
+        let mut found = vec![];
+        unguarded(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut found);
+        found.retain(|name| name != "raw.rs");
+        assert_eq!(found, Vec::<String>::new());
+    }
+}
