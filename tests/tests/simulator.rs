@@ -121,7 +121,7 @@ fn an_elastic_pair_keeps_its_laws() {
                 }
             };
             let (simulated, after) = training(&cluster, &method, &start, &mut moves);
-            assert_eq!(simulated.outcome.rounds(), 2 * rounds, "a round of each slice");
+            assert_eq!(simulated.outcome.rounds(), rounds);
             for (i, (w, c)) in after[0].iter().zip(&simulated.center).enumerate() {
                 let (w0, c0) = (i as f32 + 2.0, start[0][i]);
                 let expected = (w0 - c0) * shrinks.powi(i32::try_from(rounds).unwrap());

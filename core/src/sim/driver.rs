@@ -5,7 +5,6 @@
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use super::cluster::nanoseconds;
 use super::instance::{Duty, Instance};
@@ -13,7 +12,7 @@ use super::network::exchange;
 use super::outcome::SimError;
 use super::run::{Event, Simulation};
 use super::trace::{Deed, Who};
-use crate::dense::replica::{element, interpolate, load};
+use crate::dense::replica::{add as add_to_replica, interpolate, load_finite};
 use crate::sync::reduction::{add, conclude, contribute, slice, sum_into_first};
 use crate::sync::{Action, Completion, RoundCost};
 use crate::units::Nanos;
@@ -203,12 +202,11 @@ impl Simulation<'_, '_> {
         driver.completion = Completion::Done;
         match driver.action {
             Action::Load => {
-                load(words(), staging);
-                let finite = staging.iter().all(|x| x.is_finite());
+                let finite = load_finite(words(), staging);
                 driver.completion = Completion::Loaded { finite };
             }
             Action::Store { alpha } => interpolate(words(), alpha, staging),
-            Action::Add { alpha } => add_to(words(), alpha, staging),
+            Action::Add { alpha } => add_to_replica(words(), alpha, staging),
             Action::Send { .. } => self.post(number),
             _ => {}
         }
@@ -272,8 +270,10 @@ impl Simulation<'_, '_> {
         let driver = &mut self.drivers[number as usize];
         let Some(round) = driver.round.filter(|_| !driver.following) else { return };
         let crew = &mut self.crews[trainer];
-        crew.gaps.push(crew.steps - driver.steps_before);
-        driver.steps_before = crew.steps;
+        if driver.instance.channel == 0 {
+            crew.gaps.push(crew.steps - driver.steps_before);
+            driver.steps_before = crew.steps;
+        }
         if matches!(driver.instance.duty, Duty::Shadow { .. }) {
             crew.round_ns += self.now - round.began.0;
         }
@@ -289,23 +289,24 @@ impl Simulation<'_, '_> {
         let to = to as u32;
         let message = Message { from: number, to, word, values, bytes, sent_at: self.now };
         let node = driver.node();
-        self.sent(number, bytes);
         let slot = self.stow(message);
         if self.drivers[to as usize].node() == node {
             return self.at(self.awake(to, self.now), Event::Delivered(slot));
         }
+        self.sent(number, bytes);
         let flight = self.ports[node].send(self.now, bytes, 1);
         self.at(flight.first, Event::MessageArrived { slot, last: flight.last });
     }
 
-    /// Counts bytes that an instance sent.
+    /// Counts bytes that an instance sent to another node.
     fn sent(&mut self, number: u32, bytes: u64) {
         let driver = &mut self.drivers[number as usize];
         if let Some(round) = &mut driver.round {
             round.bytes += bytes;
         }
-        if let Some(trainer) = driver.trainer() {
-            self.crews[trainer].sync_bytes += bytes;
+        match driver.trainer() {
+            Some(trainer) => self.crews[trainer].sync_bytes += bytes,
+            None => self.center_bytes += bytes,
         }
     }
 
@@ -435,12 +436,5 @@ impl Simulation<'_, '_> {
             self.sent(member, bytes);
         }
         exchange(&mut self.ports, &nodes, self.now, bytes)
-    }
-}
-
-/// words += alpha · values.
-fn add_to(words: &[AtomicU32], alpha: f32, values: &[f32]) {
-    for (word, value) in words.iter().zip(values) {
-        word.store((element(word) + alpha * value).to_bits(), Relaxed);
     }
 }

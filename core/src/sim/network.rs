@@ -15,8 +15,6 @@ pub(super) struct Port {
     overhead: u64,
     egress_free: u64,
     ingress_free: u64,
-    /// Bytes sent.
-    pub(super) sent: u64,
 }
 
 /// When a message reaches the other end.
@@ -36,7 +34,6 @@ impl Port {
             overhead: link.overhead.0,
             egress_free: 0,
             ingress_free: 0,
-            sent: 0,
         }
     }
 
@@ -44,7 +41,6 @@ impl Port {
     pub(super) fn send(&mut self, now: u64, bytes: u64, messages: u64) -> Flight {
         let start = now.max(self.egress_free);
         self.egress_free = start + self.occupied(bytes, messages);
-        self.sent += bytes;
         Flight { first: start + self.latency, last: self.egress_free + self.latency }
     }
 

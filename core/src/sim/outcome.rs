@@ -16,8 +16,10 @@ pub struct Outcome {
     pub seconds: f64,
     /// Until the last protocol had finished, too.
     pub seconds_all: f64,
-    /// Bytes that sync PSs sent.
+    /// Bytes that centers sent to other nodes.
     pub center_bytes: u64,
+    /// Bytes of ids, rows and gradients between nodes.
+    pub rows_bytes: u64,
     /// Events that were simulated.
     pub events: u64,
     /// What happened, if asked for.
@@ -29,9 +31,9 @@ pub struct Outcome {
 pub struct TrainerFigures {
     /// Steps of all its workers.
     pub steps: u64,
-    /// Rounds in which its replica took something in, over all slices.
+    /// Rounds in which its replica took something in; of the first slice, when there are several.
     pub rounds: u64,
-    /// Steps per worker from round to round of a slice, mean; 0 without rounds.
+    /// Steps of its workers from round to round, mean; 0 without rounds.
     pub gap_mean: f64,
     /// The same: 99 of 100 gaps are at most this long.
     pub gap_p99: f64,
@@ -43,10 +45,8 @@ pub struct TrainerFigures {
     pub rows_seconds: f64,
     /// When its last worker ended. s
     pub seconds: f64,
-    /// Bytes that its synchronization sent.
+    /// Bytes that its synchronization sent to other nodes.
     pub sync_bytes: u64,
-    /// Bytes that went over its link outwards.
-    pub sent_bytes: u64,
 }
 
 impl Outcome {

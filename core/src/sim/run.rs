@@ -72,6 +72,10 @@ pub(super) struct Simulation<'c, 'p> {
     pub(super) free_slots: Vec<u32>,
     /// When the last protocol so far finished.
     pub(super) finished_at: u64,
+    /// Bytes that centers sent to other nodes.
+    pub(super) center_bytes: u64,
+    /// Bytes of ids, rows and gradients between nodes.
+    pub(super) rows_bytes: u64,
     trace: Option<Vec<Span>>,
 }
 
@@ -166,6 +170,8 @@ impl<'c, 'p> Simulation<'c, 'p> {
             flights: Vec::new(),
             free_slots: Vec::new(),
             finished_at: 0,
+            center_bytes: 0,
+            rows_bytes: 0,
             trace: trace.then(Vec::new),
         })
     }
@@ -241,11 +247,8 @@ impl<'c, 'p> Simulation<'c, 'p> {
     }
 
     fn outcome(mut self, events: u64) -> Outcome {
-        let trainers = self.cluster.trainers.len();
-        let centers = self.ports[trainers..].iter().take(self.cluster.sync_ps.len());
         let slices = self.meetings.len().max(1) as f64;
-        let center_bytes = centers.map(|port| port.sent).sum();
-        let figures = |(crew, port): (&mut Crew, &Port)| {
+        let figures = |crew: &mut Crew| {
             let workers = crew.len.max(1) as f64;
             crew.gaps.sort_unstable();
             let rounds = crew.gaps.len() as u64;
@@ -254,23 +257,23 @@ impl<'c, 'p> Simulation<'c, 'p> {
             TrainerFigures {
                 steps: crew.steps,
                 rounds,
-                gap_mean: total as f64 / rounds.max(1) as f64 / workers,
-                gap_p99: p99.map_or(0.0, |gap| *gap as f64 / workers),
+                gap_mean: total as f64 / rounds.max(1) as f64,
+                gap_p99: p99.map_or(0.0, |gap| *gap as f64),
                 exposed_seconds: seconds(crew.gate_ns) / workers,
                 background_seconds: seconds(crew.round_ns) / slices,
                 rows_seconds: seconds(crew.rows_ns) / workers,
                 seconds: seconds(crew.ended_at),
                 sync_bytes: crew.sync_bytes,
-                sent_bytes: port.sent,
             }
         };
-        let trainers: Vec<_> = self.crews.iter_mut().zip(&self.ports).map(figures).collect();
+        let trainers: Vec<_> = self.crews.iter_mut().map(figures).collect();
         let worked = trainers.iter().map(|trainer| trainer.seconds).fold(0.0, f64::max);
         Outcome {
             seconds: worked,
             seconds_all: worked.max(seconds(self.finished_at)),
             trainers,
-            center_bytes,
+            center_bytes: self.center_bytes,
+            rows_bytes: self.rows_bytes,
             events,
             trace: self.trace.unwrap_or_default(),
         }

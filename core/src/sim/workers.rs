@@ -1,7 +1,7 @@
 //! Workers: steps, rows and the gate.
 //!
 //! A worker asks for rows ahead, waits for those of its step, computes, pushes gradients. With a gate it
-//! stands still after every so many steps, and once more before it ends, until the round is stored.
+//! stands still after every so many steps until the round is over.
 
 use alloc::vec::Vec;
 
@@ -134,12 +134,7 @@ impl Simulation<'_, '_> {
         let spec = self.trainer(trainer);
         let start = spec.awake(now);
         if worker.taken == spec.steps || start >= spec.ends.0 {
-            if self.crews[trainer].every > 0 && worker.since_gate > 0 {
-                self.stand_at_gate(number);
-            } else {
-                self.end(number);
-            }
-            return;
+            return self.end(number);
         }
         self.ask_ahead(number);
         let rows = self.cluster.embedding.is_some();
@@ -297,6 +292,7 @@ impl Simulation<'_, '_> {
             arrival(now, now)
         } else {
             let bytes = part(bytes, store.share.0);
+            self.rows_bytes += bytes;
             let flight = self.ports[trainer].send(now, bytes, store.messages.0);
             arrival(flight.first, flight.last)
         };
@@ -321,6 +317,7 @@ impl Simulation<'_, '_> {
         let trainer = self.workers[number as usize].trainer as usize;
         let store = self.store(trainer);
         let bytes = part(embedding.rows_bytes, store.share.0);
+        self.rows_bytes += bytes;
         let end = self.ports[trainer].receive(self.now, last, bytes, store.messages.0);
         self.at(end, Event::RowsReady(number));
     }
