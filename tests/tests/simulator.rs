@@ -241,6 +241,20 @@ fn a_trainer_that_stands_still_delays_a_collective_and_not_a_center() {
     assert!(gated.trainers[0].exposed_seconds > 0.19, "in the foreground everybody waits");
 }
 
+/// What a run is charged for: 100 µs to load 1 MB, to store it and to serve it, and each way its bytes.
+#[test]
+fn rounds_are_counted_with_what_they_cost() {
+    let outcome = timing(&cluster(3, 100), &method(EASGD, Rounds::Gated { every: 10 }));
+    let trainer = outcome.trainers[0];
+    assert_eq!((trainer.rounds, trainer.gap_mean, trainer.gap_p99), (10, 10.0, 10.0));
+    assert_eq!(outcome.gap_p99, Some(10.0));
+    assert!((trainer.processor_seconds - 10.0 * 200e-6).abs() < 1e-9, "{trainer:?}");
+    assert!((outcome.center_seconds - 30.0 * 100e-6).abs() < 1e-9, "{outcome:?}");
+    assert_eq!(trainer.sync_bytes, 10 * 1_000_008 + 8, "values and a word each, and a goodbye");
+    assert_eq!(outcome.center_bytes, 30 * 1_000_008);
+    assert_eq!(trainer.background_seconds, 0.0);
+}
+
 /// A center that is saturated serves a round in the time of its messages, whoever asks: the gap is as long as
 /// there are trainers, and as many times shorter as there are sync PSs.
 #[test]
@@ -393,7 +407,7 @@ fn the_table_of_methods_is_as_it_was() {
                     "{name:16} {gigabytes:5} {trainers:8} {speed:9.1} {:10.3} {:>10} {:>10} {:10.3}",
                     speed / alone / trainers as f64,
                     number(outcome.gap_mean()),
-                    number(outcome.gap_p99()),
+                    number(outcome.gap_p99),
                     outcome.mean(|trainer| trainer.exposed_seconds),
                 )
                 .unwrap();

@@ -179,6 +179,10 @@ impl Simulation<'_, '_> {
         if let Some(round) = &mut driver.round {
             round.busy.0 += length;
         }
+        match driver.trainer() {
+            Some(trainer) => self.crews[trainer].sync_busy_ns += length,
+            None => self.center_busy_ns += length,
+        }
         let node = driver.node();
         let end =
             if node < self.crews.len() { self.begin_work(node, length) } else { self.now + length };

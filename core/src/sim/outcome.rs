@@ -16,6 +16,10 @@ pub struct Outcome {
     pub seconds: f64,
     /// Until the last protocol had finished, too.
     pub seconds_all: f64,
+    /// 99 of 100 gaps of all trainers are at most this long; `None` without rounds.
+    pub gap_p99: Option<f64>,
+    /// Time for which centers were busy. s
+    pub center_seconds: f64,
     /// Bytes that centers sent to other nodes.
     pub center_bytes: u64,
     /// Bytes of ids, rows and gradients between nodes.
@@ -41,6 +45,8 @@ pub struct TrainerFigures {
     pub exposed_seconds: f64,
     /// Time in rounds while workers trained, mean over slices. s
     pub background_seconds: f64,
+    /// Time for which its synchronizing threads had a core. s
+    pub processor_seconds: f64,
     /// Time for which workers waited for rows, mean over its workers. s
     pub rows_seconds: f64,
     /// When its last worker ended. s
@@ -68,19 +74,13 @@ impl Outcome {
         self.trainers.iter().map(|trainer| trainer.rounds).sum()
     }
 
-    /// Mean gap over the rounds of all trainers; `None` without rounds.
+    /// Mean gap, over the trainers that had rounds; `None` without any.
     #[must_use]
     pub fn gap_mean(&self) -> Option<f64> {
-        let rounds = self.rounds();
-        let sum = |trainer: &TrainerFigures| trainer.gap_mean * trainer.rounds as f64;
-        (rounds > 0).then(|| self.trainers.iter().map(sum).sum::<f64>() / rounds as f64)
-    }
-
-    /// Largest 99th percentile of a trainer's gaps; `None` without rounds.
-    #[must_use]
-    pub fn gap_p99(&self) -> Option<f64> {
-        let p99 = self.trainers.iter().map(|trainer| trainer.gap_p99).fold(0.0, f64::max);
-        (self.rounds() > 0).then_some(p99)
+        let with_rounds = self.trainers.iter().filter(|trainer| trainer.rounds > 0);
+        let count = with_rounds.clone().count();
+        let sum: f64 = with_rounds.map(|trainer| trainer.gap_mean).sum();
+        (count > 0).then(|| sum / count as f64)
     }
 
     /// A figure of every trainer, its mean.

@@ -72,6 +72,8 @@ pub(super) struct Simulation<'c, 'p> {
     pub(super) free_slots: Vec<u32>,
     /// When the last protocol so far finished.
     pub(super) finished_at: u64,
+    /// Time for which centers were busy.
+    pub(super) center_busy_ns: u64,
     /// Bytes that centers sent to other nodes.
     pub(super) center_bytes: u64,
     /// Bytes of ids, rows and gradients between nodes.
@@ -170,6 +172,7 @@ impl<'c, 'p> Simulation<'c, 'p> {
             flights: Vec::new(),
             free_slots: Vec::new(),
             finished_at: 0,
+            center_busy_ns: 0,
             center_bytes: 0,
             rows_bytes: 0,
             trace: trace.then(Vec::new),
@@ -248,30 +251,35 @@ impl<'c, 'p> Simulation<'c, 'p> {
 
     fn outcome(mut self, events: u64) -> Outcome {
         let slices = self.meetings.len().max(1) as f64;
+        let mut all: Vec<u64> = Vec::new();
         let figures = |crew: &mut Crew| {
             let workers = crew.len.max(1) as f64;
             crew.gaps.sort_unstable();
+            all.extend_from_slice(&crew.gaps);
             let rounds = crew.gaps.len() as u64;
             let total: u64 = crew.gaps.iter().sum();
-            let p99 = crew.gaps.get((crew.gaps.len() * 99).div_ceil(100).saturating_sub(1));
             TrainerFigures {
                 steps: crew.steps,
                 rounds,
                 gap_mean: total as f64 / rounds.max(1) as f64,
-                gap_p99: p99.map_or(0.0, |gap| *gap as f64),
+                gap_p99: percentile_99(&crew.gaps).unwrap_or(0.0),
                 exposed_seconds: seconds(crew.gate_ns) / workers,
                 background_seconds: seconds(crew.round_ns) / slices,
+                processor_seconds: seconds(crew.sync_busy_ns),
                 rows_seconds: seconds(crew.rows_ns) / workers,
                 seconds: seconds(crew.ended_at),
                 sync_bytes: crew.sync_bytes,
             }
         };
         let trainers: Vec<_> = self.crews.iter_mut().map(figures).collect();
+        all.sort_unstable();
         let worked = trainers.iter().map(|trainer| trainer.seconds).fold(0.0, f64::max);
         Outcome {
             seconds: worked,
             seconds_all: worked.max(seconds(self.finished_at)),
             trainers,
+            gap_p99: percentile_99(&all),
+            center_seconds: seconds(self.center_busy_ns),
             center_bytes: self.center_bytes,
             rows_bytes: self.rows_bytes,
             events,
@@ -282,4 +290,10 @@ impl<'c, 'p> Simulation<'c, 'p> {
 
 fn seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
+}
+
+/// The smallest of `sorted` that 99 of 100 do not exceed.
+fn percentile_99(sorted: &[u64]) -> Option<f64> {
+    let place = (sorted.len() * 99).div_ceil(100).checked_sub(1)?;
+    sorted.get(place).map(|gap| *gap as f64)
 }

@@ -39,6 +39,8 @@ pub(super) struct Crew {
     pub(super) rows_ns: u64,
     /// Time of all instances in background rounds.
     pub(super) round_ns: u64,
+    /// Time of all instances with a core.
+    pub(super) sync_busy_ns: u64,
     /// Bytes sent by instances.
     pub(super) sync_bytes: u64,
     /// Steps of all workers from round to round of an instance.
