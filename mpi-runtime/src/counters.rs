@@ -182,6 +182,20 @@ impl RoundReading {
             disagreements: self.disagreements + other.disagreements,
         }
     }
+
+    /// What came after an earlier reading of the same counters.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Self {
+        Self {
+            rounds: self.rounds.saturating_sub(earlier.rounds),
+            bytes: self.bytes.saturating_sub(earlier.bytes),
+            round_ns: self.round_ns.saturating_sub(earlier.round_ns),
+            busy_ns: self.busy_ns.saturating_sub(earlier.busy_ns),
+            refused: self.refused.saturating_sub(earlier.refused),
+            disagreement: self.disagreement - earlier.disagreement,
+            disagreements: self.disagreements.saturating_sub(earlier.disagreements),
+        }
+    }
 }
 
 impl Reading {

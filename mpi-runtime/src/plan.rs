@@ -9,6 +9,7 @@ use crate::buffers::StepBuffers;
 use crate::config::{Job, Layout, SyncMethod};
 use crate::convert;
 use crate::error::Error;
+use crate::processor::Pins;
 use crate::roles::Roles;
 use crate::tables::TableLayout;
 
@@ -38,6 +39,8 @@ pub struct Plan {
     /// of them whatever the ranks and threads, when these divide evenly; else, and with the other
     /// methods, a worker is a thread.
     pub slices: usize,
+    /// Which cores this rank's threads stay on.
+    pub pins: Pins,
     /// Workers share the tables directly: one rank, and workers that need not meet over them.
     pub local: bool,
 }
@@ -88,6 +91,7 @@ impl Plan {
         let steps = (steps_per_epoch * u64::from(config.train.epochs)).min(wanted);
         let plan = Self {
             slices,
+            pins: Pins::default(),
             local,
             roles,
             model,

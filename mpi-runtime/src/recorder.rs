@@ -3,6 +3,7 @@
 //! Two threads report: the heartbeat, with what it hears, and the main thread, with evaluations.
 
 use core::time::Duration;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
@@ -115,6 +116,12 @@ impl Recorder {
         });
     }
 
+    /// Where the trace of the run goes.
+    #[must_use]
+    pub fn trace_path(&self) -> PathBuf {
+        self.with(|inner| inner.folder.trace_path())
+    }
+
     /// Writes the summary.
     ///
     /// # Errors
@@ -146,6 +153,9 @@ impl Inner {
         let rate = |(base, schedule): &(f64, Schedule)| {
             self.rate_factor * base * f64::from(schedule.factor(step.saturating_sub(1)))
         };
+        let rounds = reading.rounds.since(last.rounds);
+        let per_second = |n: u64| (elapsed > 0.0 && n > 0).then(|| n as f64 / elapsed);
+        let steps = reading.steps.saturating_sub(last.steps);
         let report = Report {
             step,
             examples: reading.examples,
@@ -155,6 +165,11 @@ impl Inner {
             examples_per_second: (elapsed > 0.0 && examples > 0).then(|| examples as f64 / elapsed),
             lr_dense: Some(rate(&self.rates[0])),
             lr_sparse: Some(rate(&self.rates[1])),
+            sync_gap: (rounds.rounds > 0).then(|| steps as f64 / rounds.rounds as f64),
+            sync_rounds_per_second: per_second(rounds.rounds),
+            sync_bytes_per_second: per_second(rounds.bytes),
+            disagreement: (rounds.disagreements > 0)
+                .then(|| rounds.disagreement / rounds.disagreements as f64),
             valid,
         };
         self.last = (reading, seconds);

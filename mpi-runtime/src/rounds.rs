@@ -33,6 +33,7 @@ use crate::driver::{Gaps, GateKeeper, Surroundings, Workers, drive};
 use crate::error::Error;
 use crate::plan::Plan;
 use crate::post::Post;
+use crate::processor::Pins;
 use crate::trace::{Trace, Track};
 use crate::trainer::Gate;
 use crate::watch::Watch;
@@ -103,8 +104,8 @@ impl DenseSync {
                     let range = start(index)..start(index + 1);
                     let center_rank = roles.sync_ps.start + index;
                     let mailbox = (world.size > 1).then(|| {
-                        let comm = world.communicator(watch);
-                        // SETPOLL
+                        let mut comm = world.communicator(watch);
+                        comm.set_poll(settings.poll);
                         Mailbox::new(comm)
                     });
                     let trains = roles.trainers.contains(&world.rank);
@@ -139,6 +140,12 @@ impl DenseSync {
         self.slices.len()
     }
 
+    /// Time between looks of its threads at MPI.
+    #[must_use]
+    pub const fn poll(&self) -> Duration {
+        self.settings.poll
+    }
+
     /// The algorithm.
     #[must_use]
     pub const fn algorithm(&self) -> Algorithm {
@@ -171,6 +178,7 @@ impl DenseSync {
         trainer: Option<TrainerEnd<'_>>,
         counters: &Counters,
         trace: Option<&Trace>,
+        pins: &Pins,
         work: impl FnOnce(Option<&Gate>) -> T,
     ) -> Result<(Option<T>, Gaps), Error> {
         let Self { settings, slices, trainers, global, velocity, watch } = self;
@@ -192,7 +200,10 @@ impl DenseSync {
                 if let Some((post, values)) = center {
                     let track = Track::of(trace, "center");
                     let end = CenterEnd { settings, trainers, post, values, watch, track };
-                    centers.push(scope.spawn(move || end.serve(&counters.center)));
+                    centers.push(scope.spawn(move || {
+                        off_the_workers(pins, watch);
+                        end.serve(&counters.center)
+                    }));
                 }
                 let Some((replica, parameters, workers)) = trainer else { continue };
                 let end = SliceEnd {
@@ -216,7 +227,10 @@ impl DenseSync {
                 } else {
                     Workers::Background { ended, counters, pace: settings.pace }
                 };
-                shadows.push(scope.spawn(move || end.run(beside)));
+                shadows.push(scope.spawn(move || {
+                    off_the_workers(pins, watch);
+                    end.run(beside)
+                }));
             }
             let worked = trainer.map(|(_, _, workers)| {
                 let gate = Gate::new(workers, knocks, opens, watch);
@@ -238,6 +252,13 @@ impl DenseSync {
             gaps.map(|gaps| (worked, gaps))
         });
         done.map_err(|error| Error::Failure(error.to_string()))
+    }
+}
+
+/// Keeps a synchronizing thread off the workers' cores, if there are others.
+fn off_the_workers(pins: &Pins, watch: &Watch) {
+    if let Err(error) = pins.beside() {
+        watch.end_job(error.exit_code(), &error);
     }
 }
 

@@ -23,6 +23,7 @@ use crate::driver::Gaps;
 use crate::error::Error;
 use crate::heartbeat::{Heartbeat, Pulse, Report};
 use crate::plan::Plan;
+use crate::processor::Pins;
 use crate::rounds::{DenseSync, TrainerEnd, average_once};
 use crate::scores::{Figures, Scores};
 use crate::scoring::{Share, score};
@@ -113,12 +114,15 @@ impl<'w> Run<'w> {
         // The fixed order: dense, embedding, heartbeat, slices; control was made before.
         let alone = world.size == 1;
         let all = world.communicator(&watch);
-        let dense = all.subset(plan.roles.trainers.clone());
+        let mut dense = all.subset(plan.roles.trainers.clone());
         let embedding = (!alone).then(|| world.communicator(&watch));
         let heartbeats = (!alone).then(|| world.communicator(&watch));
         let mut initial = vec![0.0; plan.model.replica_len()];
         plan.model.initialize(config.seed, &mut initial);
         let sync = DenseSync::new(world, &plan, &initial, &watch);
+        if let (Some(dense), Some(sync)) = (&mut dense, &sync) {
+            dense.set_poll(sync.poll());
+        }
         let trains = plan.roles.trainers.contains(&world.rank);
         let service = ServiceConfig {
             rank: world.rank,
@@ -182,7 +186,7 @@ impl<'w> Run<'w> {
         let outcome = match (&mut self.trainer, around) {
             (Some(side), around) => side.train(dense.as_mut(), plan, segment, around),
             (None, Around { sync: Some(sync), counters, trace }) => {
-                sync.run(None, counters, trace, |_| ()).map(|(_, gaps)| (false, gaps))
+                sync.run(None, counters, trace, &plan.pins, |_| ()).map(|(_, gaps)| (false, gaps))
             }
             (None, _) => Ok((false, Gaps::new())),
         };
@@ -521,14 +525,15 @@ impl TrainerSide {
             let replica = &shared.replica;
             let end = TrainerEnd { comm: dense, replica, parameters, workers: count };
             let every = plan.job.config.sync.every;
-            let (stopped, gaps) = sync.run(Some(end), counters, trace, |gate| {
+            let (stopped, gaps) = sync.run(Some(end), counters, trace, &plan.pins, |gate| {
                 let method = gate.map_or(Method::Alone, |gate| Method::Gated { gate, every });
-                run_workers(shared, workers, method, segment, counters, trace)
+                run_workers(shared, workers, method, segment, counters, trace, &plan.pins)
             })?;
             return Ok((stopped.transpose()?.unwrap_or(false), gaps));
         }
         if plan.job.method != SyncMethod::Bsp {
-            let stopped = run_workers(shared, workers, Method::Alone, segment, counters, trace)?;
+            let stopped =
+                run_workers(shared, workers, Method::Alone, segment, counters, trace, &plan.pins)?;
             return Ok((stopped, Gaps::new()));
         }
         let global_norm = plan.job.config.sync.batch_norm == BatchNormScope::Global;
@@ -542,7 +547,8 @@ impl TrainerSide {
             let adder =
                 dense.map(|comm| scope.spawn(move || add_trainers(comm, &jobs_out, &done_in)));
             let method = Method::Bsp { bsp: &bsp };
-            let stopped = run_workers(shared, workers, method, segment, counters, trace);
+            let stopped =
+                run_workers(shared, workers, method, segment, counters, trace, &plan.pins);
             let stalled = Reading { sync_ns: bsp.stalled_ns(), ..Reading::default() };
             counters.workers.iter().for_each(|counters| counters.add(&stalled));
             losses.append(&mut bsp.close());
@@ -570,11 +576,13 @@ fn run_workers(
     segment: Segment,
     counters: &Counters,
     trace: Option<&Trace>,
+    pins: &Pins,
 ) -> Result<bool, Error> {
     let together = workers.len() > 1 && !matches!(method, Method::Alone);
     let train = |worker: &mut Worker, counters: &WorkerCounters| {
         let track = Track::of(trace, &format!("worker {}", worker.local));
-        let result = worker.train(trainer, method, segment, counters, track);
+        let pinned = pins.worker(worker.local);
+        let result = pinned.and_then(|()| worker.train(trainer, method, segment, counters, track));
         if let (Err(error), true) = (&result, together) {
             // The other workers would wait for this one at the next meeting.
             trainer.watch.end_job(error.exit_code(), error);

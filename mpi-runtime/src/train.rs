@@ -14,6 +14,7 @@ use crate::early_stop::Stopper;
 use crate::error::Error;
 use crate::launch::Cores;
 use crate::plan::Plan;
+use crate::processor::Pins;
 use crate::record::{
     EvalFigures, MemoryFigures, RunFolder, Status, Summary, SyncFigures, TrainFigures, TrainerSync,
     WaitFigures, WireFigures, build_hash, say, write_atomically,
@@ -75,8 +76,12 @@ pub(crate) fn plan(world: &World, control: &Comm, config: Config) -> Result<Plan
     if world.rank == 0 {
         job.warnings.iter().for_each(|warning| say(&format!("umbra: warning: {warning}")));
     }
-    let plan = Plan::new(job, world.size).and_then(|plan| {
+    let plan = Plan::new(job, world.size).and_then(|mut plan| {
         plan.check_memory(world.rank, facts.ranks)?;
+        let trains = plan.roles.trainers.contains(&world.rank);
+        if plan.job.config.train.pin_workers && trains {
+            plan.pins = Pins::new(&Cores::allowed(), plan.job.worker_threads, &facts)?;
+        }
         Ok(plan)
     });
     world.agree(control, plan)
@@ -214,6 +219,10 @@ impl Session<'_> {
         let losses =
             self.run.plan.job.config.run.step_losses.then(|| self.run.step_losses().to_vec());
         let dir = self.run.plan.job.config.run.dir.clone();
+        let traced = self.run.trace.as_ref().map_or(Ok(()), |trace| {
+            let path = self.recorder.as_ref().map(Recorder::trace_path);
+            trace.write(self.control, &self.world.host, path.as_deref())
+        });
         let Self { world, control, run, recorder, mut summary, signals, .. } = self;
         run.finish();
         summary.status = match ended {
@@ -222,6 +231,7 @@ impl Session<'_> {
             Err(_) => Status::Failed,
         };
         let written = recorder.map_or(Ok(()), |recorder| {
+            traced?;
             if let Some(losses) = losses {
                 write_step_losses(&dir, &losses)?;
             }

@@ -329,6 +329,7 @@ pub static KEYS: &[Key] = &[
     key("train.epochs", integer(1, COUNT_MAX), "passes over the training files"),
     key("train.max_examples", at_least(1), "stop after this many examples"),
     key("train.worker_threads", integer(1, 4096), "per trainer; default: its share of the cores"),
+    key("train.pin_workers", Kind::Flag, "a core for each worker; other threads beside them"),
     key("train.eval_every", at_least(0), "steps between evaluations; 0: at the end of an epoch"),
     key("train.eval_batch_size", integer(1, 1 << 20), "default: batch_size"),
     key(

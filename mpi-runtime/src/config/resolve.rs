@@ -202,4 +202,38 @@ mod tests {
         assert_eq!(error.exit_code(), 2);
         assert!(error.to_string().contains("keeps 2 trainers together"), "{error}");
     }
+
+    #[test]
+    fn methods_with_rounds_fill_in_what_depends_on_the_launch() {
+        let sync = |method: &str, ranks, on_node, cores| {
+            let method = format!("sync.method={method}");
+            let job = minimal(&[&method, "train.worker_threads=1"]).unwrap();
+            let job = job.resolve(ranks, on_node, cores).unwrap();
+            let sync = &job.config.sync;
+            (job.sync_ps, sync.alpha, sync.core_share, sync.block_momentum)
+        };
+        assert_eq!(sync("shadow_easgd", 4, 2, 4), (1, Some(0.5), Some(1.0), None));
+        assert_eq!(sync("shadow_easgd", 30, 1, 2), (1, Some(0.1), Some(1.0), None));
+        assert_eq!(sync("shadow_ma", 4, 2, 3), (0, Some(0.5), Some(0.05), None));
+        assert_eq!(sync("shadow_bmuf", 4, 2, 4).3, Some(0.25));
+        assert_eq!(sync("foreground_bmuf", 4, 2, 4), (0, Some(1.0), None, Some(0.75)));
+        assert_eq!(sync("local_sgd", 4, 2, 4), (0, Some(1.0), None, None));
+    }
+
+    #[test]
+    fn centers_are_trainers_when_collocated_and_ranks_of_their_own_when_not() {
+        let crowded = minimal(&["sync.method=shadow_easgd", "roles.sync_ps=3"]).unwrap();
+        let error = crowded.resolve(2, 2, 4).unwrap_err();
+        assert!(error.to_string().contains("at most one per trainer"), "{error}");
+        let separate = [
+            "sync.method=shadow_easgd",
+            "roles.layout=separate",
+            "roles.trainers=2",
+            "roles.embedding_ps=1",
+            "roles.sync_ps=2",
+        ];
+        assert_eq!(minimal(&separate).unwrap().resolve(5, 5, 8).unwrap().sync_ps, 2);
+        let error = minimal(&separate).unwrap().resolve(4, 4, 8).unwrap_err();
+        assert!(error.to_string().contains("and roles.sync_ps = 2 need 5 ranks"), "{error}");
+    }
 }

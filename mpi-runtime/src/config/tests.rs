@@ -49,8 +49,9 @@ const BAD_ARGUMENTS: &[(&str, &str)] = &[
         "model.kind = \"dcn_v2\" is not in this version; built: dlrm, deepfm, fm, lr",
     ),
     (
-        "sync.method=shadow_easgd",
-        "sync.method = \"shadow_easgd\" is not in this version; built: none, bsp, local_sgd",
+        "sync.method=gba",
+        "sync.method = \"gba\" is not in this version; built: none, independent, bsp, local_sgd, \
+         shadow_easgd, shadow_ma, shadow_bmuf, foreground_easgd, foreground_ma, foreground_bmuf",
     ),
     (
         "sync.switch=1",
@@ -82,10 +83,18 @@ const BAD_ARGUMENTS: &[(&str, &str)] = &[
     ("batch_size=8", "unknown key `batch_size`; the nearest known key is `train.batch_size`"),
     (
         "sync=bsp",
-        "`sync = \"bsp\"`: `sync` is a section; its keys are method, every, batch_norm, switch",
+        "`sync = \"bsp\"`: `sync` is a section; its keys are method, every, batch_norm, alpha, pair, \
+         intake, block_rate, block_momentum, nesterov, poll_us, min_interval_us, max_bytes_per_s, \
+         core_share, switch",
     ),
-    ("roles.sync_ps=1", "`roles.sync_ps = 1`: expected 0: no method of this version has a sync PS"),
-    ("run.trace=true", "`run.trace = true`: expected false: traces are not in this version"),
+    ("roles.sync_ps=1", "`roles.sync_ps = 1`: expected 0: sync.method = \"auto\" has no center"),
+    (
+        "sync.alpha=0.5",
+        "`sync.alpha = set`: expected a shadow or foreground method: sync.method = \"auto\" has no use \
+         for it",
+    ),
+    ("sync.core_share=0", "`sync.core_share = 0`: expected a finite number, above 0 and at most 1"),
+    ("recovery.inject.nan_step=3", "`recovery.inject.nan_trainer` is missing"),
     (
         "train.eval_every=100",
         "`train.eval_every = 100`: expected data.valid to be given: there is nothing to evaluate",

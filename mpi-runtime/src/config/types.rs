@@ -201,6 +201,8 @@ pub struct TrainConfig {
     /// Worker threads per trainer; decided by the launch when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker_threads: Option<usize>,
+    /// Worker threads stay on a core each, synchronizing threads on the others.
+    pub pin_workers: bool,
     /// Steps between evaluations; 0 for the end of each epoch.
     pub eval_every: u64,
     /// Examples per batch of an evaluation; always present once read (default: `batch_size`).
@@ -514,6 +516,7 @@ impl Default for TrainConfig {
             epochs: 1,
             max_examples: None,
             worker_threads: None,
+            pin_workers: false,
             eval_every: 0,
             eval_batch_size: 128,
             early_stop: None,

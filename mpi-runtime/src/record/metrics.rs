@@ -33,6 +33,18 @@ pub struct Report {
     /// Learning rate of embedding rows, schedule applied.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lr_sparse: Option<f64>,
+    /// Steps of a trainer's workers between its rounds since the last report, mean over trainers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sync_gap: Option<f64>,
+    /// Rounds of all trainers per second since the last report.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sync_rounds_per_second: Option<f64>,
+    /// Bytes of dense parameters sent per second since the last report, over all ranks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sync_bytes_per_second: Option<f64>,
+    /// Distance of replicas from what they move towards, over their norm, since the last report.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disagreement: Option<f64>,
     /// Validation, when it has just been done.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub valid: Option<EvalFigures>,

@@ -115,6 +115,9 @@ fn figures(report: &Report) -> String {
     if let Some(logloss) = report.logloss {
         parts.push(format!("logloss {logloss:.5}"));
     }
+    if let Some(gap) = report.sync_gap {
+        parts.push(format!("sync gap {gap:.1}"));
+    }
     if let Some(valid) = &report.valid {
         let auc = valid.auc.map(|auc| format!("auc {auc:.5}"));
         let logloss = valid.logloss.map(|logloss| format!("logloss {logloss:.5}"));

@@ -82,6 +82,10 @@ impl RunFolder {
             ("train/logloss", report.logloss),
             ("train/examples_per_second", report.examples_per_second),
             ("train/epoch", Some(f64::from(report.epoch))),
+            ("sync/gap", report.sync_gap),
+            ("sync/rounds_per_second", report.sync_rounds_per_second),
+            ("sync/bytes_per_second", report.sync_bytes_per_second),
+            ("sync/disagreement", report.disagreement),
             ("lr/dense", report.lr_dense),
             ("lr/sparse", report.lr_sparse),
             ("valid/auc", valid.and_then(|valid| valid.auc)),
@@ -95,6 +99,12 @@ impl RunFolder {
         events.scalars(report.step, wall_time(), &scalars)
     }
 
+    /// Where its trace goes.
+    #[must_use]
+    pub fn trace_path(&self) -> PathBuf {
+        self.path.join(TRACE)
+    }
+
     /// Writes `summary.json`.
     ///
     /// # Errors
@@ -103,6 +113,9 @@ impl RunFolder {
         summary.write(&self.path.join("summary.json"))
     }
 }
+
+/// The file of a run's trace.
+const TRACE: &str = "trace.json";
 
 /// Removes the records of an earlier run, the summary first: without it the folder is free.
 fn remove_records(path: &Path) -> Result<(), Error> {
@@ -113,6 +126,7 @@ fn remove_records(path: &Path) -> Result<(), Error> {
         _ => Ok(()),
     };
     remove(&path.join("summary.json"))?;
+    remove(&path.join(TRACE))?;
     let entries =
         fs::read_dir(path).map_err(|source| Error::file(path, "list the folder", source))?;
     for entry in entries.flatten() {

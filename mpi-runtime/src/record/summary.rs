@@ -441,7 +441,8 @@ mod tests {
         (summary.examples, summary.steps) = (Some(1), Some(1));
         (summary.seconds, summary.examples_per_second) = (Some(1.0), Some(1.0));
         summary.train = Some(TrainFigures { logloss: Some(0.5), normalized_entropy: Some(0.5) });
-        (summary.valid, summary.test) = (Some(eval.clone()), Some(eval));
+        (summary.valid, summary.test) = (Some(eval.clone()), Some(eval.clone()));
+        summary.test_replica = Some(eval);
         summary.sync = Some(SyncFigures {
             method: "bsp".into(),
             rounds: Some(1),
@@ -449,6 +450,11 @@ mod tests {
             gap_p99: Some(1.0),
             seconds_exposed: Some(1.0),
             seconds_background: Some(1.0),
+            seconds_processor: Some(1.0),
+            seconds_processor_center: Some(1.0),
+            disagreement: Some(1.0),
+            refused: Some(1),
+            trainers: vec![TrainerSync::default()],
             token_staleness_mean: Some(1.0),
             token_staleness_max: Some(1),
             version_lag_mean: Some(1.0),
@@ -507,7 +513,7 @@ mod tests {
             "",
             "version status git config_hash data_fingerprint seed virtual ranks roles \
              worker_threads batch_size elp examples steps seconds examples_per_second train valid \
-             test sync wire checkpoint recovery memory wait",
+             test test_replica sync wire checkpoint recovery memory wait",
         ),
         ("roles", "trainers embedding_ps sync_ps"),
         ("train", "logloss normalized_entropy"),
@@ -516,6 +522,7 @@ mod tests {
         (
             "sync",
             "method rounds gap_mean gap_p99 seconds_exposed seconds_background \
+             seconds_processor seconds_processor_center disagreement refused trainers \
              token_staleness_mean token_staleness_max version_lag_mean dropped switches",
         ),
         (
