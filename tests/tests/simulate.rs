@@ -30,7 +30,7 @@ fn simulate(folder: &Folder, cluster: &str, run: &str, sets: &[&str]) -> Value {
         .into_iter()
         .chain(sets.iter().map(String::as_str))
         .collect();
-    folder.umbra(1, &arguments).fine();
+    drop(folder.umbra(1, &arguments).fine());
     folder.summary(run)
 }
 
@@ -42,7 +42,10 @@ fn one_worker_learns_what_it_learns_in_real_time() {
     folder.write("one.toml", format!("fidelity = \"training\"\n{}", CLUSTER.replace('4', "1")));
     let simulated = simulate(&folder, "one.toml", "virtual", &["sync.method=none"]);
     let real = folder.summary("real");
-    assert_eq!((&real["virtual"], &simulated["virtual"]), (&false.into(), &true.into()));
+    assert_eq!(
+        (&real["virtual"], &simulated["virtual"]),
+        (&Value::from(false), &Value::from(true))
+    );
     assert_eq!(real["test"], simulated["test"]);
     assert_eq!(real["train"], simulated["train"]);
     assert_eq!(real["examples"], simulated["examples"]);

@@ -46,7 +46,7 @@ Keys of the cluster file (those without a default must be there):
   sync_ps                   slices of the center of *_easgd; default 1
   fidelity                  \"timing\" (default): time alone; \"training\": the real model and data
   cores                     of a trainer; 0, the default: one for each thread
-  steps                     of a worker at most; default: the data's, in timing at most 1000
+  steps                     of a worker; default 1000; in training at most these, default: the data's
   seconds                   virtual time after which no step begins
   link.bytes_per_s          of every node, in each direction
   link.latency_us           default 20

@@ -7,7 +7,8 @@
 //! sync_ps = 1                # slices of the center (*_easgd): on nodes of their own, or on the first
 //!                            # trainers when embedding_ps = 0; default 1
 //! cores = 0                  # of a trainer; 0: one for each thread
-//! steps = 1000               # of a worker at most; default: the data's, in "timing" at most 1000
+//! steps = 1000               # of a worker, whatever the data has; default 1000. In "training" at most
+//!                            # these; default: the data's
 //! seconds = 60.0             # no step begins later; default: no such end
 //!
 //! [link]                     # of every node, full duplex
@@ -56,7 +57,7 @@ use serde::Deserialize;
 use umbra_core::sim::{self, Embedding, Jitter, Link, Pause, Trainer};
 use umbra_core::units::Nanos;
 
-use crate::config::Job;
+use crate::config::{Inject, Job};
 use crate::error::Error;
 
 /// A cluster file; the names are its keys.
@@ -76,7 +77,7 @@ pub struct ClusterFile {
     /// Cores of a trainer; 0: one for each thread.
     #[serde(default)]
     pub cores: usize,
-    /// Most steps of a worker.
+    /// Steps of a worker; in `training` at most.
     pub steps: Option<u64>,
     /// Virtual time after which no step begins. s
     pub seconds: Option<f64>,
@@ -306,7 +307,7 @@ impl ClusterFile {
             link,
             cores: self.cores,
             workers: job.worker_threads,
-            steps: self.share_of(number, steps),
+            steps: self.steps_of(number, &job.config.recovery.inject, steps),
             compute: time(self.compute.example_us * 1e3 * sizes.batch as f64),
             slowdown: self
                 .straggler
@@ -348,9 +349,18 @@ impl ClusterFile {
         }
     }
 
-    fn share_of(&self, trainer: usize, steps: u64) -> u64 {
-        let short = self.short.iter().find(|entry| entry.trainer == trainer);
-        short.map_or(steps, |entry| time(entry.share * steps as f64).0)
+    /// Steps of a trainer's workers that the file leaves it, or the job's own test of short data.
+    fn steps_of(&self, trainer: usize, inject: &Inject, steps: u64) -> u64 {
+        let here = self.short.iter().filter(|entry| entry.trainer == trainer);
+        let job = inject.short_share.filter(|_| inject.short_trainer == Some(trainer));
+        let share = here.map(|entry| entry.share).chain(job).fold(1.0, f64::min);
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a share of a count"
+        )]
+        let steps = (steps as f64 * share) as u64;
+        steps
     }
 
     fn end_of(&self, trainer: usize) -> Nanos {
@@ -409,7 +419,10 @@ mod tests {
             .collect();
         let file = ClusterFile::parse(&text).unwrap();
         assert_eq!((file.trainers, file.steps, file.straggler.len()), (8, Some(1000), 1));
-        assert_eq!((file.share_of(0, 50), file.share_of(1, 50)), (5, 50));
+        let none = Inject::default();
+        assert_eq!((file.steps_of(0, &none, 50), file.steps_of(1, &none, 50)), (5, 50));
+        let inject = Inject { short_trainer: Some(1), short_share: Some(0.5), ..none };
+        assert_eq!((file.steps_of(0, &inject, 50), file.steps_of(1, &inject, 50)), (5, 25));
         assert_eq!(file.end_of(2), Nanos(3_000_000_000));
         assert_eq!(file.end_of(1), Nanos(60_000_000_000));
     }

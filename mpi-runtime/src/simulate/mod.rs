@@ -29,7 +29,8 @@ use crate::watch::Watch;
 use cluster::{ClusterFile, Fidelity, StepSizes};
 use training::{Learned, Learners};
 
-/// Steps of a worker at most, in `timing`, when the cluster file does not say.
+/// Steps of a worker in `timing`, when the cluster file does not say: enough for the jitter of the last not to
+/// matter.
 const TIMING_STEPS: u64 = 1000;
 
 /// A job, planned on a virtual cluster.
@@ -93,11 +94,10 @@ impl Virtual {
         }
         job.warnings.iter().for_each(|warning| say(&format!("umbra: warning: {warning}")));
         let plan = Plan::new(job, ranks)?;
-        let most = match file.fidelity {
-            Fidelity::Timing => TIMING_STEPS,
-            Fidelity::Training => u64::MAX,
+        let steps = match file.fidelity {
+            Fidelity::Timing => file.steps.unwrap_or(TIMING_STEPS),
+            Fidelity::Training => plan.steps.min(file.steps.unwrap_or(u64::MAX)),
         };
-        let steps = plan.steps.min(file.steps.unwrap_or(most));
         let sizes = StepSizes {
             batch: plan.job.config.train.batch_size,
             ids: plan.train.values_per_row_max(),
