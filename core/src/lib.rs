@@ -5,10 +5,13 @@
 //! operating system. Every buffer is lent by the caller and never grown.
 //!
 //! Map, arrows pointing left: `units, rng, float, batch ← kernel ← dense, sparse ← model`,
-//! `float ← optim`, `units ← sync`. `sync` never imports `dense`: it sees `&mut [f32]`.
+//! `float ← optim`, `units ← sync`. `sync` never imports `dense`: it sees `&mut [f32]`. With feature `sim`:
+//! `dense, sync ← sim`.
 #![no_std]
 #![deny(unsafe_code)]
 
+#[cfg(feature = "sim")]
+extern crate alloc;
 #[cfg(feature = "std")]
 extern crate std;
 
@@ -20,6 +23,8 @@ pub mod metrics;
 pub mod model;
 pub mod optim;
 pub mod rng;
+#[cfg(feature = "sim")]
+pub mod sim;
 pub mod sparse;
 pub mod sync;
 pub mod units;

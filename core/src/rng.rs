@@ -21,6 +21,8 @@ pub enum Purpose {
     Synthetic(u32),
     /// Test data.
     Test(u32),
+    /// Times of simulated worker `0`.
+    Simulation(u32),
 }
 
 impl Purpose {
@@ -32,6 +34,7 @@ impl Purpose {
             Self::Shuffle(n) => (4, n),
             Self::Synthetic(n) => (5, n),
             Self::Test(n) => (6, n),
+            Self::Simulation(n) => (7, n),
         };
         (kind << 32) | number as u64
     }

@@ -18,6 +18,7 @@
 //! - results: [`scoring`], [`scores`], [`exact`] metrics that ranks do not change · [`evaluate`] a
 //!   saved model on data · [`checkpoint`] models on disk · [`record`] the run folder · [`recorder`]
 //!   what is recorded under way
+//! - no cluster at hand: [`simulate`] a job in virtual time
 //! - the shell: [`cli`], [`signals`], [`error`]
 #![deny(unsafe_code)]
 
@@ -56,6 +57,7 @@ pub mod scores;
 pub mod scoring;
 pub mod services;
 pub mod signals;
+pub mod simulate;
 pub mod tables;
 pub mod trace;
 pub mod train;

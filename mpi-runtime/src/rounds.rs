@@ -63,14 +63,15 @@ struct Slice {
 
 /// `[sync]` in the core's words.
 #[derive(Clone, Copy)]
-struct Settings {
-    rounds: Rounds,
-    alpha: f32,
-    pair: sync::Pair,
-    delta: bool,
-    blocks: Blocks,
-    pace: Pace,
-    poll: Duration,
+pub(crate) struct Settings {
+    pub(crate) rounds: Rounds,
+    pub(crate) every: u64,
+    pub(crate) alpha: f32,
+    pub(crate) pair: sync::Pair,
+    pub(crate) delta: bool,
+    pub(crate) blocks: Blocks,
+    pub(crate) pace: Pace,
+    pub(crate) poll: Duration,
 }
 
 /// A trainer's part in a stretch of training.
@@ -370,7 +371,8 @@ pub fn average_once(comm: &Comm, replica: &[AtomicU32]) -> Result<(), Error> {
 }
 
 impl Settings {
-    fn new(sync: &config::SyncConfig) -> Option<Self> {
+    /// The settings of a method that has rounds.
+    pub(crate) fn new(sync: &config::SyncConfig) -> Option<Self> {
         let rounds = sync.method.rounds()?;
         let single = |x: Option<f64>| {
             #[expect(
@@ -382,6 +384,7 @@ impl Settings {
         };
         Some(Self {
             rounds,
+            every: sync.every,
             alpha: single(sync.alpha),
             pair: match sync.pair {
                 config::Pair::Sequential => sync::Pair::Sequential,

@@ -102,8 +102,8 @@ impl Op {
 /// Numbers with many digits: halves of two of them make a third.
 const START: f32 = 1.2345679;
 const A: Op = Op::Update { rate: 0.1, gradient: 0.7654321 };
-const B: Op = Op::Update { rate: 0.3, gradient: -1.1111111 };
-const TOWARDS: Op = Op::Interpolate { alpha: 0.6, value: -3.1415927 };
+const B: Op = Op::Update { rate: 0.3, gradient: -1.1 };
+const TOWARDS: Op = Op::Interpolate { alpha: 0.6, value: -2.7 };
 const BY: Op = Op::Add { alpha: 0.4, value: 2.7182817 };
 
 #[test]
@@ -173,8 +173,7 @@ fn ends(words: usize, programs: &'static [&'static [Op]]) -> BTreeSet<Vec<u32>> 
         let end = replica.iter().map(|word| word.read().to_bits()).collect();
         found.lock().unwrap().insert(end);
     });
-    let ends = ends.lock().unwrap().clone();
-    ends
+    ends.lock().unwrap().clone()
 }
 
 /// Updates may be lost; no word is ever anything but the result of whole reads and writes, and all those results do

@@ -8,6 +8,7 @@ mod doctor;
 mod eval;
 mod predict;
 mod prepare;
+mod simulate;
 mod synth;
 mod table;
 mod train;
@@ -44,6 +45,7 @@ enum Verb {
     Eval(eval::EvalArguments),
     Predict(predict::PredictArguments),
     Bench(bench::BenchArguments),
+    Simulate(simulate::SimulateArguments),
     /// Look at this machine, its MPI and this launch, and say what to mend
     Doctor,
 }
@@ -80,6 +82,9 @@ pub fn main() -> ExitCode {
             with_world(true, |world, control| predict::run(&arguments, world, control))
         }
         Verb::Bench(arguments) => alone("bench", || bench::run(&arguments)),
+        Verb::Simulate(arguments) => {
+            with_world(true, |world, control| simulate::run(&arguments, world, control))
+        }
         // The doctor looks at the launch itself.
         Verb::Doctor => with_world(false, doctor::run),
     };

@@ -1,0 +1,444 @@
+//! What protocols ask for, in virtual time. No protocol knowledge here.
+//!
+//! The twin of the MPI runtime's driver: the same actions, the same arithmetic in the same order
+//! (`sync::reduction`, `dense::replica`), so that values equal that driver's bit for bit.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use super::cluster::nanoseconds;
+use super::instance::{Duty, Instance};
+use super::network::exchange;
+use super::outcome::SimError;
+use super::run::{Event, Simulation};
+use super::trace::{Deed, Who};
+use crate::dense::replica::{add as add_to_replica, interpolate, load_finite};
+use crate::sync::reduction::{add, conclude, contribute, slice, sum_into_first};
+use crate::sync::{Action, Completion, RoundCost};
+use crate::units::Nanos;
+
+/// Bytes of a message beside its values: the word.
+const WORD_BYTES: u64 = 8;
+
+/// A thread that drives a protocol.
+pub(super) struct Driver<'p> {
+    instance: Instance<'p>,
+    /// What it does or waits for, and since when.
+    pub(super) doing: Deed,
+    /// See `doing`.
+    pub(super) since: u64,
+    /// The protocol has finished.
+    pub(super) finished: bool,
+    action: Action,
+    /// The action is a receive, and nothing has come yet.
+    receiving: bool,
+    /// What the protocol will be told next.
+    completion: Completion,
+    inbox: VecDeque<Message>,
+    turn: u64,
+    round: Option<RoundCost>,
+    /// The workers had ended when this round began.
+    following: bool,
+    /// Steps of the trainer's workers when the last round ended.
+    steps_before: u64,
+}
+
+/// A message on its way or waiting.
+#[derive(Debug)]
+pub(super) struct Message {
+    from: u32,
+    to: u32,
+    word: u64,
+    /// `Some` when staging goes with it. `[slice]`
+    values: Option<Vec<f32>>,
+    bytes: u64,
+    sent_at: u64,
+}
+
+impl<'p> Driver<'p> {
+    pub(super) const fn new(instance: Instance<'p>) -> Self {
+        Self {
+            instance,
+            doing: Deed::AwaitRound,
+            since: 0,
+            finished: false,
+            action: Action::Finish,
+            receiving: false,
+            completion: Completion::Start,
+            inbox: VecDeque::new(),
+            turn: 0,
+            round: None,
+            following: false,
+            steps_before: 0,
+        }
+    }
+
+    const fn trainer(&self) -> Option<usize> {
+        match self.instance.duty {
+            Duty::Shadow { trainer, .. } | Duty::Gated { trainer, .. } => Some(trainer),
+            Duty::Center { .. } => None,
+        }
+    }
+
+    /// The node it runs on.
+    const fn node(&self) -> usize {
+        match self.instance.duty {
+            Duty::Shadow { trainer, .. } | Duty::Gated { trainer, .. } => trainer,
+            Duty::Center { node } => node,
+        }
+    }
+}
+
+impl Simulation<'_, '_> {
+    /// When an instance is next awake.
+    pub(super) fn awake(&self, instance: u32, at: u64) -> u64 {
+        let node = self.drivers[instance as usize].node();
+        self.cluster.trainers.get(node).map_or(at, |trainer| trainer.awake(at))
+    }
+
+    /// Tells a protocol what is laid down for it, and begins what it asks for.
+    pub(super) fn resume(&mut self, number: u32) -> Result<(), SimError> {
+        let (now, instance) = (self.now, number as usize);
+        loop {
+            let driver = &mut self.drivers[instance];
+            let action = driver
+                .instance
+                .protocol
+                .step(Nanos(now), driver.completion)
+                .map_err(|error| SimError::OutOfTurn { instance: number, error })?;
+            driver.action = action;
+            driver.since = now;
+            driver.turn += 1;
+            let misplaced = SimError::Misplaced { instance: number };
+            let trainer = driver.trainer().ok_or(misplaced);
+            let copy = self.cluster.copy_ns_per_byte * driver.instance.bytes as f64;
+            match action {
+                Action::Load => {
+                    self.want_round(number, trainer?);
+                    return Ok(());
+                }
+                Action::Store { .. } | Action::Add { .. } => {
+                    trainer?;
+                    let store = matches!(action, Action::Store { .. });
+                    self.busy(number, if store { Deed::Store } else { Deed::Add }, copy);
+                    return Ok(());
+                }
+                Action::Send { values, to, .. } => {
+                    if to >= self.drivers.len() {
+                        return Err(misplaced);
+                    }
+                    if trainer.is_err() && values {
+                        let driver = &self.drivers[instance];
+                        let service = self.cluster.service_ns_per_byte;
+                        let service = service * driver.instance.bytes as f64;
+                        self.busy(number, Deed::Serve, service);
+                        return Ok(());
+                    }
+                    self.post(number);
+                    self.drivers[instance].completion = Completion::Done;
+                }
+                Action::Receive { until, .. } => {
+                    driver.doing = Deed::Receive;
+                    let turn = driver.turn;
+                    let Some(received) = self.take_message(number) else {
+                        self.drivers[instance].receiving = true;
+                        if until.0 < u64::MAX {
+                            self.at(until.0, Event::TimedOut { instance: number, turn });
+                        }
+                        return Ok(());
+                    };
+                    self.drivers[instance].completion = received;
+                }
+                Action::ReduceMean { weight, more, .. } => {
+                    trainer?;
+                    driver.doing = Deed::Reduce;
+                    contribute(driver.instance.protocol.staging(), weight, more);
+                    self.join_reduction(self.drivers[instance].instance.channel);
+                    return Ok(());
+                }
+                Action::Sleep { until } => {
+                    driver.doing = Deed::Sleep;
+                    self.at(self.awake(number, until.0), Event::Acted(number));
+                    return Ok(());
+                }
+                Action::Finish => {
+                    driver.finished = true;
+                    self.finished_at = now;
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// An instance works for `ns`.
+    fn busy(&mut self, number: u32, what: Deed, ns: f64) {
+        // A round that takes no time at all would be followed by the next for ever.
+        let length = nanoseconds(ns, 1.0).max(1);
+        let driver = &mut self.drivers[number as usize];
+        (driver.doing, driver.since) = (what, self.now);
+        if let Some(round) = &mut driver.round {
+            round.busy.0 += length;
+        }
+        match driver.trainer() {
+            Some(trainer) => self.crews[trainer].sync_busy_ns += length,
+            None => self.center_busy_ns += length,
+        }
+        let node = driver.node();
+        let end =
+            if node < self.crews.len() { self.begin_work(node, length) } else { self.now + length };
+        self.at(end, Event::Acted(number));
+    }
+
+    /// What an instance was busy with has an effect now.
+    pub(super) fn acted(&mut self, number: u32) -> Result<(), SimError> {
+        let driver = &mut self.drivers[number as usize];
+        let (who, what, since) = (Who::Instance(number), driver.doing, driver.since);
+        let node = driver.node();
+        if what != Deed::Sleep && node < self.crews.len() {
+            self.end_work(node);
+        }
+        self.record(who, what, since, self.now);
+        let replica = self.replica(node);
+        let driver = &mut self.drivers[number as usize];
+        let elements = driver.instance.slice.clone();
+        let words = || if elements.is_empty() { &[] } else { &replica[elements] };
+        let staging = slice(driver.instance.protocol.staging());
+        driver.completion = Completion::Done;
+        match driver.action {
+            Action::Load => {
+                let finite = load_finite(words(), staging);
+                driver.completion = Completion::Loaded { finite };
+            }
+            Action::Store { alpha } => interpolate(words(), alpha, staging),
+            Action::Add { alpha } => add_to_replica(words(), alpha, staging),
+            Action::Send { .. } => self.post(number),
+            _ => {}
+        }
+        if matches!(self.drivers[number as usize].action, Action::Store { .. } | Action::Add { .. })
+        {
+            self.round_ended(number, node);
+        }
+        self.resume(number)
+    }
+
+    /// A protocol wants to load: as soon as its pace or its gate lets it.
+    fn want_round(&mut self, number: u32, trainer: usize) {
+        let driver = &mut self.drivers[number as usize];
+        driver.doing = Deed::AwaitRound;
+        match driver.instance.duty {
+            Duty::Shadow { pace, .. } if !self.crews[trainer].has_ended() => {
+                let due = driver.round.map_or(self.now, |round| pace.next(round).0);
+                if due > self.now {
+                    self.crews[trainer].paced.push(number);
+                }
+                self.foresee_round(number, due.max(self.now));
+            }
+            Duty::Gated { .. } => self.wants_to_load(trainer, number),
+            Duty::Shadow { .. } | Duty::Center { .. } => {
+                self.foresee_round(number, self.now);
+            }
+        }
+    }
+
+    /// A round may begin at `time`, or as soon after it as the node is awake.
+    pub(super) fn foresee_round(&mut self, instance: u32, time: u64) {
+        let turn = self.drivers[instance as usize].turn;
+        self.at(self.awake(instance, time), Event::RoundDue { instance, turn });
+    }
+
+    /// A round begins, or its trainer's workers have ended.
+    pub(super) fn round_due(&mut self, number: u32, turn: u64) -> Result<(), SimError> {
+        let driver = &self.drivers[number as usize];
+        let (since, trainer) = (driver.since, driver.node());
+        if driver.turn != turn {
+            // The workers ended before its time came.
+            return Ok(());
+        }
+        self.crews[trainer].paced.retain(|paced| *paced != number);
+        if since < self.now {
+            self.record(Who::Instance(number), Deed::AwaitRound, since, self.now);
+        }
+        let driver = &mut self.drivers[number as usize];
+        driver.following = self.crews[trainer].has_ended();
+        if driver.following {
+            driver.completion = Completion::Stop;
+            return self.resume(number);
+        }
+        driver.round = Some(RoundCost { began: Nanos(self.now), ..RoundCost::default() });
+        let copy = self.cluster.copy_ns_per_byte * driver.instance.bytes as f64;
+        self.busy(number, Deed::Load, copy);
+        Ok(())
+    }
+
+    fn round_ended(&mut self, number: u32, trainer: usize) {
+        let driver = &mut self.drivers[number as usize];
+        let Some(round) = driver.round.filter(|_| !driver.following) else { return };
+        let crew = &mut self.crews[trainer];
+        if driver.instance.channel == 0 {
+            crew.gaps.push(crew.steps - driver.steps_before);
+            driver.steps_before = crew.steps;
+        }
+        if matches!(driver.instance.duty, Duty::Shadow { .. }) {
+            crew.round_ns += self.now - round.began.0;
+        }
+    }
+
+    /// Sends what the protocol asked for.
+    fn post(&mut self, number: u32) {
+        let driver = &mut self.drivers[number as usize];
+        let Action::Send { to, word, values } = driver.action else { return };
+        let bytes = WORD_BYTES + if values { driver.instance.bytes } else { 0 };
+        let values = values.then(|| slice(driver.instance.protocol.staging()).to_vec());
+        #[expect(clippy::cast_possible_truncation, reason = "it is one of the instances")]
+        let to = to as u32;
+        let message = Message { from: number, to, word, values, bytes, sent_at: self.now };
+        let node = driver.node();
+        let slot = self.stow(message);
+        if self.drivers[to as usize].node() == node {
+            return self.at(self.awake(to, self.now), Event::Delivered(slot));
+        }
+        self.sent(number, bytes);
+        let flight = self.ports[node].send(self.now, bytes, 1);
+        self.at(flight.first, Event::MessageArrived { slot, last: flight.last });
+    }
+
+    /// Counts bytes that an instance sent to another node.
+    fn sent(&mut self, number: u32, bytes: u64) {
+        let driver = &mut self.drivers[number as usize];
+        if let Some(round) = &mut driver.round {
+            round.bytes += bytes;
+        }
+        match driver.trainer() {
+            Some(trainer) => self.crews[trainer].sync_bytes += bytes,
+            None => self.center_bytes += bytes,
+        }
+    }
+
+    fn stow(&mut self, message: Message) -> u32 {
+        if let Some(slot) = self.free_slots.pop() {
+            self.flights[slot as usize] = Some(message);
+            return slot;
+        }
+        self.flights.push(Some(message));
+        #[expect(clippy::cast_possible_truncation, reason = "far fewer than 4 billion at a time")]
+        let slot = (self.flights.len() - 1) as u32;
+        slot
+    }
+
+    pub(super) fn message_arrived(&mut self, slot: u32, last: u64) {
+        let Some(message) = &self.flights[slot as usize] else { return };
+        let (to, bytes) = (message.to, message.bytes);
+        let port = &mut self.ports[self.drivers[to as usize].node()];
+        let here = port.receive(self.now, last, bytes, 1);
+        self.at(self.awake(to, here), Event::Delivered(slot));
+    }
+
+    pub(super) fn delivered(&mut self, slot: u32) {
+        let Some(message) = self.flights[slot as usize].take() else { return };
+        self.free_slots.push(slot);
+        let (to, word) = (message.to, message.word);
+        self.record(
+            Who::Instance(message.from),
+            Deed::Message { to, word },
+            message.sent_at,
+            self.now,
+        );
+        let driver = &mut self.drivers[to as usize];
+        driver.inbox.push_back(message);
+        if driver.receiving
+            && let Some(received) = self.take_message(to)
+        {
+            self.lay_down(to, received);
+        }
+    }
+
+    /// The oldest message that the outstanding receive takes, if there is one.
+    fn take_message(&mut self, number: u32) -> Option<Completion> {
+        let driver = &mut self.drivers[number as usize];
+        let Action::Receive { from, .. } = driver.action else { return None };
+        let fits = |message: &Message| from.is_none_or(|from| from == message.from as usize);
+        let place = driver.inbox.iter().position(fits)?;
+        let message = driver.inbox.remove(place)?;
+        if let Some(values) = message.values {
+            slice(driver.instance.protocol.staging()).copy_from_slice(&values);
+        }
+        let since = driver.since;
+        if since < self.now {
+            self.record(Who::Instance(number), Deed::Receive, since, self.now);
+        }
+        Some(Completion::Received { from: message.from as usize, word: message.word })
+    }
+
+    pub(super) fn timed_out(&mut self, number: u32, turn: u64) {
+        let driver = &self.drivers[number as usize];
+        if driver.turn == turn && driver.receiving {
+            self.lay_down(number, Completion::TimedOut);
+        }
+    }
+
+    /// Lays a completion down for an instance, which gets it next.
+    fn lay_down(&mut self, number: u32, completion: Completion) {
+        let driver = &mut self.drivers[number as usize];
+        driver.completion = completion;
+        driver.receiving = false;
+        self.at(self.awake(number, self.now), Event::Resume(number));
+    }
+
+    /// A rank has come to the reduction of its channel; the last one starts it.
+    fn join_reduction(&mut self, channel: u32) {
+        let (members, came) = &mut self.meetings[channel as usize];
+        *came += 1;
+        if *came < members.len() {
+            return;
+        }
+        *came = 0;
+        let scattered = self.exchange(channel);
+        self.at(scattered, Event::Scattered(channel));
+    }
+
+    /// The second half of a reduction; all get the mean when it ends.
+    pub(super) fn scattered(&mut self, channel: u32) {
+        let gathered = self.exchange(channel);
+        let members = core::mem::take(&mut self.meetings[channel as usize].0);
+        let mut all: Vec<&mut [f32]> = Vec::with_capacity(members.len());
+        let mut drivers = self.drivers.iter_mut();
+        let mut next = 0;
+        for &member in &members {
+            // Members ascend, as they were listed.
+            if let Some(driver) = drivers.nth(member as usize - next) {
+                all.push(driver.instance.protocol.staging());
+            }
+            next = member as usize + 1;
+        }
+        sum_into_first(&mut all, |to, from| add(to, from));
+        let mut completion = Completion::Done;
+        if let Some((first, others)) = all.split_first_mut() {
+            completion = conclude(first);
+            others.iter_mut().for_each(|other| other.copy_from_slice(first));
+        }
+        for &member in &members {
+            let since = self.drivers[member as usize].since;
+            self.drivers[member as usize].completion = completion;
+            self.record(Who::Instance(member), Deed::Reduce, since, gathered);
+            self.at(self.awake(member, gathered), Event::Resume(member));
+        }
+        self.meetings[channel as usize].0 = members;
+    }
+
+    /// Half a reduction of a channel, from now on: its end.
+    fn exchange(&mut self, channel: u32) -> u64 {
+        let members = &self.meetings[channel as usize].0;
+        let ranks = members.len() as u64;
+        if ranks == 1 {
+            return self.now;
+        }
+        let node = |member: &u32| self.drivers[*member as usize].node();
+        let nodes: Vec<usize> = members.iter().map(node).collect();
+        let bytes = self.drivers[members[0] as usize].instance.bytes * (ranks - 1) / ranks;
+        for place in 0..members.len() {
+            let member = self.meetings[channel as usize].0[place];
+            self.sent(member, bytes);
+        }
+        exchange(&mut self.ports, &nodes, self.now, bytes)
+    }
+}

@@ -1,0 +1,394 @@
+//! Workers: steps, rows and the gate.
+//!
+//! A worker asks for rows ahead, waits for those of its step, computes, pushes gradients. With a gate it
+//! stands still after every so many steps until the round is over.
+
+use alloc::vec::Vec;
+
+use super::cluster::{Embedding, nanoseconds};
+use super::run::{Event, Simulation};
+use super::trace::{Deed, Who};
+
+/// The threads of a trainer.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Crew {
+    first: usize,
+    /// Workers.
+    pub(super) len: usize,
+    /// Threads of this node that have something to do, centers included.
+    pub(super) busy: usize,
+    /// Steps of a worker from gate to gate; 0 without a gate.
+    pub(super) every: u64,
+    /// Instances that keep the gate.
+    pub(super) gated: usize,
+    /// Those of them that want to load.
+    pub(super) loading: Vec<u32>,
+    /// Instances whose pace holds them back.
+    pub(super) paced: Vec<u32>,
+    /// Workers stand at the gate and a round is under way.
+    held: bool,
+    at_gate: usize,
+    ended: usize,
+    /// When the last worker ended.
+    pub(super) ended_at: u64,
+    /// Steps of all workers so far.
+    pub(super) steps: u64,
+    /// Time of all workers at gates.
+    pub(super) gate_ns: u64,
+    /// Time of all workers waiting for rows.
+    pub(super) rows_ns: u64,
+    /// Time of all instances in background rounds.
+    pub(super) round_ns: u64,
+    /// Time of all instances with a core.
+    pub(super) sync_busy_ns: u64,
+    /// Bytes sent by instances.
+    pub(super) sync_bytes: u64,
+    /// Steps of all workers from round to round of an instance.
+    pub(super) gaps: Vec<u64>,
+}
+
+impl Crew {
+    pub(super) fn new(first: usize, len: usize) -> Self {
+        Self { first, len, ..Self::default() }
+    }
+
+    /// All workers have ended.
+    pub(super) const fn has_ended(&self) -> bool {
+        self.ended == self.len
+    }
+}
+
+/// A worker thread.
+#[derive(Clone, Debug)]
+pub(super) struct Worker {
+    trainer: u32,
+    local: u32,
+    state: State,
+    since: u64,
+    /// Steps made.
+    taken: u64,
+    /// Steps whose rows were asked for.
+    asked: u64,
+    /// Steps whose rows are there.
+    ready: u64,
+    /// Steps asked for whose gradients are not in the rows yet.
+    under_way: usize,
+    since_gate: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Computing,
+    AwaitRows,
+    Gate,
+    Ended,
+}
+
+impl Worker {
+    pub(super) const fn new(trainer: u32, local: u32) -> Self {
+        Self {
+            trainer,
+            local,
+            state: State::Computing,
+            since: 0,
+            taken: 0,
+            asked: 0,
+            ready: 0,
+            under_way: 0,
+            since_gate: 0,
+        }
+    }
+
+    /// Who it is, what it waits for and since when, unless it has ended.
+    pub(super) const fn waits(&self) -> Option<(Who, Deed, u64)> {
+        let what = match self.state {
+            State::Computing => Deed::Step,
+            State::AwaitRows => Deed::AwaitRows,
+            State::Gate => Deed::Gate,
+            State::Ended => return None,
+        };
+        Some((self.who(), what, self.since))
+    }
+
+    const fn who(&self) -> Who {
+        Who::Worker { trainer: self.trainer, worker: self.local }
+    }
+}
+
+/// A row store as a trainer meets it: the one that stands for all.
+struct Store {
+    port: usize,
+    queue: usize,
+    /// Messages of a request at the trainer's end and at the store's.
+    messages: (u64, u64),
+    /// Share of a request's bytes at the trainer's end and at the store's.
+    share: (f64, f64),
+    /// Share of the time that one store alone would take.
+    work: f64,
+}
+
+impl Simulation<'_, '_> {
+    /// A worker has nothing to do: its next step, or its end.
+    pub(super) fn go_on(&mut self, number: u32) {
+        let now = self.now;
+        let worker = &self.workers[number as usize];
+        let trainer = worker.trainer as usize;
+        let spec = self.trainer(trainer);
+        let start = spec.awake(now);
+        if worker.taken == spec.steps || start >= spec.ends.0 {
+            return self.end(number);
+        }
+        self.ask_ahead(number);
+        let rows = self.cluster.embedding.is_some();
+        let seed = self.cluster.seed;
+        let worker = &mut self.workers[number as usize];
+        worker.since = now;
+        if rows {
+            if worker.ready == 0 {
+                worker.state = State::AwaitRows;
+                return;
+            }
+            worker.ready -= 1;
+        }
+        worker.state = State::Computing;
+        let factor = spec.slowdown * self.cluster.jitter.factor(seed, number, worker.taken);
+        let length = nanoseconds(spec.compute.0 as f64, factor);
+        let end = self.begin_work(trainer, length);
+        self.at(end, Event::StepEnded(number));
+    }
+
+    /// A thread of a trainer begins to work; when it will have ended. It is busy until
+    /// [`Self::end_work`].
+    pub(super) fn begin_work(&mut self, trainer: usize, length: u64) -> u64 {
+        let spec = self.trainer(trainer);
+        let busy = &mut self.crews[trainer].busy;
+        *busy += 1;
+        let crowded = spec.cores > 0 && *busy > spec.cores;
+        let stretch = if crowded { *busy as f64 / spec.cores as f64 } else { 1.0 };
+        spec.worked(self.now, nanoseconds(length as f64, stretch))
+    }
+
+    /// A thread of a trainer has ended its work.
+    pub(super) fn end_work(&mut self, trainer: usize) {
+        self.crews[trainer].busy -= 1;
+    }
+
+    pub(super) fn step_ended(&mut self, number: u32) {
+        let worker = &mut self.workers[number as usize];
+        let (trainer, local, begin) = (worker.trainer as usize, worker.local, worker.since);
+        let taken = worker.taken;
+        worker.taken += 1;
+        worker.since_gate += 1;
+        let (who, since_gate) = (worker.who(), worker.since_gate);
+        self.end_work(trainer);
+        self.crews[trainer].steps += 1;
+        self.record(who, Deed::Step, self.trainer(trainer).awake(begin), self.now);
+        self.tell(trainer, local as usize, taken);
+        self.push_gradients(number);
+        if since_gate == self.crews[trainer].every {
+            self.stand_at_gate(number);
+        } else {
+            self.go_on(number);
+        }
+    }
+
+    fn end(&mut self, number: u32) {
+        let worker = &mut self.workers[number as usize];
+        worker.state = State::Ended;
+        let trainer = worker.trainer as usize;
+        let crew = &mut self.crews[trainer];
+        crew.ended += 1;
+        crew.ended_at = self.now;
+        if crew.has_ended() {
+            for instance in core::mem::take(&mut crew.paced) {
+                self.foresee_round(instance, self.now);
+            }
+        }
+        self.gate_moved(trainer);
+    }
+
+    fn stand_at_gate(&mut self, number: u32) {
+        let worker = &mut self.workers[number as usize];
+        (worker.state, worker.since) = (State::Gate, self.now);
+        let trainer = worker.trainer as usize;
+        self.crews[trainer].at_gate += 1;
+        self.gate_moved(trainer);
+    }
+
+    /// An instance that keeps the gate wants to load: the last round is over for it.
+    pub(super) fn wants_to_load(&mut self, trainer: usize, instance: u32) {
+        let crew = &mut self.crews[trainer];
+        crew.loading.push(instance);
+        if crew.held && crew.loading.len() == crew.gated {
+            self.open_gate(trainer);
+        }
+        self.gate_moved(trainer);
+    }
+
+    fn open_gate(&mut self, trainer: usize) {
+        let crew = &mut self.crews[trainer];
+        (crew.held, crew.at_gate) = (false, 0);
+        for number in crew.first..crew.first + crew.len {
+            let worker = &mut self.workers[number];
+            if worker.state != State::Gate {
+                continue;
+            }
+            worker.since_gate = 0;
+            let (who, since) = (worker.who(), worker.since);
+            self.crews[trainer].gate_ns += self.now - since;
+            self.record(who, Deed::Gate, since, self.now);
+            #[expect(clippy::cast_possible_truncation, reason = "events number workers in u32")]
+            self.go_on(number as u32);
+        }
+    }
+
+    /// Lets a round begin when all workers that have not ended stand at the gate and every instance that
+    /// keeps it wants to load; tells these instances when there is none left.
+    fn gate_moved(&mut self, trainer: usize) {
+        let crew = &mut self.crews[trainer];
+        let closed = crew.at_gate + crew.ended == crew.len;
+        if crew.gated == 0 || !closed || crew.held || crew.loading.len() < crew.gated {
+            return;
+        }
+        crew.held = crew.at_gate > 0;
+        for instance in core::mem::take(&mut crew.loading) {
+            self.foresee_round(instance, self.now);
+        }
+    }
+
+    fn ask_ahead(&mut self, number: u32) {
+        let Some(embedding) = self.cluster.embedding else { return };
+        let worker = &self.workers[number as usize];
+        let trainer = worker.trainer as usize;
+        let steps = self.trainer(trainer).steps;
+        let room = (embedding.prefetch + 1).saturating_sub(worker.under_way);
+        let asks = (room as u64).min(steps - worker.asked);
+        for _ in 0..asks {
+            self.ask(number, trainer, &embedding);
+        }
+    }
+
+    fn ask(&mut self, number: u32, trainer: usize, embedding: &Embedding) {
+        let worker = &mut self.workers[number as usize];
+        worker.asked += 1;
+        worker.under_way += 1;
+        let arrival = |first, last| (first, Event::AskArrived { worker: number, last });
+        self.send_request(trainer, embedding.ask_bytes, arrival);
+    }
+
+    fn push_gradients(&mut self, number: u32) {
+        let Some(embedding) = self.cluster.embedding else { return };
+        let trainer = self.workers[number as usize].trainer as usize;
+        let arrival = |first, last| (first, Event::GradientArrived { worker: number, last });
+        self.send_request(trainer, embedding.gradient_bytes, arrival);
+    }
+
+    fn send_request(
+        &mut self,
+        trainer: usize,
+        bytes: u64,
+        arrival: impl FnOnce(u64, u64) -> (u64, Event),
+    ) {
+        let (store, now) = (self.store(trainer), self.now);
+        let (time, event) = if store.messages.0 == 0 {
+            arrival(now, now)
+        } else {
+            let bytes = part(bytes, store.share.0);
+            self.rows_bytes += bytes;
+            let flight = self.ports[trainer].send(now, bytes, store.messages.0);
+            arrival(flight.first, flight.last)
+        };
+        self.at(time, event);
+    }
+
+    pub(super) fn ask_arrived(&mut self, number: u32, last: u64) {
+        let Some(embedding) = self.cluster.embedding else { return };
+        let trainer = self.workers[number as usize].trainer as usize;
+        let store = self.store(trainer);
+        let served = self.serve(&store, last, embedding.ask_bytes, embedding.lookup.0);
+        if store.messages.0 == 0 {
+            return self.at(served, Event::RowsReady(number));
+        }
+        let bytes = part(embedding.rows_bytes, store.share.1);
+        let flight = self.ports[store.port].send(served, bytes, store.messages.1);
+        self.at(flight.first, Event::RowsArrived { worker: number, last: flight.last });
+    }
+
+    pub(super) fn rows_arrived(&mut self, number: u32, last: u64) {
+        let Some(embedding) = self.cluster.embedding else { return };
+        let trainer = self.workers[number as usize].trainer as usize;
+        let store = self.store(trainer);
+        let bytes = part(embedding.rows_bytes, store.share.0);
+        self.rows_bytes += bytes;
+        let end = self.ports[trainer].receive(self.now, last, bytes, store.messages.0);
+        self.at(end, Event::RowsReady(number));
+    }
+
+    pub(super) fn rows_ready(&mut self, number: u32) {
+        let worker = &mut self.workers[number as usize];
+        worker.ready += 1;
+        if worker.state == State::AwaitRows {
+            let (who, since, trainer) = (worker.who(), worker.since, worker.trainer as usize);
+            self.crews[trainer].rows_ns += self.now - since;
+            self.record(who, Deed::AwaitRows, since, self.now);
+            self.go_on(number);
+        }
+    }
+
+    pub(super) fn gradient_arrived(&mut self, number: u32, last: u64) {
+        let Some(embedding) = self.cluster.embedding else { return };
+        let store = self.store(self.workers[number as usize].trainer as usize);
+        let served = self.serve(&store, last, embedding.gradient_bytes, embedding.update.0);
+        self.at(served, Event::Settled(number));
+    }
+
+    pub(super) fn settled(&mut self, number: u32) {
+        let worker = &mut self.workers[number as usize];
+        worker.under_way -= 1;
+        if matches!(worker.state, State::Computing | State::AwaitRows) {
+            self.ask_ahead(number);
+        }
+    }
+
+    /// A request has begun to arrive at its store; when the store will have done what it asks.
+    fn serve(&mut self, store: &Store, last: u64, bytes: u64, work: u64) -> u64 {
+        let here = if store.messages.1 == 0 {
+            self.now
+        } else {
+            let bytes = part(bytes, store.share.1);
+            self.ports[store.port].receive(self.now, last, bytes, store.messages.1)
+        };
+        let free = &mut self.stores_free[store.queue];
+        *free = here.max(*free) + nanoseconds(work as f64, store.work);
+        *free
+    }
+
+    fn store(&self, trainer: usize) -> Store {
+        let trainers = self.cluster.trainers.len();
+        let ps = self.cluster.embedding.map_or(0, |embedding| embedding.ps);
+        if ps == 0 {
+            let others = trainers as u64 - 1;
+            let share = others as f64 / trainers as f64;
+            return Store {
+                port: trainer,
+                queue: trainer,
+                messages: (others, others),
+                share: (share, share),
+                work: 1.0,
+            };
+        }
+        let each = 1.0 / ps as f64;
+        Store {
+            port: self.ports.len() - 1,
+            queue: 0,
+            messages: (ps as u64, 1),
+            share: (1.0, each),
+            work: each,
+        }
+    }
+}
+
+/// A share of `bytes`.
+fn part(bytes: u64, share: f64) -> u64 {
+    nanoseconds(bytes as f64, share)
+}

@@ -1,0 +1,429 @@
+//! The cluster file of `umbra simulate`: nodes, links and times that the job does not say.
+//!
+//! ```toml
+//! fidelity = "timing"        # "timing": time alone; "training": the real model and data in virtual time
+//! trainers = 8               # nodes that train; each runs the job's train.worker_threads
+//! embedding_ps = 0           # nodes that hold rows; 0: the trainers hold them
+//! sync_ps = 1                # slices of the center (*_easgd): on nodes of their own, or on the first
+//!                            # trainers when embedding_ps = 0; default 1
+//! cores = 0                  # of a trainer; 0: one for each thread
+//! steps = 1000               # of a worker, whatever the data has; default 1000. In "training" at most
+//!                            # these; default: the data's
+//! seconds = 60.0             # no step begins later; default: no such end
+//!
+//! [link]                     # of every node, full duplex
+//! bytes_per_s = 1.25e9       # in each direction
+//! latency_us = 20.0
+//! overhead_us = 1.0          # time a message occupies the link beside its bytes
+//!
+//! [compute]
+//! example_us = 20.0          # forward and backward of an example, by one worker alone
+//! jitter = "log_normal"      # "none", "uniform" (± spread), "log_normal" (sigma = spread)
+//! spread = 0.1
+//!
+//! [memory]
+//! copy_bytes_per_s = 5.0e9   # loading, storing and adding a replica
+//! serve_bytes_per_s = 5.0e9  # a center's answer
+//!
+//! [rows]
+//! distinct = 1.0             # share of a batch's ids that are distinct rows
+//! lookup_per_s = 1.0e7       # rows that a store looks up in a second
+//! update_per_s = 1.0e7       # rows that it updates
+//!
+//! [[straggler]]              # any number of these four
+//! trainer = 3
+//! factor = 2.0               # on the time of its steps
+//!
+//! [[pause]]
+//! trainer = 1
+//! from_s = 1.0
+//! to_s = 2.0
+//!
+//! [[death]]
+//! trainer = 2
+//! at_s = 3.0                 # makes no step from then on
+//!
+//! [[short]]
+//! trainer = 0
+//! share = 0.1                # of a trainer's steps
+//! ```
+//!
+//! Only `trainers`, `link.bytes_per_s` and `compute.example_us` have no default. Entries for
+//! trainers that a cluster has not (in a sweep) do nothing.
+
+use std::path::Path;
+
+use serde::Deserialize;
+use umbra_core::sim::{self, Embedding, Jitter, Link, Pause, Trainer};
+use umbra_core::units::Nanos;
+
+use crate::config::{Inject, Job};
+use crate::error::Error;
+
+/// A cluster file; the names are its keys.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClusterFile {
+    /// What is simulated.
+    #[serde(default)]
+    pub fidelity: Fidelity,
+    /// Nodes that train.
+    pub trainers: usize,
+    /// Nodes that hold rows; 0: the trainers.
+    #[serde(default)]
+    pub embedding_ps: usize,
+    /// Slices of the center.
+    pub sync_ps: Option<usize>,
+    /// Cores of a trainer; 0: one for each thread.
+    #[serde(default)]
+    pub cores: usize,
+    /// Steps of a worker; in `training` at most.
+    pub steps: Option<u64>,
+    /// Virtual time after which no step begins. s
+    pub seconds: Option<f64>,
+    link: LinkSection,
+    compute: ComputeSection,
+    #[serde(default)]
+    memory: MemorySection,
+    #[serde(default)]
+    rows: RowsSection,
+    #[serde(default)]
+    straggler: Vec<Straggler>,
+    #[serde(default)]
+    pause: Vec<PauseEntry>,
+    #[serde(default)]
+    death: Vec<Death>,
+    #[serde(default)]
+    short: Vec<Short>,
+}
+
+/// What is simulated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Fidelity {
+    /// Time alone: bytes are declared.
+    #[default]
+    Timing,
+    /// Every step trains the model.
+    Training,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LinkSection {
+    bytes_per_s: f64,
+    #[serde(default = "latency_us")]
+    latency_us: f64,
+    #[serde(default = "overhead_us")]
+    overhead_us: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ComputeSection {
+    example_us: f64,
+    #[serde(default)]
+    jitter: JitterKind,
+    #[serde(default = "spread")]
+    spread: f64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum JitterKind {
+    None,
+    Uniform,
+    #[default]
+    LogNormal,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct MemorySection {
+    copy_bytes_per_s: f64,
+    serve_bytes_per_s: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct RowsSection {
+    distinct: f64,
+    lookup_per_s: f64,
+    update_per_s: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Straggler {
+    trainer: usize,
+    factor: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PauseEntry {
+    trainer: usize,
+    from_s: f64,
+    to_s: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Death {
+    trainer: usize,
+    at_s: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Short {
+    trainer: usize,
+    share: f64,
+}
+
+impl Default for MemorySection {
+    fn default() -> Self {
+        Self { copy_bytes_per_s: 5e9, serve_bytes_per_s: 5e9 }
+    }
+}
+
+impl Default for RowsSection {
+    fn default() -> Self {
+        Self { distinct: 1.0, lookup_per_s: 1e7, update_per_s: 1e7 }
+    }
+}
+
+const fn latency_us() -> f64 {
+    20.0
+}
+
+const fn overhead_us() -> f64 {
+    1.0
+}
+
+const fn spread() -> f64 {
+    0.1
+}
+
+/// What a step moves besides time: sizes that the job says.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StepSizes {
+    /// Examples of a step.
+    pub batch: usize,
+    /// Most ids of an example.
+    pub ids: usize,
+    /// f32s of a row.
+    pub width: usize,
+}
+
+impl ClusterFile {
+    /// Reads a cluster file.
+    ///
+    /// # Errors
+    /// A file that can't be read, an unknown key, or a value that can't be; the message has the place.
+    pub fn load(path: &Path) -> Result<Self, Error> {
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            Error::Usage(format!("--cluster {}: cannot read it: {error}", path.display()))
+        })?;
+        Self::parse(&text).map_err(|message| Error::Usage(format!("{}{message}", path.display())))
+    }
+
+    /// The message begins with the place in the file.
+    fn parse(text: &str) -> Result<Self, String> {
+        let file: Self = toml::from_str(text).map_err(|error| {
+            let offset = error.span().map_or(0, |span| span.start);
+            let line = 1 + text.as_bytes().iter().take(offset).filter(|&&b| b == b'\n').count();
+            format!(":{line}: {}", error.message())
+        })?;
+        file.check().map_err(|message| format!(": {message}"))?;
+        Ok(file)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let positive = |key: &str, x: f64| {
+            let fits = x > 0.0;
+            if fits { Ok(()) } else { Err(format!("{key} = {x}: expected a number above 0")) }
+        };
+        let not_negative = |key: &str, x: f64| {
+            let fits = x >= 0.0 && x.is_finite();
+            if fits { Ok(()) } else { Err(format!("{key} = {x}: expected a number, at least 0")) }
+        };
+        if self.trainers == 0 {
+            return Err("trainers = 0: expected an integer, at least 1".into());
+        }
+        positive("link.bytes_per_s", self.link.bytes_per_s)?;
+        not_negative("link.latency_us", self.link.latency_us)?;
+        not_negative("link.overhead_us", self.link.overhead_us)?;
+        positive("compute.example_us", self.compute.example_us)?;
+        not_negative("compute.spread", self.compute.spread)?;
+        if self.compute.jitter == JitterKind::Uniform && self.compute.spread >= 1.0 {
+            let spread = self.compute.spread;
+            return Err(format!("compute.spread = {spread}: expected less than 1 for \"uniform\""));
+        }
+        positive("memory.copy_bytes_per_s", self.memory.copy_bytes_per_s)?;
+        positive("memory.serve_bytes_per_s", self.memory.serve_bytes_per_s)?;
+        positive("rows.lookup_per_s", self.rows.lookup_per_s)?;
+        positive("rows.update_per_s", self.rows.update_per_s)?;
+        positive("rows.distinct", self.rows.distinct)?;
+        self.seconds.map_or(Ok(()), |seconds| positive("seconds", seconds))?;
+        for entry in &self.straggler {
+            positive("straggler.factor", entry.factor)?;
+        }
+        let mut free = vec![0.0; self.trainers];
+        for pause in &self.pause {
+            not_negative("pause.from_s", pause.from_s)?;
+            let mut elsewhere = 0.0;
+            let free = free.get_mut(pause.trainer).unwrap_or(&mut elsewhere);
+            if pause.from_s < *free || !pause.to_s.is_finite() || pause.to_s <= pause.from_s {
+                return Err(format!(
+                    "[[pause]] of trainer {} from_s = {}, to_s = {}: expected pauses of a trainer in \
+                     their order, each ending after it begins",
+                    pause.trainer, pause.from_s, pause.to_s
+                ));
+            }
+            *free = pause.to_s;
+        }
+        for entry in &self.death {
+            not_negative("death.at_s", entry.at_s)?;
+        }
+        for Short { share, .. } in &self.short {
+            if !(0.0..=1.0).contains(share) {
+                return Err(format!("short.share = {share}: expected a number from 0 to 1"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The cluster in the core's words: `job` is resolved on it, workers make `steps` steps of these
+    /// `sizes`.
+    #[must_use]
+    pub fn cluster(&self, job: &Job, steps: u64, sizes: StepSizes) -> sim::Cluster {
+        let link = Link {
+            bytes_per_second: self.link.bytes_per_s,
+            latency: time(self.link.latency_us * 1e3),
+            overhead: time(self.link.overhead_us * 1e3),
+        };
+        let trainer = |number: usize| Trainer {
+            link,
+            cores: self.cores,
+            workers: job.worker_threads,
+            steps: self.steps_of(number, &job.config.recovery.inject, steps),
+            compute: time(self.compute.example_us * 1e3 * sizes.batch as f64),
+            slowdown: self
+                .straggler
+                .iter()
+                .filter(|entry| entry.trainer == number)
+                .map(|entry| entry.factor)
+                .product(),
+            pauses: self
+                .pause
+                .iter()
+                .filter(|pause| pause.trainer == number)
+                .map(|pause| Pause { from: time(pause.from_s * 1e9), to: time(pause.to_s * 1e9) })
+                .collect(),
+            ends: self.end_of(number),
+        };
+        let rows = self.rows.distinct * (sizes.batch * sizes.ids) as f64;
+        let spread = self.compute.spread;
+        sim::Cluster {
+            seed: job.config.seed,
+            trainers: (0..job.trainers).map(trainer).collect(),
+            sync_ps: vec![link; if self.embedding_ps == 0 { 0 } else { job.sync_ps }],
+            embedding: Some(Embedding {
+                ps: self.embedding_ps,
+                link,
+                ask_bytes: time(4.0 * rows).0,
+                rows_bytes: time(4.0 * rows * sizes.width as f64).0,
+                gradient_bytes: time(4.0 * rows * (sizes.width + 1) as f64).0,
+                lookup: time(rows / self.rows.lookup_per_s * 1e9),
+                update: time(rows / self.rows.update_per_s * 1e9),
+                prefetch: job.config.embedding.prefetch,
+            }),
+            jitter: match self.compute.jitter {
+                JitterKind::None => Jitter::None,
+                JitterKind::Uniform => Jitter::Uniform(spread),
+                JitterKind::LogNormal => Jitter::LogNormal(spread),
+            },
+            copy_ns_per_byte: 1e9 / self.memory.copy_bytes_per_s,
+            service_ns_per_byte: 1e9 / self.memory.serve_bytes_per_s,
+        }
+    }
+
+    /// Steps of a trainer's workers that the file leaves it, or the job's own test of short data.
+    fn steps_of(&self, trainer: usize, inject: &Inject, steps: u64) -> u64 {
+        let here = self.short.iter().filter(|entry| entry.trainer == trainer);
+        let job = inject.short_share.filter(|_| inject.short_trainer == Some(trainer));
+        let share = here.map(|entry| entry.share).chain(job).fold(1.0, f64::min);
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a share of a count"
+        )]
+        let steps = (steps as f64 * share) as u64;
+        steps
+    }
+
+    fn end_of(&self, trainer: usize) -> Nanos {
+        let deaths = self.death.iter().filter(|entry| entry.trainer == trainer);
+        let ends = deaths.map(|entry| entry.at_s).chain(self.seconds);
+        ends.map(|seconds| time(seconds * 1e9)).min().unwrap_or(Nanos(u64::MAX))
+    }
+}
+
+/// A number as a count of nanoseconds, or of anything.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
+const fn time(ns: f64) -> Nanos {
+    Nanos((ns + 0.5) as u64)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    const LEAST: &str = "trainers = 2\n[link]\nbytes_per_s = 1e9\n[compute]\nexample_us = 10\n";
+
+    #[test]
+    fn the_least_file_is_enough_and_mistakes_have_their_place() {
+        let file = ClusterFile::parse(LEAST).unwrap();
+        assert_eq!((file.fidelity, file.trainers, file.embedding_ps), (Fidelity::Timing, 2, 0));
+        for (wrong, expected) in [
+            ("trainer = 2\n", ":1: unknown field `trainer`"),
+            (
+                "fidelity = \"fast\"\n",
+                ":1: unknown variant `fast`, expected `timing` or `training`",
+            ),
+        ] {
+            let message = ClusterFile::parse(&format!("{wrong}{LEAST}")).unwrap_err();
+            assert!(message.starts_with(expected), "{message}");
+        }
+        for (wrong, expected) in [
+            ("spread = -1\n", ": compute.spread = -1: expected a number, at least 0"),
+            ("[[pause]]\ntrainer = 0\nfrom_s = 2\nto_s = 1\n", ": [[pause]] of trainer 0"),
+            ("[[short]]\ntrainer = 0\nshare = 2\n", ": short.share = 2: expected"),
+            ("[[short]]\ntrainer = 0\nshares = 1\n", ":8: unknown field `shares`"),
+        ] {
+            let message = ClusterFile::parse(&format!("{LEAST}{wrong}")).unwrap_err();
+            assert!(message.starts_with(expected), "{message}");
+        }
+    }
+
+    /// The file that the documentation shows is one.
+    #[test]
+    fn the_documented_file_is_read() {
+        let source = include_str!("cluster.rs");
+        let lines = source.lines().skip_while(|line| *line != "//! ```toml").skip(1);
+        let text: String = lines
+            .take_while(|line| *line != "//! ```")
+            .map(|line| format!("{}\n", line.trim_start_matches("//!").trim_start()))
+            .collect();
+        let file = ClusterFile::parse(&text).unwrap();
+        assert_eq!((file.trainers, file.steps, file.straggler.len()), (8, Some(1000), 1));
+        let none = Inject::default();
+        assert_eq!((file.steps_of(0, &none, 50), file.steps_of(1, &none, 50)), (5, 50));
+        let inject = Inject { short_trainer: Some(1), short_share: Some(0.5), ..none };
+        assert_eq!((file.steps_of(0, &inject, 50), file.steps_of(1, &inject, 50)), (5, 25));
+        assert_eq!(file.end_of(2), Nanos(3_000_000_000));
+        assert_eq!(file.end_of(1), Nanos(60_000_000_000));
+    }
+}

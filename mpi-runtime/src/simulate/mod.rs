@@ -1,0 +1,247 @@
+//! A job on a cluster that is not there: the core's simulator with the job's method, model and data.
+//!
+//! One process. The job says what is trained and how replicas stay together; the cluster file
+//! ([`cluster`]) says how many nodes there are and how fast. In `timing` only time passes; in `training` every
+//! step trains the real model ([`training`]), at the moment of virtual time at which it ends, so that
+//! throughput and quality come from one run.
+//!
+//! What differs from a real run: the rows of a step are read and updated at that same moment, so they are never
+//! stale; the workers of a trainer take turns, so no update is lost; there are no evaluations under way.
+
+pub mod cluster;
+mod training;
+
+use std::sync::Arc;
+
+use serde_json::json;
+use umbra_core::sim::{self, Method, Outcome, Simulated};
+
+use crate::comm::Comm;
+use crate::config::{Algorithm, Config, Layout, SyncMethod};
+use crate::error::Error;
+use crate::plan::Plan;
+use crate::record::{
+    Status, Summary, SyncFigures, TrainFigures, TrainerSync, WaitFigures, WireFigures, say,
+};
+use crate::rounds::Settings;
+use crate::train::eval_figures;
+use crate::watch::Watch;
+use cluster::{ClusterFile, Fidelity, StepSizes};
+use training::{Learned, Learners};
+
+/// Steps of a worker in `timing`, when the cluster file does not say: enough for the jitter of the last not to
+/// matter.
+const TIMING_STEPS: u64 = 1000;
+
+/// A job, planned on a virtual cluster.
+pub struct Virtual {
+    /// The plan on the cluster's ranks.
+    pub plan: Plan,
+    /// Steps of a worker.
+    steps: u64,
+    ranks: usize,
+    fidelity: Fidelity,
+    method: Method,
+    cluster: sim::Cluster,
+}
+
+/// What a simulated run came to.
+pub struct Simulation {
+    /// As it stands in `summary.json`.
+    pub summary: Summary,
+    /// What happened, if the job asks for a trace.
+    pub outcome: Outcome,
+}
+
+impl Virtual {
+    /// Plans `config` on `file` with so many `trainers`.
+    ///
+    /// # Errors
+    /// A job that does not fit the cluster, a method without rounds to simulate, data that can't be
+    /// opened.
+    pub fn plan(mut config: Config, file: &ClusterFile, trainers: usize) -> Result<Self, Error> {
+        let rounds = config.sync.method.rounds();
+        let elastic = rounds.is_some_and(|rounds| rounds.algorithm == Algorithm::Elastic);
+        let sync_ps = file.sync_ps.or(config.roles.sync_ps).unwrap_or(1);
+        let (layout, embedding_ps) = match file.embedding_ps {
+            0 => (Layout::Collocated, trainers),
+            ps => (Layout::Separate, ps),
+        };
+        let roles = &mut config.roles;
+        (roles.layout, roles.trainers) = (layout, Some(trainers));
+        (roles.embedding_ps, roles.sync_ps) = (Some(embedding_ps), elastic.then_some(sync_ps));
+        let ranks = match layout {
+            Layout::Collocated => trainers,
+            Layout::Separate => trainers + embedding_ps + if elastic { sync_ps } else { 0 },
+        };
+        let Some(worker_threads) =
+            config.train.worker_threads.or(Some(file.cores)).filter(|n| *n > 0)
+        else {
+            return Err(Error::Usage(
+                "train.worker_threads: expected a number, since the cluster file says nothing of cores"
+                    .into(),
+            ));
+        };
+        let cores = if file.cores == 0 { worker_threads + 1 } else { file.cores };
+        let job = config.resolve(ranks, 1, cores)?;
+        if job.method == SyncMethod::Bsp {
+            return Err(Error::Usage(
+                "sync.method = bsp: simulate runs methods of rounds; expected one of independent, \
+                 local_sgd, shadow_easgd, shadow_ma, shadow_bmuf, foreground_easgd, foreground_ma, \
+                 foreground_bmuf (none with one trainer)"
+                    .into(),
+            ));
+        }
+        job.warnings.iter().for_each(|warning| say(&format!("umbra: warning: {warning}")));
+        let plan = Plan::new(job, ranks)?;
+        let steps = match file.fidelity {
+            Fidelity::Timing => file.steps.unwrap_or(TIMING_STEPS),
+            Fidelity::Training => plan.steps.min(file.steps.unwrap_or(u64::MAX)),
+        };
+        let sizes = StepSizes {
+            batch: plan.job.config.train.batch_size,
+            ids: plan.train.values_per_row_max(),
+            width: plan.layout.width,
+        };
+        let cluster = file.cluster(&plan.job, steps, sizes);
+        Ok(Self { method: method(&plan), plan, steps, ranks, fidelity: file.fidelity, cluster })
+    }
+
+    /// Simulates. `control`: a communicator of this process alone, for metrics.
+    ///
+    /// # Errors
+    /// Data that can't be read, no memory, a model that diverged.
+    pub fn run(&self, control: &Comm, watch: &Arc<Watch>) -> Result<Simulation, Error> {
+        let trace = self.plan.job.config.run.trace;
+        let (simulated, learned) = match self.fidelity {
+            Fidelity::Timing => {
+                let simulated = sim::simulate(&self.cluster, &self.method, &[], &mut |_| {}, trace);
+                (simulated.map_err(defect)?, None)
+            }
+            Fidelity::Training => {
+                let mut learners = Learners::new(&self.plan, watch)?;
+                let simulated = learners.train(&self.cluster, &self.method, trace);
+                let learned = simulated.and_then(|simulated| {
+                    let learned = learners.learned(&self.plan, &self.method, &simulated, control);
+                    Ok((simulated, Some(learned?)))
+                });
+                learners.finish();
+                learned?
+            }
+        };
+        let Simulated { outcome, .. } = simulated;
+        let summary = self.summary(&outcome, learned.as_ref())?;
+        Ok(Simulation { summary, outcome })
+    }
+
+    fn summary(&self, outcome: &Outcome, learned: Option<&Learned>) -> Result<Summary, Error> {
+        let job = &self.plan.job;
+        let mut summary = Summary::new(job, self.ranks)?;
+        (summary.r#virtual, summary.status) = (true, Status::Done);
+        summary.data_fingerprint = Some(self.plan.train.fingerprint().to_owned());
+        let of_steps = outcome.steps() * job.config.train.batch_size as u64;
+        let examples = learned.map_or(of_steps, |learned| learned.reading.examples);
+        summary.examples = Some(examples);
+        summary.steps = Some(self.steps);
+        summary.seconds = Some(outcome.seconds);
+        summary.examples_per_second =
+            (outcome.seconds > 0.0).then(|| examples as f64 / outcome.seconds);
+        let exposed = outcome.mean(|trainer| trainer.exposed_seconds);
+        summary.sync = Some(self.sync_figures(outcome, learned));
+        summary.wire = (self.ranks > 1).then(|| WireFigures {
+            dense_bytes: Some(
+                outcome.trainers.iter().map(|trainer| trainer.sync_bytes).sum::<u64>()
+                    + outcome.center_bytes,
+            ),
+            embedding_bytes: Some(outcome.rows_bytes),
+            ..WireFigures::default()
+        });
+        summary.wait = Some(WaitFigures {
+            data_seconds: None,
+            embedding_seconds: Some(outcome.mean(|trainer| trainer.rows_seconds)),
+            sync_seconds: Some(exposed),
+        });
+        if let Some(Learned { reading, valid, test, test_replica }) = learned {
+            summary.train = (reading.weight_sum > 0.0).then(|| TrainFigures {
+                logloss: Some(reading.loss_sum / reading.weight_sum),
+                normalized_entropy: None,
+            });
+            summary.valid = valid.as_ref().map(eval_figures);
+            summary.test = test.as_ref().map(eval_figures);
+            summary.test_replica = test_replica.as_ref().map(eval_figures);
+        }
+        Ok(summary)
+    }
+
+    fn sync_figures(&self, outcome: &Outcome, learned: Option<&Learned>) -> SyncFigures {
+        let method = self.plan.job.method.name().into();
+        let dropped = learned.map(|learned| learned.reading.dropped).filter(|dropped| *dropped > 0);
+        if outcome.rounds() == 0 {
+            return SyncFigures { method, dropped, ..SyncFigures::default() };
+        }
+        let trainers = outcome.trainers.iter().map(|trainer| TrainerSync {
+            rounds: trainer.rounds,
+            gap_mean: (trainer.rounds > 0).then_some(trainer.gap_mean),
+            gap_p99: (trainer.rounds > 0).then_some(trainer.gap_p99),
+            steps: trainer.steps,
+            seconds_background: trainer.background_seconds,
+            seconds_processor: trainer.processor_seconds,
+        });
+        let exposed = outcome.mean(|trainer| trainer.exposed_seconds);
+        SyncFigures {
+            method,
+            dropped,
+            rounds: outcome.trainers.first().map(|trainer| trainer.rounds),
+            gap_mean: outcome.gap_mean(),
+            gap_p99: outcome.gap_p99,
+            seconds_exposed: Some(exposed).filter(|seconds| *seconds > 0.0),
+            seconds_background: Some(outcome.mean(|trainer| trainer.background_seconds)),
+            seconds_processor: Some(outcome.mean(|trainer| trainer.processor_seconds)),
+            seconds_processor_center: Some(outcome.center_seconds).filter(|seconds| *seconds > 0.0),
+            trainers: trainers.collect(),
+            ..SyncFigures::default()
+        }
+    }
+}
+
+/// The job's method in the simulator's words.
+fn method(plan: &Plan) -> Method {
+    let (model, sync) = (&plan.model, &plan.job.config.sync);
+    let nothing = Method {
+        algorithm: sim::Algorithm::None,
+        alpha: 0.0,
+        rounds: sim::Rounds::Gated { every: 1 },
+        replica_bytes: 4 * model.replica_len() as u64,
+        parameters: model.parameters_len(),
+    };
+    let Some(settings) = Settings::new(sync) else { return nothing };
+    let Settings { rounds, every, alpha, pair, delta, blocks, pace, .. } = settings;
+    let algorithm = match rounds.algorithm {
+        Algorithm::Elastic => sim::Algorithm::Elastic { pair, slices: plan.roles.sync_ps.len() },
+        Algorithm::Average => sim::Algorithm::Average { delta },
+        Algorithm::BlockMomentum => sim::Algorithm::BlockMomentum { blocks, delta },
+    };
+    let rounds =
+        if rounds.gated { sim::Rounds::Gated { every } } else { sim::Rounds::Background(pace) };
+    Method { algorithm, alpha, rounds, ..nothing }
+}
+
+/// Spans for chrome://tracing: a process per trainer and one for the instances that synchronize.
+#[must_use]
+pub fn chrome_trace(spans: &[sim::Span]) -> String {
+    let events = spans.iter().map(|span| {
+        let (process, thread) = match span.who {
+            sim::Who::Worker { trainer, worker } => (format!("trainer {trainer}"), worker),
+            sim::Who::Instance(number) => ("synchronization".into(), number),
+        };
+        let micros = |ns: u64| ns as f64 / 1e3;
+        let took = micros(span.end.0 - span.begin.0);
+        json!({"ph": "X", "name": span.what.to_string(), "pid": process, "tid": thread,
+               "ts": micros(span.begin.0), "dur": took})
+    });
+    json!({"traceEvents": events.collect::<Vec<_>>(), "displayTimeUnit": "ms"}).to_string()
+}
+
+fn defect(error: sim::SimError) -> Error {
+    Error::Failure(format!("the simulation: {error}"))
+}

@@ -1,0 +1,201 @@
+//! Every trainer of a virtual cluster in one process: its replica and its workers, over one table of rows.
+//!
+//! Invariants: a step is a worker's own `train`, of one step; whose turn it is, the simulator says. Each
+//! worker has a reader of its own, so that one that runs ahead never waits for what another has not taken.
+
+use core::sync::atomic::AtomicU32;
+use std::sync::Arc;
+
+use umbra_core::dense::replica::{load, load_finite, store};
+use umbra_core::sim::{self, Method as SimMethod, Simulated, Step, simulate};
+use umbra_core::sync::reduction::{TAIL, add, conclude, contribute, slice, sum_into_first};
+use umbra_datasets::{Dataset, Pipeline};
+
+use super::defect;
+use crate::batches::Batches;
+use crate::comm::Comm;
+use crate::counters::{Reading, WorkerCounters};
+use crate::embedding_client::Client;
+use crate::error::Error;
+use crate::plan::Plan;
+use crate::scores::Figures;
+use crate::scoring::{Share, score};
+use crate::signals::Signals;
+use crate::tables::{Partition, TableLayout};
+use crate::trace::Track;
+use crate::trainer::{Method, Segment, Trainer, Worker};
+use crate::watch::Watch;
+
+/// The trainers of a virtual cluster.
+pub(super) struct Learners {
+    trainers: Vec<Trainer>,
+    /// Trainer by trainer.
+    workers: Vec<Worker>,
+    counters: Vec<WorkerCounters>,
+    pipelines: Vec<Pipeline>,
+    /// Workers of a trainer.
+    threads: usize,
+}
+
+/// What training came to.
+pub(super) struct Learned {
+    /// Sums over all workers.
+    pub(super) reading: Reading,
+    /// Figures of `data.valid`.
+    pub(super) valid: Option<Figures>,
+    /// Figures of `data.test`.
+    pub(super) test: Option<Figures>,
+    /// The same of the first trainer's own replica, where the model is another.
+    pub(super) test_replica: Option<Figures>,
+}
+
+impl Learners {
+    /// All trainers of `plan` before their first step.
+    ///
+    /// # Errors
+    /// No memory, or data that can't be read.
+    pub(super) fn new(plan: &Plan, watch: &Arc<Watch>) -> Result<Self, Error> {
+        let (config, threads) = (&plan.job.config, plan.workers_per_trainer());
+        let signals = Arc::new(Signals::none());
+        let inject = &config.recovery.inject;
+        let trainer = |number: usize| {
+            let mut trainer = Trainer::new(plan.model, config, &signals, watch)?;
+            trainer.nan_step = inject.nan_step.filter(|_| inject.nan_trainer == Some(number));
+            Ok(trainer)
+        };
+        let trainers: Vec<Trainer> =
+            (0..plan.job.trainers).map(trainer).collect::<Result<_, Error>>()?;
+        let layout = TableLayout::new(
+            plan.train.cardinality(),
+            1,
+            plan.layout.width,
+            plan.layout.optimizer.clone(),
+        )
+        .map_err(|error| Error::Data(error.to_string()))?;
+        let rows = Partition::initialized(0, &layout, &plan.model, config.seed)
+            .map_err(|error| Error::Launch(format!("rows of the tables: {error}")))?;
+        let (mut workers, mut pipelines) = (vec![], vec![]);
+        for number in 0..plan.job.trainers * threads {
+            let local = number % threads;
+            let prefetch = config.data.prefetch_batches;
+            let epochs = 0..config.train.epochs;
+            let (pipeline, batches) =
+                Pipeline::train(&plan.train, &plan.order, number..number + 1, epochs, prefetch)?;
+            pipelines.push(pipeline);
+            workers.extend(batches.into_iter().map(|batches| Worker {
+                local,
+                batches: Some(Batches::Read(batches)),
+                client: Client::local(layout.clone(), rows.clone()),
+                buffers: plan.step_buffers(local),
+            }));
+        }
+        let counters = workers.iter().map(|_| WorkerCounters::default()).collect();
+        Ok(Self { trainers, workers, counters, pipelines, threads })
+    }
+
+    /// Trains on `cluster`.
+    ///
+    /// # Errors
+    /// Data that can't be read.
+    pub(super) fn train(
+        &mut self,
+        cluster: &sim::Cluster,
+        method: &SimMethod,
+        trace: bool,
+    ) -> Result<Simulated, Error> {
+        let Self { trainers, workers, counters, threads, .. } = self;
+        let replicas: Vec<&[AtomicU32]> =
+            trainers.iter().map(|trainer| &*trainer.replica).collect();
+        let mut wrong = None;
+        let mut step = |Step { trainer, worker, number, .. }: Step<'_>| {
+            let index = trainer * *threads + worker;
+            let segment = Segment { first_step: number, steps: 1 };
+            let (counters, track) = (&counters[index], Track::of(None, ""));
+            let trainer = &trainers[trainer];
+            // After the first error the rest of the simulation only has to end.
+            if wrong.is_none()
+                && let Err(error) =
+                    workers[index].train(trainer, Method::Alone, segment, counters, track)
+            {
+                wrong = Some(error);
+            }
+        };
+        let simulated = simulate(cluster, method, &replicas, &mut step, trace).map_err(defect);
+        wrong.map_or(simulated, Err)
+    }
+
+    /// What was learned: figures of the model that the method ends with.
+    ///
+    /// # Errors
+    /// Data that can't be read, or a score that is not a number.
+    pub(super) fn learned(
+        &mut self,
+        plan: &Plan,
+        method: &SimMethod,
+        simulated: &Simulated,
+        control: &Comm,
+    ) -> Result<Learned, Error> {
+        let readings = self.counters.iter().map(WorkerCounters::read);
+        let reading = readings.fold(Reading::default(), Reading::plus);
+        let mut own = vec![0.0; self.trainers[0].replica.len()];
+        load(&self.trainers[0].replica, &mut own);
+        let model = match method.algorithm {
+            sim::Algorithm::Elastic { .. } => simulated.center.clone(),
+            sim::Algorithm::None => own.clone(),
+            sim::Algorithm::Average { .. } | sim::Algorithm::BlockMomentum { .. } => self.mean(),
+        };
+        store(&self.trainers[0].replica, &model);
+        let valid = self.figures(plan, plan.valid.as_ref(), control)?;
+        let test = self.figures(plan, plan.test.as_ref(), control)?;
+        store(&self.trainers[0].replica, &own);
+        let apart = model != own;
+        let test_replica = match &plan.test {
+            Some(data) if apart => self.figures(plan, Some(data), control)?,
+            _ => None,
+        };
+        Ok(Learned { reading, valid, test, test_replica })
+    }
+
+    /// The mean of all replicas that are finite.
+    fn mean(&self) -> Vec<f32> {
+        let term = |trainer: &Trainer| {
+            let mut staging = vec![0.0; trainer.replica.len() + TAIL];
+            let finite = load_finite(&trainer.replica, slice(&mut staging));
+            contribute(&mut staging, if finite { 1.0 } else { 0.0 }, false);
+            staging
+        };
+        let mut terms: Vec<Vec<f32>> = self.trainers.iter().map(term).collect();
+        sum_into_first(&mut terms, |to, from| add(to, from));
+        let mut mean = terms.swap_remove(0);
+        conclude(&mut mean);
+        slice(&mut mean).to_vec()
+    }
+
+    /// Figures of the first trainer's replica.
+    fn figures(
+        &mut self,
+        plan: &Plan,
+        dataset: Option<&Dataset>,
+        control: &Comm,
+    ) -> Result<Option<Figures>, Error> {
+        let Some(dataset) = dataset else { return Ok(None) };
+        let share = Share {
+            trainer: 0,
+            trainers: 1,
+            batch_size: plan.job.config.train.eval_batch_size,
+            prefetch: plan.job.config.data.prefetch_batches,
+        };
+        let workers = &mut self.workers[..self.threads];
+        let scores = score(&self.trainers[0], workers, dataset, share)?;
+        let figures = scores.figures(control);
+        figures.map(Some).map_err(|error| {
+            Error::Failure(format!("evaluation: {error}; lower the learning rates"))
+        })
+    }
+
+    /// Ends the readers.
+    pub(super) fn finish(self) {
+        drop(self.workers);
+        self.pipelines.into_iter().for_each(Pipeline::join);
+    }
+}

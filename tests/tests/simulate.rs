@@ -1,0 +1,126 @@
+//! `umbra simulate`, as a user runs it.
+#![allow(clippy::unwrap_used)]
+
+use serde_json::Value;
+use umbra_tests::{Folder, Job};
+
+const DLRM: Job = Job {
+    model: "kind = \"dlrm\"\nembedding_dim = 16\nbottom = [32, 16]\ntop = [64, 32]",
+    optim: [("adagrad", 0.02), ("rowwise_adagrad", 0.05)],
+    batch_size: 128,
+};
+
+const ROWS: u64 = 40_000;
+const CLUSTER: &str = "trainers = 4\n[link]\nbytes_per_s = 1e9\n[compute]\nexample_us = 10\n";
+
+/// A folder with data, a job and a cluster of each fidelity; the AUC of the planted model.
+fn folder() -> (Folder, f64) {
+    let folder = Folder::new();
+    folder.synth("train.h5", ROWS, 0);
+    let planted = folder.synth("test.h5", 10_000, ROWS).unwrap();
+    folder.write("job.toml", DLRM.text());
+    folder.write("timing.toml", CLUSTER);
+    folder.write("training.toml", format!("fidelity = \"training\"\n{CLUSTER}"));
+    (folder, planted)
+}
+
+fn simulate(folder: &Folder, cluster: &str, run: &str, sets: &[&str]) -> Value {
+    let sets = Folder::sets(run, sets);
+    let arguments: Vec<&str> = ["simulate", "-c", "job.toml", "--cluster", cluster]
+        .into_iter()
+        .chain(sets.iter().map(String::as_str))
+        .collect();
+    drop(folder.umbra(1, &arguments).fine());
+    folder.summary(run)
+}
+
+/// Virtual time changes nothing but time: one worker learns what it learns in `umbra train`, bit for bit.
+#[test]
+fn one_worker_learns_what_it_learns_in_real_time() {
+    let (folder, _) = folder();
+    folder.train(1, "job.toml", "real", &["sync.method=none"]);
+    folder.write("one.toml", format!("fidelity = \"training\"\n{}", CLUSTER.replace('4', "1")));
+    let simulated = simulate(&folder, "one.toml", "virtual", &["sync.method=none"]);
+    let real = folder.summary("real");
+    assert_eq!(
+        (&real["virtual"], &simulated["virtual"]),
+        (&Value::from(false), &Value::from(true))
+    );
+    assert_eq!(real["test"], simulated["test"]);
+    assert_eq!(real["train"], simulated["train"]);
+    assert_eq!(real["examples"], simulated["examples"]);
+}
+
+#[test]
+fn four_trainers_learn_in_virtual_time_and_repeat_bit_for_bit() {
+    let (folder, planted) = folder();
+    let short = "\n[[short]]\ntrainer = 3\nshare = 0.5\n";
+    folder.write("short.toml", folder.text("training.toml") + short);
+    for method in ["shadow_easgd", "shadow_ma", "foreground_bmuf"] {
+        let sets = [&*format!("sync.method={method}"), "sync.every=5", "run.overwrite=true"];
+        let first = simulate(&folder, "training.toml", "run", &sets);
+        let auc = first["test"]["auc"].as_f64().unwrap();
+        assert!(auc > planted - 0.1, "{method}: AUC {auc}, planted {planted}");
+        assert_eq!(first["examples"], ROWS);
+        assert!(first["sync"]["rounds"].as_u64().unwrap() > 0);
+        let again = simulate(&folder, "training.toml", "run", &sets);
+        assert_eq!(first, again, "{method}");
+        let less = simulate(&folder, "short.toml", "run", &sets);
+        assert_eq!(less["sync"]["trainers"][3]["steps"], 39, "{method}: half of 79 steps");
+        assert_eq!(less["sync"]["trainers"][0]["steps"], 79, "{method}");
+    }
+}
+
+#[test]
+fn a_sweep_prints_and_writes_what_each_number_of_trainers_gives() {
+    let (folder, _) = folder();
+    let sets = ["--set", "sync.method=shadow_ma"];
+    let sweep = ["--trainers", "1,2,8", "--json", "sweep.json"];
+    let mut arguments = vec!["simulate", "-c", "job.toml", "--cluster", "timing.toml"];
+    arguments.extend(sets.into_iter().chain(sweep));
+    let ended = folder.umbra(1, &arguments).fine();
+    assert_eq!(ended.stdout.lines().count(), 4, "{}", ended.stdout);
+    let json: Value = serde_json::from_str(&folder.text("sweep.json")).unwrap();
+    let rows = json["rows"].as_array().unwrap();
+    let trainers: Vec<u64> = rows.iter().map(|row| row["trainers"].as_u64().unwrap()).collect();
+    assert_eq!(trainers, [1, 2, 8]);
+    assert_eq!(rows[0]["efficiency"], 1.0);
+    let speed = |row: &Value| row["summary"]["examples_per_second"].as_f64().unwrap();
+    let eight = rows[2]["efficiency"].as_f64().unwrap();
+    assert!((eight - speed(&rows[2]) / speed(&rows[0]) / 8.0).abs() < 1e-12);
+    assert!(!folder.path("runs").exists(), "a sweep leaves no run folder");
+}
+
+#[test]
+fn mistakes_are_one_message_with_its_place() {
+    let (folder, _) = folder();
+    folder.write("typo.toml", CLUSTER.replace("bytes_per_s", "bytes_per_sec"));
+    let try_it = |ranks, cluster: &str, set: &str| {
+        let arguments = ["simulate", "-c", "job.toml", "--cluster", cluster, "--set", set];
+        let ended = folder.umbra(ranks, &arguments);
+        (ended.code, ended.stderr)
+    };
+    for (ranks, cluster, set, code, message) in [
+        (1, "typo.toml", "sync.method=shadow_ma", 2, "typo.toml:3: unknown field `bytes_per_sec`"),
+        (1, "nowhere.toml", "sync.method=shadow_ma", 2, "--cluster nowhere.toml: cannot read it"),
+        (
+            1,
+            "timing.toml",
+            "sync.method=bsp",
+            2,
+            "sync.method = bsp: simulate runs methods of rounds",
+        ),
+        (
+            2,
+            "timing.toml",
+            "sync.method=shadow_ma",
+            5,
+            "simulate is one process, and 2 were started",
+        ),
+    ] {
+        let (got, stderr) = try_it(ranks, cluster, set);
+        assert_eq!(got, code, "{stderr}");
+        assert_eq!(stderr.matches("umbra: ").count(), 1, "{stderr}");
+        assert!(stderr.contains(message), "{stderr}");
+    }
+}
