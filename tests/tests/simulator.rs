@@ -3,6 +3,7 @@
 //! Golden files under `tests/golden/` are what the simulator printed when its sums had been checked by
 //! hand on the first of them; they are compared byte for byte, since nothing in a simulation may depend
 //! on the machine. `UMBRA_BLESS=1` writes them anew; look at the difference before it is kept.
+#![allow(clippy::unwrap_used)]
 
 use core::fmt::Write as _;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};

@@ -2,7 +2,7 @@
 //!
 //! One process. The job says what is trained and how replicas stay together; the cluster file
 //! ([`cluster`]) says how many nodes there are and how fast. In `timing` only time passes; in `training` every
-//! step trains the real model ([`training`]), at the moment of virtual time at which it ends, so that
+//! step trains the real model (`training.rs`), at the moment of virtual time at which it ends, so that
 //! throughput and quality come from one run.
 //!
 //! What differs from a real run: the rows of a step are read and updated at that same moment, so they are never

@@ -65,13 +65,9 @@ impl Learners {
         };
         let trainers: Vec<Trainer> =
             (0..plan.job.trainers).map(trainer).collect::<Result<_, Error>>()?;
-        let layout = TableLayout::new(
-            plan.train.cardinality(),
-            1,
-            plan.layout.width,
-            plan.layout.optimizer.clone(),
-        )
-        .map_err(|error| Error::Data(error.to_string()))?;
+        let layout =
+            TableLayout::new(plan.train.cardinality(), 1, plan.layout.width, plan.layout.optimizer)
+                .map_err(|error| Error::Data(error.to_string()))?;
         let rows = Partition::initialized(0, &layout, &plan.model, config.seed)
             .map_err(|error| Error::Launch(format!("rows of the tables: {error}")))?;
         let (mut workers, mut pipelines) = (vec![], vec![]);
