@@ -311,6 +311,7 @@ fn prefetch_hides_rows_up_to_its_bound() {
         cluster.embedding = Some(Embedding {
             ps,
             link: Link { bytes_per_second: 4e9, latency: Nanos(20_000), overhead: Nanos(1000) },
+            rows: 2500,
             ask_bytes: 10_000,
             rows_bytes: 200_000,
             gradient_bytes: 200_000,

@@ -298,7 +298,7 @@ impl Simulation<'_, '_> {
             return self.at(self.awake(to, self.now), Event::Delivered(slot));
         }
         self.sent(number, bytes);
-        let flight = self.ports[node].send(self.now, bytes, 1);
+        let flight = self.ports[node].send(self.now, bytes, 1.0);
         self.at(flight.first, Event::MessageArrived { slot, last: flight.last });
     }
 
@@ -329,7 +329,7 @@ impl Simulation<'_, '_> {
         let Some(message) = &self.flights[slot as usize] else { return };
         let (to, bytes) = (message.to, message.bytes);
         let port = &mut self.ports[self.drivers[to as usize].node()];
-        let here = port.receive(self.now, last, bytes, 1);
+        let here = port.receive(self.now, last, bytes, 1.0);
         self.at(self.awake(to, here), Event::Delivered(slot));
     }
 

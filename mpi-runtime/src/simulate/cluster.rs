@@ -332,6 +332,7 @@ impl ClusterFile {
             embedding: Some(Embedding {
                 ps: self.embedding_ps,
                 link,
+                rows: time(rows).0.max(1),
                 ask_bytes: time(4.0 * rows).0,
                 rows_bytes: time(4.0 * rows * sizes.width as f64).0,
                 gradient_bytes: time(4.0 * rows * (sizes.width + 1) as f64).0,
