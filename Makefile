@@ -1,7 +1,7 @@
 # The commands of the project. Each is a script that can also be run by hand.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test lint test-peers
+.PHONY: help setup build demo test lint test-peers cluster-up cluster-down
 
 help:
 	@echo 'make setup        look for compilers, MPI and HDF5; install them where allowed'
@@ -10,6 +10,8 @@ help:
 	@echo 'make test         everything that must hold before a change goes in; what CI runs'
 	@echo 'make lint         the quick part of it: format, clippy, docs'
 	@echo 'make test-peers   models and gradients against PyTorch (from the Python registry)'
+	@echo 'make cluster-up   nodes of a test cluster on this machine: NODES=4 RATE=100mbit LATENCY_US=0 (root)'
+	@echo 'make cluster-down and away again'
 	@echo 'make show-NAME    measure a published figure: $(sort $(patsubst hpc/show/%.sh,%,$(wildcard hpc/show/*.sh)))'
 
 setup:
@@ -30,6 +32,12 @@ lint:
 
 test-peers:
 	@tests/peers/run.sh
+
+cluster-up:
+	@hpc/cluster/up.sh $(or $(NODES),4) $(or $(RATE),100mbit) $(or $(LATENCY_US),0)
+
+cluster-down:
+	@hpc/cluster/down.sh
 
 show-%: hpc/show/%.sh
 	@hpc/show/$*.sh

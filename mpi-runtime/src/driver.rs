@@ -6,7 +6,8 @@
 //! when the next would begin), and with no workers at all (a center).
 //!
 //! Invariants: the driver never holds anything that a worker waits for but the gate; it sleeps
-//! between looks at MPI (`sync.poll_us`), so a worker that shares its core gets it.
+//! between looks at MPI (`sync.poll_us`), so a worker that shares its core gets it. When the workers
+//! have ended there is one more round if they did anything since the last, so that none of it is lost.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::time::Duration;
@@ -23,6 +24,7 @@ use crate::comm::Comm;
 use crate::counters::{Counters, RoundCounters, RoundReading};
 use crate::post::Post;
 use crate::processor::thread_time;
+use crate::record::say;
 use crate::reduce::sum_f32;
 use crate::trace::Track;
 use crate::watch::{LOOK, Waiting, Watch};
@@ -37,6 +39,8 @@ pub struct Surroundings<'a> {
     pub replica: &'a [AtomicU32],
     /// How rounds and workers meet.
     pub workers: Workers<'a>,
+    /// Where workers count their steps.
+    pub steps: Option<&'a Counters>,
     /// Time between looks at the post.
     pub poll: Duration,
     /// What is counted.
@@ -53,8 +57,6 @@ pub enum Workers<'a> {
     Background {
         /// Set once the last of them has ended.
         ended: &'a AtomicBool,
-        /// Where they count their steps.
-        counters: &'a Counters,
         /// Bounds on the rounds.
         pace: Pace,
     },
@@ -70,8 +72,6 @@ pub struct GateKeeper {
     pub knocks: Receiver<()>,
     /// The answer, once the round is over.
     pub opens: Sender<()>,
-    /// Steps of a worker between knocks, times workers.
-    pub gap: u64,
 }
 
 /// Steps between rounds, and how often: of all workers of a trainer together.
@@ -107,8 +107,9 @@ struct Driver<'a> {
     gate_closed: bool,
     /// Thread time up to which `busy_ns` has been counted.
     counted: Duration,
-    /// Steps at the last round.
+    /// Steps when the last round began, and how many they were since the one before.
     steps: u64,
+    gap: u64,
     gaps: Gaps,
     /// When the distance to the target was last measured.
     sampled: Instant,
@@ -116,6 +117,7 @@ struct Driver<'a> {
 
 impl<'a> Driver<'a> {
     fn new(around: Surroundings<'a>) -> Self {
+        let steps = around.steps.map_or(0, Counters::steps);
         Self {
             around,
             start: Instant::now(),
@@ -123,7 +125,8 @@ impl<'a> Driver<'a> {
             round: None,
             gate_closed: false,
             counted: thread_time(),
-            steps: 0,
+            steps,
+            gap: 0,
             gaps: Gaps::new(),
             sampled: Instant::now(),
         }
@@ -193,15 +196,25 @@ impl<'a> Driver<'a> {
             Workers::Gated(gate) => gate.knocks.recv().is_ok(),
             Workers::None => true,
         };
-        if !going {
+        // All is counted once the workers have ended.
+        let steps = self.around.steps.map_or(0, Counters::steps);
+        let gap = steps - core::mem::replace(&mut self.steps, steps);
+        if !going && gap == 0 {
             return Completion::Stop;
         }
-        self.gate_closed = true;
+        self.gap = gap;
+        self.gate_closed = going;
         self.round = Some(RoundCost { began: self.now(), ..RoundCost::default() });
         let finite = load_finite(self.around.replica, slice(staging));
         if !finite {
+            if self.around.counters.read().refused == 0 {
+                let prefix = self.around.watch.prefix();
+                say(&format!(
+                    "umbra: {prefix} warning: the dense replica is not finite; it is kept out of \
+                     rounds and replaced by what the others have"
+                ));
+            }
             self.around.counters.add(&RoundReading { refused: 1, ..RoundReading::default() });
-            tracing::warn!("a replica is not finite; it is kept out of the round and replaced");
         }
         Completion::Loaded { finite }
     }
@@ -218,15 +231,7 @@ impl<'a> Driver<'a> {
         if let Some(round) = round {
             (reading.rounds, reading.round_ns) = (1, now.0 - round.began.0);
             self.around.track.span("round", Duration::from_nanos(reading.round_ns));
-            let gap = match &self.around.workers {
-                Workers::Background { counters, .. } => {
-                    let steps = counters.steps();
-                    steps - core::mem::replace(&mut self.steps, steps)
-                }
-                Workers::Gated(gate) => gate.gap,
-                Workers::None => 0,
-            };
-            *self.gaps.entry(gap).or_default() += 1;
+            *self.gaps.entry(self.gap).or_default() += 1;
         }
         self.around.counters.add(&reading);
         if let (true, Workers::Gated(gate)) = (self.gate_closed, &self.around.workers) {

@@ -205,7 +205,7 @@ impl DenseSync {
                         end.serve(&counters.center)
                     }));
                 }
-                let Some((replica, parameters, workers)) = trainer else { continue };
+                let Some((replica, parameters, _)) = trainer else { continue };
                 let end = SliceEnd {
                     settings,
                     replica: &replica[range.clone()],
@@ -215,6 +215,7 @@ impl DenseSync {
                     comm: comm.take(),
                     blocks: blocks.take(),
                     counters: &counters.rounds[index],
+                    steps: counters,
                     track: Track::of(trace, "synchronization"),
                     watch,
                 };
@@ -222,10 +223,9 @@ impl DenseSync {
                     let ((knock, knocked), (open, opened)) = (unbounded(), unbounded());
                     knocks.push(knock);
                     opens.push(opened);
-                    let gap = settings.every * workers as u64;
-                    Workers::Gated(GateKeeper { knocks: knocked, opens: open, gap })
+                    Workers::Gated(GateKeeper { knocks: knocked, opens: open })
                 } else {
-                    Workers::Background { ended, counters, pace: settings.pace }
+                    Workers::Background { ended, pace: settings.pace }
                 };
                 shadows.push(scope.spawn(move || {
                     off_the_workers(pins, watch);
@@ -272,6 +272,7 @@ struct SliceEnd<'a> {
     comm: Option<&'a mut Comm>,
     blocks: Option<(&'a mut [f32], &'a mut [f32])>,
     counters: &'a RoundCounters,
+    steps: &'a Counters,
     track: Track<'a>,
     watch: &'a Watch,
 }
@@ -292,6 +293,7 @@ impl SliceEnd<'_> {
             post,
             replica,
             workers,
+            steps: Some(self.steps),
             poll: settings.poll,
             counters: self.counters,
             track: self.track,
@@ -337,6 +339,7 @@ impl CenterEnd<'_> {
             post: Some(post),
             replica: &[],
             workers: Workers::None,
+            steps: None,
             poll,
             counters,
             track: self.track,
@@ -357,6 +360,7 @@ pub fn average_once(comm: &Comm, replica: &[AtomicU32]) -> Result<(), Error> {
         post: None,
         replica,
         workers: Workers::None,
+        steps: None,
         poll: Duration::ZERO,
         counters: &RoundCounters::default(),
         track: Track::of(None, ""),

@@ -247,7 +247,7 @@ fn local_sgd_learns_what_one_trainer_learns() {
         assert!((got - expected).abs() < 0.02, "{ranks} ranks: {got}, one: {expected}");
         assert_eq!(folder.eval(1, name, "test.h5"), summary["test"], "{ranks} ranks");
         let steps = summary["steps"].as_u64().unwrap();
-        assert_eq!(summary["sync"]["rounds"], steps / 8, "{ranks} ranks");
+        assert_eq!(summary["sync"]["rounds"], steps.div_ceil(8), "{ranks} ranks");
         assert_eq!(summary["examples"], 40_000);
         assert!(summary["wire"]["dense_bytes"].as_u64().unwrap() > 0);
     }

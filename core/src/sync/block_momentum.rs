@@ -15,7 +15,7 @@
 //! | ζ, μ | `rate`, `momentum` of [`Blocks`] | 1 |
 //!
 //! Invariants: `global` and `momentum` have the same bits on all trainers, since they are made of the
-//! same means. ζ = 1 and μ = 0 is model averaging. Running statistics (elements from `parameters` on) are
+//! same means. ζ = 1 and μ = 0 is model averaging, to the last bit. Running statistics (elements from `parameters` on) are
 //! averaged without momentum: a variance must not overshoot below 0.
 
 use super::model_average::{Intake, Round};
@@ -84,10 +84,55 @@ fn follow(blocks: Blocks, state: &mut BlockState<'_>, parameters: usize, mean: &
     let (moved, averaged) = mean.split_at_mut(parameters);
     let elements = moved.iter_mut().zip(&mut *state.global).zip(&mut *state.momentum);
     for ((x, global), velocity) in elements {
-        let step = rate * (*x - *global);
-        *velocity = momentum * *velocity + step;
-        *global += if nesterov { step + momentum * *velocity } else { *velocity };
+        let (gain, before) = (*x - *global, *velocity);
+        *velocity = momentum * before + rate * gain;
+        let ahead = momentum * if nesterov { *velocity } else { before };
+        // From the mean, not from the old model: with ζ = 1 and μ = 0 there is nothing to round.
+        *global = *x + ((rate - 1.0) * gain + ahead);
         *x = *global;
     }
     state.global[parameters..].copy_from_slice(averaged);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sync::reduction::TAIL;
+
+    /// Two rounds towards the mean 8 from 0 with ζ = 1/2 and μ = 1/2, by hand; the second element is a statistic.
+    #[test]
+    fn two_rounds_by_hand() {
+        for (nesterov, expected) in [(false, [4.0, 8.0]), (true, [6.0, 8.5])] {
+            let (mut staging, mut global, mut momentum) = ([0.0; 2 + TAIL], [0.0; 2], [0.0; 2]);
+            let blocks = Blocks { rate: 0.5, momentum: 0.5, nesterov };
+            let state = BlockState { global: &mut global, momentum: &mut momentum };
+            let intake = Intake::Interpolate;
+            let mut machine = BlockMomentum::new(&mut staging, 0.25, intake, blocks, state, 1);
+            assert_eq!(machine.step(Nanos(0), Completion::Start), Ok(Action::Load));
+            for expected in expected {
+                let reduce = machine.step(Nanos(0), Completion::Loaded { finite: true });
+                assert!(matches!(reduce, Ok(Action::ReduceMean { weight: 1.0, more: true, .. })));
+                machine.staging()[..2].copy_from_slice(&[8.0, 3.0]);
+                let reduced = Completion::Reduced { weight: 2.0, more: true };
+                assert_eq!(machine.step(Nanos(0), reduced), Ok(Action::Store { alpha: 0.25 }));
+                assert_eq!(machine.staging()[..2], [expected, 3.0], "nesterov {nesterov}");
+                assert_eq!(machine.step(Nanos(0), Completion::Done), Ok(Action::Load));
+            }
+            assert_eq!(momentum[1], 0.0, "no momentum for statistics");
+        }
+    }
+
+    /// Also where the mean is so far from the model that their difference is rounded.
+    #[test]
+    fn without_momentum_the_mean_is_the_model() {
+        for (mean, model) in [(1.0, 1e8), (0.1, -3.0), (1e-9, 1.0), (0.3, 0.3)] {
+            for nesterov in [false, true] {
+                let (mut x, mut global, mut momentum) = ([mean], [model], [0.0]);
+                let mut state = BlockState { global: &mut global, momentum: &mut momentum };
+                let blocks = Blocks { rate: 1.0, momentum: 0.0, nesterov };
+                follow(blocks, &mut state, 1, &mut x);
+                assert_eq!((x, global), ([mean], [mean]), "from {model}");
+            }
+        }
+    }
 }

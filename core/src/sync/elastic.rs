@@ -19,7 +19,7 @@
 //! Alone, an exchange of the sequential form leaves w − c as (1 − α)² of what it was; one of the
 //! same pair leaves w + c as it was and w − c as 1 − 2α of what it was. A replica that is not finite never
 //! reaches the center: the trainer fetches the center instead, and becomes it. The center ends when
-//! every trainer has said goodbye.
+//! every trainer has said goodbye. An answer of another rank, or to another question, is out of turn.
 
 use super::protocol::{Action, Completion, OutOfTurn, Protocol};
 use super::reduction::slice;
@@ -83,8 +83,10 @@ impl Protocol for ElasticTrainer<'_> {
             | (Some(Action::Receive { .. }), Completion::TimedOut) => {
                 Action::Receive { from: Some(self.center), until: NEVER }
             }
-            (Some(Action::Receive { .. }), Completion::Received { .. }) => {
-                match (self.word, self.pair) {
+            (Some(Action::Receive { .. }), Completion::Received { from, word })
+                if (from, word) == (self.center, self.word) =>
+            {
+                match (word, self.pair) {
                     (FETCH, _) => Action::Store { alpha: 1.0 },
                     (_, Pair::Sequential) => Action::Store { alpha: self.alpha },
                     (_, Pair::Same) => Action::Add { alpha: -self.alpha },
@@ -173,5 +175,73 @@ impl Protocol for ElasticCenter<'_> {
 
     fn staging(&mut self) -> &mut [f32] {
         self.staging
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sync::reduction::TAIL;
+
+    const NOW: Nanos = Nanos(0);
+    const LISTEN: Action = Action::Receive { from: None, until: NEVER };
+    const LISTEN_TO_CENTER: Action = Action::Receive { from: Some(5), until: NEVER };
+
+    fn send(to: usize, word: u64, values: bool) -> Result<Action, OutOfTurn> {
+        Ok(Action::Send { to, word, values })
+    }
+
+    /// A life of a trainer: an exchange, a fetch, the end.
+    #[test]
+    fn the_turns_of_a_trainer() {
+        let pairs = [
+            (Pair::Sequential, Action::Store { alpha: 0.25 }),
+            (Pair::Same, Action::Add { alpha: -0.25 }),
+        ];
+        for (pair, intake) in pairs {
+            let mut staging = [0.0; 1 + TAIL];
+            let mut it = ElasticTrainer::new(&mut staging, 5, 0.25, pair);
+            let mut step = |last| it.step(NOW, last);
+            let answer = |word| Completion::Received { from: 5, word };
+            let (loaded, refused) =
+                (Completion::Loaded { finite: true }, Completion::Loaded { finite: false });
+            assert_eq!(step(Completion::Start), Ok(Action::Load));
+            assert_eq!(step(loaded), send(5, EXCHANGE, true));
+            assert_eq!(step(Completion::Done), Ok(LISTEN_TO_CENTER));
+            assert_eq!(step(Completion::TimedOut), Ok(LISTEN_TO_CENTER));
+            for wrong in [answer(FETCH), Completion::Received { from: 4, word: EXCHANGE }] {
+                let refusal = OutOfTurn { expected: Some(LISTEN_TO_CENTER), got: wrong };
+                assert_eq!(step(wrong), Err(refusal));
+            }
+            assert_eq!(step(answer(EXCHANGE)), Ok(intake));
+            assert_eq!(step(Completion::Done), Ok(Action::Load));
+            assert_eq!(step(refused), send(5, FETCH, false));
+            assert_eq!(step(Completion::Done), Ok(LISTEN_TO_CENTER));
+            assert_eq!(step(answer(FETCH)), Ok(Action::Store { alpha: 1.0 }));
+            assert_eq!(step(Completion::Done), Ok(Action::Load));
+            assert_eq!(step(Completion::Stop), send(5, GOODBYE, false));
+            assert_eq!(step(Completion::Done), Ok(Action::Finish));
+            assert_eq!(step(Completion::Start), Ok(Action::Finish));
+        }
+    }
+
+    /// Two trainers: one exchanges, one fetches, both leave.
+    #[test]
+    fn the_turns_of_a_center() {
+        for (pair, answer) in [(Pair::Sequential, 5.0), (Pair::Same, 4.0)] {
+            let (mut staging, mut center) = ([0.0; 1 + TAIL], [4.0]);
+            let mut it = ElasticCenter::new(&mut staging, &mut center, 0.25, pair, 2);
+            let come = |from, word| Completion::Received { from, word };
+            assert_eq!(it.step(NOW, Completion::Start), Ok(LISTEN));
+            it.staging()[0] = 8.0;
+            assert_eq!(it.step(NOW, come(1, EXCHANGE)), send(1, EXCHANGE, true));
+            assert_eq!(it.staging()[0], answer);
+            assert_eq!(it.step(NOW, Completion::Done), Ok(LISTEN));
+            assert_eq!(it.step(NOW, come(0, FETCH)), send(0, FETCH, true));
+            assert_eq!(it.staging()[0], 5.0);
+            assert_eq!(it.step(NOW, Completion::Done), Ok(LISTEN));
+            assert_eq!(it.step(NOW, come(1, GOODBYE)), Ok(LISTEN));
+            assert_eq!(it.step(NOW, come(0, GOODBYE)), Ok(Action::Finish));
+        }
     }
 }

@@ -147,3 +147,75 @@ impl<'a> Round<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sync::reduction::TAIL;
+
+    fn reduce(weight: f32, more: bool) -> Result<Action, OutOfTurn> {
+        Ok(Action::ReduceMean { group: Group::All, weight, more })
+    }
+
+    const LOADED: Completion = Completion::Loaded { finite: true };
+
+    /// A life of a trainer beside one that lives longer: a round, a round without a mean, one with a replica that is
+    /// not finite, one after its workers have ended, the last.
+    #[test]
+    fn the_turns_of_a_trainer() {
+        let (mut staging, mut loaded) = ([0.0; 1 + TAIL], [0.0]);
+        let mut it = ModelAverage::new(&mut staging, 0.25, Intake::Delta { loaded: &mut loaded });
+        let reduced = |weight, more| Completion::Reduced { weight, more };
+        let bad = Completion::Loaded { finite: false };
+        let rounds = [
+            (LOADED, reduce(1.0, true), reduced(2.0, true), Some(Action::Add { alpha: 0.25 })),
+            (bad, reduce(0.0, true), reduced(0.0, true), None),
+            (bad, reduce(0.0, true), reduced(1.0, true), Some(Action::Store { alpha: 1.0 })),
+            (
+                Completion::Stop,
+                reduce(0.0, false),
+                reduced(1.0, true),
+                Some(Action::Store { alpha: 1.0 }),
+            ),
+            (Completion::Stop, reduce(0.0, false), reduced(0.0, false), None),
+        ];
+        let mut next = it.step(Nanos(0), Completion::Start);
+        for (load, reduce, reduced, intake) in rounds {
+            assert_eq!(next, Ok(Action::Load));
+            assert_eq!(it.step(Nanos(0), load), reduce);
+            next = it.step(Nanos(0), reduced);
+            if let Some(intake) = intake {
+                assert_eq!(next, Ok(intake));
+                next = it.step(Nanos(0), Completion::Done);
+            }
+        }
+        assert_eq!(next, Ok(Action::Finish));
+        assert_eq!(it.step(Nanos(0), Completion::Done), Ok(Action::Finish));
+    }
+
+    /// A delta is what the mean has over the replica as loaded.
+    #[test]
+    fn a_delta_is_from_what_was_loaded() {
+        let (mut staging, mut loaded) = ([0.0; 1 + TAIL], [0.0]);
+        let mut it = ModelAverage::new(&mut staging, 0.5, Intake::Delta { loaded: &mut loaded });
+        assert_eq!(it.step(Nanos(0), Completion::Start), Ok(Action::Load));
+        it.staging()[0] = 3.0;
+        assert_eq!(it.step(Nanos(0), LOADED), reduce(1.0, true));
+        it.staging()[0] = 7.0;
+        let reduced = Completion::Reduced { weight: 2.0, more: false };
+        assert_eq!(it.step(Nanos(0), reduced), Ok(Action::Add { alpha: 0.5 }));
+        assert_eq!(it.staging()[0], 4.0);
+        assert_eq!(it.step(Nanos(0), Completion::Done), Ok(Action::Finish), "nobody wants more");
+    }
+
+    #[test]
+    fn once_asks_for_no_other_round() {
+        let mut staging = [0.0; 1 + TAIL];
+        let mut it = ModelAverage::once(&mut staging);
+        assert_eq!(it.step(Nanos(0), Completion::Start), Ok(Action::Load));
+        assert_eq!(it.step(Nanos(0), LOADED), reduce(1.0, false));
+        let reduced = Completion::Reduced { weight: 2.0, more: false };
+        assert_eq!(it.step(Nanos(0), reduced), Ok(Action::Store { alpha: 1.0 }));
+        assert_eq!(it.step(Nanos(0), Completion::Done), Ok(Action::Finish));
+    }
+}

@@ -12,7 +12,7 @@
 //! - `criteo`, `libfm`, `csv` with its `schema_file`: a line to numbers and keys; `malformed` says
 //!   why not; `digits` reads eight at once.
 //! - `parsed`: columns of the rows of one block. `transform`: numbers to dense features.
-//! - `vocabulary`, `number_map`, `hash`: keys to ids. `ids`: where they come from.
+//! - `vocabulary`, `number_map` in its `places`, `hash`: keys to ids. `ids`: where they come from.
 //! - `plan`, `passes`: what will be done, and the threads that do it.
 //!
 //! Invariants: the output is a function of the text and the options, never of threads or blocks;
@@ -33,6 +33,7 @@ mod number_map;
 mod options;
 mod parsed;
 mod passes;
+mod places;
 mod plan;
 mod schema_file;
 mod transform;

@@ -9,22 +9,16 @@
 //! Invariants: a value of 0 marks a free place; at most three places in four are taken.
 
 use super::parsed::MISSING;
+use super::places::{Entry, Places};
 
 /// Keys below 2^32 and [`MISSING`] to values that are not 0.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct NumberMap {
-    /// A power of two of them, one or more.
-    places: Vec<Entry>,
+    /// Keys and their values, 0 in a free place; a power of two of them, one or more.
+    places: Places,
     taken: usize,
     /// Value of the missing key; 0 without one.
     missing: u32,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Entry {
-    key: u32,
-    /// 0 in a free place.
-    value: u32,
 }
 
 impl NumberMap {
@@ -35,10 +29,11 @@ impl NumberMap {
             return;
         }
         let places = needed.div_ceil(3).next_power_of_two();
-        let old = core::mem::replace(&mut self.places, vec![Entry::default(); places]);
-        for entry in old.into_iter().filter(|entry| entry.value != 0) {
-            let place = self.find(entry.key, self.home(entry.key));
-            self.places[place] = entry;
+        let old = core::mem::replace(&mut self.places, Places::new(places));
+        let places = &mut *self.places;
+        for entry in old.iter().filter(|[_, value]| *value != 0) {
+            let place = find(places, entry[0], home(places, entry[0]));
+            places[place] = *entry;
         }
     }
 
@@ -54,85 +49,89 @@ impl NumberMap {
             return;
         }
         self.reserve(1);
-        let place = self.find(low(key), self.home(low(key)));
-        self.taken += usize::from(self.places[place].value == 0);
-        self.places[place] = Entry { key: low(key), value };
+        let (key, places) = (low(key), &mut *self.places);
+        let place = find(places, key, home(places, key));
+        self.taken += usize::from(places[place][1] == 0);
+        places[place] = [key, value];
     }
 
     /// Adds 1 to the value of every one of `keys`, up to the largest.
     pub(super) fn count(&mut self, keys: &[u64]) {
         for group in keys.chunks(GROUP) {
             self.reserve(group.len());
-            for (&key, (home, first)) in group.iter().zip(self.first_places(group)) {
+            let places = &mut *self.places;
+            for (&key, (home, first)) in group.iter().zip(first_places(places, group)) {
                 if key == MISSING {
                     self.missing = self.missing.saturating_add(1);
                     continue;
                 }
                 let key = low(key);
-                let is_there = first.value != 0 && first.key == key;
-                let place = if is_there { home } else { self.find(key, home) };
-                let entry = &mut self.places[place];
-                self.taken += usize::from(entry.value == 0);
-                *entry = Entry { key, value: entry.value.saturating_add(1) };
+                let is_there = first[1] != 0 && first[0] == key;
+                let place = if is_there { home } else { find(places, key, home) };
+                let value = places[place][1];
+                self.taken += usize::from(value == 0);
+                places[place] = [key, value.saturating_add(1)];
             }
         }
     }
 
     /// Calls `take` with the value of every one of `keys` in turn; 0 for a key that has none.
     pub(super) fn look_up(&self, keys: &[u64], mut take: impl FnMut(u32)) {
+        let places = &*self.places;
         for group in keys.chunks(GROUP) {
-            for (&key, (home, first)) in group.iter().zip(self.first_places(group)) {
+            for (&key, (home, first)) in group.iter().zip(first_places(places, group)) {
                 take(if key == MISSING {
                     self.missing
-                } else if first.key == low(key) {
+                } else if first[0] == low(key) {
                     // In a free place too this is the answer.
-                    first.value
+                    first[1]
                 } else {
-                    self.places[self.find(low(key), home)].value
+                    places[find(places, low(key), home)][1]
                 });
             }
         }
     }
 
     /// Keys and values, in no order.
-    pub(super) fn into_entries(self) -> impl Iterator<Item = (u64, u32)> {
-        let taken = self.places.into_iter().filter(|entry| entry.value != 0);
+    pub(super) fn entries(&self) -> impl Iterator<Item = (u64, u32)> {
+        let taken = self.places.iter().filter(|[_, value]| *value != 0);
         let missing = (self.missing != 0).then_some((MISSING, self.missing));
-        taken.map(|entry| (u64::from(entry.key), entry.value)).chain(missing)
+        taken.map(|&[key, value]| (u64::from(key), value)).chain(missing)
     }
+}
 
-    /// Where the keys of `group` are looked for first, and what is there.
-    #[inline]
-    fn first_places(&self, group: &[u64]) -> [(usize, Entry); GROUP] {
-        let keys = group.first_chunk().copied().unwrap_or_else(|| {
-            core::array::from_fn(|at| group.get(at).copied().unwrap_or(MISSING))
-        });
-        let homes = keys.map(|key| self.home(low(key)));
-        homes.map(|home| (home, self.places[home]))
-    }
+/// Where the keys of `group` are looked for first, and what is there.
+#[inline]
+fn first_places(places: &[Entry], group: &[u64]) -> [(usize, Entry); GROUP] {
+    let keys = group
+        .first_chunk()
+        .copied()
+        .unwrap_or_else(|| core::array::from_fn(|at| group.get(at).copied().unwrap_or(MISSING)));
+    let homes = keys.map(|key| home(places, low(key)));
+    homes.map(|home| (home, places[home]))
+}
 
-    /// Where `key` is, or the free place where it belongs.
-    #[inline]
-    fn find(&self, key: u32, home: usize) -> usize {
-        let mut place = home;
-        while self.places[place].value != 0 && self.places[place].key != key {
-            place = (place + 1) & (self.places.len() - 1);
-        }
-        place
+/// Where `key` is, or the free place where it belongs.
+#[inline]
+fn find(places: &[Entry], key: u32, home: usize) -> usize {
+    let mut place = home;
+    while places[place][1] != 0 && places[place][0] != key {
+        place = (place + 1) & (places.len() - 1);
     }
+    place
+}
 
-    /// Fibonacci hashing (Knuth 3, §6.4): the top bits of a product.
-    #[inline]
-    fn home(&self, key: u32) -> usize {
-        let product = u64::from(key).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        // In two steps: the shift of a single place is 64.
-        (product >> 1 >> (63 - self.places.len().trailing_zeros())) as usize
-    }
+/// Fibonacci hashing (Knuth 3, §6.4): the top bits of a product.
+#[inline]
+fn home(places: &[Entry], key: u32) -> usize {
+    let product = u64::from(key).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    // In two steps: the shift of a single place is 64.
+    (product >> 1 >> (63 - places.len().trailing_zeros())) as usize
 }
 
 impl Default for NumberMap {
     fn default() -> Self {
-        Self { places: vec![Entry::default()], taken: 0, missing: 0 }
+        Self { places: Places::new(1), taken: 0, missing: 0 }
     }
 }
 
@@ -181,7 +180,7 @@ mod tests {
             let expected: Vec<u32> =
                 asked.iter().map(|key| theirs.get(key).copied().unwrap_or(0)).collect();
             prop_assert_eq!(values, expected);
-            prop_assert_eq!(ours.into_entries().collect::<HashMap<_, _>>(), theirs);
+            prop_assert_eq!(ours.entries().collect::<HashMap<_, _>>(), theirs);
         }
     }
 }

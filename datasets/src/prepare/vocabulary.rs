@@ -110,7 +110,7 @@ impl Counter {
             Self::Number { counts, spelling } => {
                 let distinct = counts.len();
                 let mut ranked: Vec<u128> = counts
-                    .into_entries()
+                    .entries()
                     .filter(|&(_, count)| kept(u64::from(count)))
                     .map(|(key, count)| rank(count, spelling.order(key), key))
                     .collect();

@@ -33,7 +33,8 @@ fn around<'a>(
     watch: &'a Watch,
 ) -> Surroundings<'a> {
     let (poll, track) = (Duration::from_micros(50), Track::of(None, ""));
-    Surroundings { comm, post, replica, workers, poll, counters, track, watch }
+    let steps = None;
+    Surroundings { comm, post, replica, workers, steps, poll, counters, track, watch }
 }
 
 /// Where rank `rank` is before round `round`.
@@ -57,7 +58,7 @@ pub(super) fn model_average(world: &World, watch: &Arc<Watch>, control: &Comm) {
             let driver = scope.spawn(move || {
                 let mut staging = vec![0.0; LENGTH + TAIL];
                 let mut protocol = ModelAverage::new(&mut staging, 1.0, Intake::Interpolate);
-                let workers = Workers::Gated(GateKeeper { knocks, opens, gap: 7 });
+                let workers = Workers::Gated(GateKeeper { knocks, opens });
                 drive(&mut protocol, around(Some(comm), None, live, workers, counted, watch))
             });
             for round in 0..ROUNDS {
@@ -78,7 +79,7 @@ pub(super) fn model_average(world: &World, watch: &Arc<Watch>, control: &Comm) {
             drop(knock);
             driver.join().unwrap().unwrap()
         });
-        assert_eq!(gaps.into_iter().collect::<Vec<_>>(), [(7, ROUNDS as u64)]);
+        assert_eq!(gaps.into_iter().collect::<Vec<_>>(), [(0, ROUNDS as u64)]);
         let reading = counters.read();
         assert_eq!(reading.rounds, ROUNDS as u64);
         // A last reduction finds that all have ended.

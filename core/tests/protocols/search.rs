@@ -1,0 +1,379 @@
+//! Every order of events of one, two and three trainers, and in every state every wrong completion.
+//!
+//! A state is what its events made of fresh machines, so machines that hold borrowed buffers need no copy; states
+//! are told apart by all they hold, replicas and messages included. A trainer's workers take a few steps, then
+//! end; that they have is first seen by the next `Load`, so the moment of the end is the number of loads
+//! before it. At every load they leave a replica that is finite, or one that is not. A `Receive` that times out
+//! comes again and changes nothing, so it is tried beside the wrong completions and is no event.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{self, Write};
+use std::hash::{DefaultHasher, Hasher};
+use std::time::Instant;
+
+use umbra_core::sync::reduction::TAIL;
+use umbra_core::sync::{
+    Action, BlockMomentum, BlockState, Blocks, Completion, ElasticCenter, ElasticTrainer,
+    ModelAverage, OutOfTurn, Pair,
+};
+use umbra_core::units::Nanos;
+
+use super::world::{Machine, World, intake};
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Method {
+    Average { delta: bool },
+    Once,
+    Blocks { delta: bool },
+    Elastic(Pair),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Event {
+    Load { finite: bool },
+    Stop,
+    Act,
+    Conclude,
+    Receive { from: usize },
+}
+
+/// An event and the rank that it is at.
+type Step = (usize, Event);
+
+/// A parameter and a statistic.
+const SLICE: usize = 2;
+type Buffer = [f32; SLICE + TAIL];
+
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    method: Method,
+    trainers: usize,
+    /// Loads before the workers have ended, at most.
+    loads: usize,
+}
+
+impl Case {
+    fn ranks(self) -> usize {
+        self.trainers + usize::from(matches!(self.method, Method::Elastic(_)))
+    }
+
+    fn machine(self, rank: usize, buffers: &mut [Buffer; 4]) -> Box<dyn Machine + '_> {
+        let [staging, loaded, global, momentum] = buffers;
+        let [loaded, global, momentum] = [loaded, global, momentum].map(|it| &mut it[..SLICE]);
+        match self.method {
+            Method::Average { delta } => {
+                Box::new(ModelAverage::new(staging, 0.5, intake(delta, loaded)))
+            }
+            Method::Once => Box::new(ModelAverage::once(staging)),
+            Method::Blocks { delta } => {
+                let blocks = Blocks { rate: 0.5, momentum: 0.5, nesterov: true };
+                let state = BlockState { global, momentum };
+                Box::new(BlockMomentum::new(staging, 0.5, intake(delta, loaded), blocks, state, 1))
+            }
+            Method::Elastic(pair) if rank == self.trainers => {
+                Box::new(ElasticCenter::new(staging, global, 0.5, pair, self.trainers))
+            }
+            Method::Elastic(pair) => {
+                Box::new(ElasticTrainer::new(staging, self.trainers, 0.5, pair))
+            }
+        }
+    }
+
+    /// The state after `path`, whose steps are checked, is shown to `look`.
+    fn after(self, path: &[Step], look: impl FnOnce(&mut State<'_>)) {
+        let mut buffers = vec![[[0.0; SLICE + TAIL]; 4]; self.ranks()];
+        let lent = buffers.iter_mut().enumerate();
+        let machines = lent.map(|(rank, buffers)| self.machine(rank, buffers)).collect();
+        let replicas: Vec<_> = (0..self.trainers).map(|rank| vec![rank as f32; SLICE]).collect();
+        let mut state = State {
+            case: self,
+            world: World::new(machines, &replicas),
+            loads: vec![0; self.trainers],
+            asked: vec![0; self.trainers],
+            weights: BTreeMap::new(),
+            found: BTreeMap::new(),
+        };
+        path.iter().for_each(|step| state.take(*step));
+        look(&mut state);
+    }
+}
+
+struct State<'a> {
+    case: Case,
+    world: World<'a>,
+    /// By trainer.
+    loads: Vec<usize>,
+    /// The last word of a trainer to the center.
+    asked: Vec<u64>,
+    /// By reduction: trainers that loaded a finite replica, and what replicas move towards.
+    weights: BTreeMap<usize, f32>,
+    found: BTreeMap<usize, Vec<f32>>,
+}
+
+impl State<'_> {
+    /// Events that may come next.
+    fn steps(&self) -> Vec<Step> {
+        let mut steps = vec![];
+        for (rank, it) in self.world.ranks.iter().enumerate() {
+            let mut add = |event| steps.push((rank, event));
+            match it.outstanding {
+                Action::Load => {
+                    if !it.ended && self.loads[rank] < self.case.loads {
+                        add(Event::Load { finite: false });
+                        if it.values().iter().all(|x| x.is_finite()) {
+                            add(Event::Load { finite: true });
+                        }
+                    }
+                    add(Event::Stop);
+                }
+                Action::Store { .. } | Action::Add { .. } | Action::Send { .. } => add(Event::Act),
+                Action::ReduceMean { .. } if self.world.is_reduced(rank) => add(Event::Conclude),
+                Action::Receive { .. } => {
+                    let senders = self.world.senders(rank);
+                    senders.into_iter().for_each(|from| add(Event::Receive { from }));
+                }
+                Action::ReduceMean { .. } | Action::Finish => {}
+                Action::Sleep { .. } => panic!("no protocol sleeps"),
+            }
+        }
+        steps
+    }
+
+    /// Takes a step, and checks what came of it.
+    fn take(&mut self, (rank, event): Step) {
+        let before = self.world.ranks[rank].concluded;
+        match event {
+            Event::Load { finite } => {
+                self.loads[rank] += 1;
+                let step = 1.0 + rank as f32;
+                let work = |i, x| if i == 0 && !finite { f32::NAN } else { x + step };
+                self.world.ranks[rank].train(work);
+                self.world.load(rank);
+                self.begins(rank, finite, self.case.method != Method::Once);
+            }
+            Event::Stop => {
+                self.world.stop(rank);
+                self.begins(rank, false, false);
+            }
+            Event::Act => {
+                let it = &mut self.world.ranks[rank];
+                let (action, slice) = (it.outstanding, it.slice());
+                self.world.act(rank);
+                if action == (Action::Store { alpha: 1.0 }) {
+                    assert_eq!(self.world.ranks[rank].values(), slice);
+                }
+            }
+            Event::Conclude => {
+                let outcome = self.world.conclude(rank);
+                let Completion::Reduced { weight, .. } = outcome else { panic!("{outcome:?}") };
+                assert_eq!(weight, self.weights[&before], "finite replicas of reduction {before}");
+                let it = &mut self.world.ranks[rank];
+                let takes_in = matches!(it.outstanding, Action::Store { .. } | Action::Add { .. });
+                assert_eq!(takes_in, weight > 0.0, "a mean is taken in, and nothing else");
+                if let Action::Store { .. } = it.outstanding {
+                    let found = it.slice();
+                    assert!(found.iter().all(|x| x.is_finite()));
+                    assert_eq!(self.found.entry(before).or_insert_with(|| found.clone()), &found);
+                }
+            }
+            Event::Receive { from } => self.world.receive(rank, from),
+        }
+    }
+
+    /// After `Load`: the weight and the vote, or the word to the center.
+    fn begins(&mut self, rank: usize, finite: bool, wants_more: bool) {
+        let it = &self.world.ranks[rank];
+        match it.outstanding {
+            Action::ReduceMean { weight, more, .. } => {
+                assert_eq!((weight, more), (f32::from(u8::from(finite)), wants_more));
+                *self.weights.entry(it.joined - 1).or_default() += weight;
+            }
+            Action::Send { word, values, .. } => {
+                assert_eq!(values, finite, "only a finite replica travels");
+                self.asked[rank] = word;
+            }
+            other => panic!("{other:?} after Load"),
+        }
+    }
+
+    /// What holds in every state.
+    fn check(&self) {
+        let trainers = &self.world.ranks[..self.case.trainers];
+        let joined: BTreeSet<usize> = trainers.iter().map(|it| it.joined).collect();
+        let (most, rounds) = (*joined.last().unwrap(), self.loads.iter().max().unwrap() + 1);
+        assert!(most - joined.first().unwrap() <= 1, "trainers are reductions apart: {joined:?}");
+        assert!(most <= rounds, "a reduction after all have ended");
+        for (rank, it) in trainers.iter().enumerate() {
+            if self.world.has_finished(rank) {
+                assert_eq!(it.joined, most, "rank {rank} has finished, others wait for it");
+            }
+        }
+        if self.case.ranks() > trainers.len() && self.world.has_finished(trainers.len()) {
+            let all = (0..trainers.len()).all(|rank| self.world.has_finished(rank));
+            assert!(all, "the center has gone before a trainer");
+        }
+        if self.steps().is_empty() {
+            let all = (0..self.case.ranks()).all(|rank| self.world.has_finished(rank));
+            assert!(all, "nothing can happen any more");
+            assert!(self.world.is_quiet(), "a message that nobody took");
+            assert_eq!(joined.len(), 1);
+            match self.case.method {
+                Method::Once => assert_eq!(most, 1),
+                Method::Elastic(_) => assert_eq!(most, 0),
+                Method::Average { .. } | Method::Blocks { .. } => assert_eq!(most, rounds),
+            }
+        }
+    }
+
+    /// Whether the table of `protocol.rs` has the completion as an answer to what is outstanding at `rank`, and one
+    /// that makes a difference.
+    fn is_answer(&self, rank: usize, completion: Completion) -> bool {
+        match (self.world.ranks[rank].outstanding, completion) {
+            (Action::Load, Completion::Loaded { .. } | Completion::Stop)
+            | (Action::ReduceMean { .. }, Completion::Reduced { .. })
+            | (Action::Store { .. } | Action::Add { .. } | Action::Send { .. }, Completion::Done) => {
+                true
+            }
+            (Action::Receive { from: Some(center), .. }, Completion::Received { from, word }) => {
+                (center, self.asked[rank]) == (from, word)
+            }
+            (Action::Receive { from: None, .. }, Completion::Received { word, .. }) => word < 4,
+            _ => false,
+        }
+    }
+
+    /// Every completion that is no answer is refused and changes nothing; after `Finish` all are the same, and a
+    /// `Receive` that timed out comes again. Returns how many were tried.
+    fn refuse(&mut self, examined: &mut BTreeSet<String>) -> usize {
+        let mut tried = 0;
+        for rank in 0..self.case.ranks() {
+            let before = format!("{:?}", self.world.ranks[rank].machine);
+            if !examined.insert(before.clone()) {
+                continue;
+            }
+            for wrong in completions(self.case.ranks()) {
+                if self.is_answer(rank, wrong) {
+                    continue;
+                }
+                let it = &mut self.world.ranks[rank];
+                let expected = match (it.outstanding, wrong) {
+                    (Action::Finish, _) => Ok(Action::Finish),
+                    (action @ Action::Receive { .. }, Completion::TimedOut) => Ok(action),
+                    (action, _) => Err(OutOfTurn { expected: Some(action), got: wrong }),
+                };
+                assert_eq!(it.machine.step(Nanos(1), wrong), expected);
+                assert_eq!(format!("{:?}", it.machine), before, "after {wrong:?}");
+                tried += 1;
+            }
+        }
+        tried
+    }
+}
+
+fn completions(ranks: usize) -> Vec<Completion> {
+    let received = (0..ranks).flat_map(|from| (1..=4).map(move |word| (from, word)));
+    let mut all: Vec<_> =
+        received.map(|(from, word)| Completion::Received { from, word }).collect();
+    for yes in [false, true] {
+        all.push(Completion::Loaded { finite: yes });
+        all.push(Completion::Reduced { weight: 1.0, more: yes });
+        all.push(Completion::Reduced { weight: 0.0, more: yes });
+    }
+    all.extend([Completion::Start, Completion::Done, Completion::TimedOut, Completion::Stop]);
+    all
+}
+
+/// What a value prints, as a number.
+struct Print(DefaultHasher);
+
+impl Write for Print {
+    fn write_str(&mut self, s: &str) -> fmt::Result {
+        self.0.write(s.as_bytes());
+        Ok(())
+    }
+}
+
+/// Prints how a failed state is reached.
+struct Trace<'a>(Case, &'a [Step]);
+
+impl Drop for Trace<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{:?} after", self.0);
+            self.1.iter().for_each(|(rank, event)| eprintln!("  rank {rank}: {event:?}"));
+        }
+    }
+}
+
+/// Visits all states, and fails unless there are as many as there were when this was written, or more.
+///
+/// `bounds`: of one, two and three trainers, loads and states.
+fn search(method: Method, bounds: [(usize, usize); 3]) {
+    let mut refused = 0;
+    for (trainers, (loads, floor)) in (1..).zip(bounds) {
+        let case = Case { method, trainers, loads };
+        let (start, mut ends) = (Instant::now(), 0);
+        let (mut seen, mut examined, mut paths) = (BTreeSet::new(), BTreeSet::new(), vec![vec![]]);
+        while let Some(path) = paths.pop() {
+            let _trace = Trace(case, &path);
+            case.after(&path, |state| {
+                let mut print = Print(DefaultHasher::new());
+                write!(print, "{:?} {:?} {:?}", state.world, state.loads, state.asked).unwrap();
+                if !seen.insert(print.0.finish()) {
+                    return;
+                }
+                state.check();
+                refused += state.refuse(&mut examined);
+                let steps = state.steps();
+                ends += usize::from(steps.is_empty());
+                paths.extend(steps.into_iter().map(|step| [&path[..], &[step]].concat()));
+            });
+        }
+        let took = start.elapsed().as_millis();
+        println!("{case:?}: {} states, {ends} of them ends, {took} ms", seen.len());
+        assert!(seen.len() >= floor && ends > 0, "{} states, not {floor}", seen.len());
+    }
+    println!("{method:?}: {refused} completions refused");
+    assert!(refused > 900);
+}
+
+#[test]
+fn model_averaging() {
+    for delta in [false, true] {
+        search(Method::Average { delta }, [(3, 30), (3, 2_800), (2, 23_000)]);
+    }
+}
+
+#[test]
+fn one_average() {
+    search(Method::Once, [(3, 8), (3, 77), (2, 776)]);
+}
+
+#[test]
+fn block_momentum() {
+    search(Method::Blocks { delta: true }, [(3, 42), (3, 2_900), (2, 25_000)]);
+}
+
+#[test]
+fn elastic_averaging() {
+    for pair in [Pair::Sequential, Pair::Same] {
+        search(Method::Elastic(pair), [(3, 110), (2, 6_900), (1, 19_000)]);
+    }
+}
+
+/// Before the first action nothing but `Start` is an answer.
+#[test]
+fn a_start_comes_first() {
+    let methods = [Method::Average { delta: true }, Method::Blocks { delta: false }];
+    for method in methods.into_iter().chain([Method::Elastic(Pair::Same)]) {
+        let case = Case { method, trainers: 1, loads: 0 };
+        for rank in 0..case.ranks() {
+            let mut buffers = [[0.0; SLICE + TAIL]; 4];
+            let mut machine = case.machine(rank, &mut buffers);
+            for got in completions(2).into_iter().filter(|got| *got != Completion::Start) {
+                assert_eq!(machine.step(Nanos(0), got), Err(OutOfTurn { expected: None, got }));
+            }
+            assert!(machine.step(Nanos(0), Completion::Start).is_ok());
+        }
+    }
+}
