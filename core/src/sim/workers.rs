@@ -1,7 +1,7 @@
 //! Workers: steps, rows and the gate.
 //!
 //! A worker asks for rows ahead, waits for those of its step, computes, pushes gradients. With a gate it
-//! stands still after every so many steps until the round is over.
+//! stands still after every so many steps until the round is over; when all have ended, the gate stays closed.
 
 use alloc::vec::Vec;
 

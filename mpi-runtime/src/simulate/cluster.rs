@@ -251,6 +251,9 @@ impl ClusterFile {
         if self.trainers == 0 {
             return Err("trainers = 0: expected an integer, at least 1".into());
         }
+        if self.sync_ps == Some(0) {
+            return Err("sync_ps = 0: expected an integer, at least 1".into());
+        }
         positive("link.bytes_per_s", self.link.bytes_per_s)?;
         not_negative("link.latency_us", self.link.latency_us)?;
         not_negative("link.overhead_us", self.link.overhead_us)?;

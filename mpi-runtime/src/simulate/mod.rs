@@ -62,7 +62,7 @@ impl Virtual {
     pub fn plan(mut config: Config, file: &ClusterFile, trainers: usize) -> Result<Self, Error> {
         let rounds = config.sync.method.rounds();
         let elastic = rounds.is_some_and(|rounds| rounds.algorithm == Algorithm::Elastic);
-        let sync_ps = file.sync_ps.or(config.roles.sync_ps).unwrap_or(1);
+        let sync_ps = file.sync_ps.or(config.roles.sync_ps).unwrap_or(1).max(1);
         let (layout, embedding_ps) = match file.embedding_ps {
             0 => (Layout::Collocated, trainers),
             ps => (Layout::Separate, ps),
