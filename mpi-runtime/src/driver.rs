@@ -1,7 +1,8 @@
 //! The MPI driver of protocols: does what a protocol asks, on a thread of its own.
 //!
 //! No protocol knowledge here. Beside the workers there are three ways to run: in the *background*
-//! (a shadow thread: workers train on, rounds follow each other as fast as [`Pace`] lets them), *gated*
+//! (a shadow thread: workers train on, rounds follow each other as fast as [`Pace`] lets them and workers
+//! make steps), *gated*
 //! (a foreground method: a round begins when all workers of the trainer stand at the gate, and they go on
 //! when the next would begin), and with no workers at all (a center).
 //!
@@ -187,10 +188,14 @@ impl<'a> Driver<'a> {
                         break false;
                     }
                     let now = self.now();
-                    if now >= due {
+                    if now < due {
+                        std::thread::sleep(left(due, now));
+                    } else if self.around.steps.is_none_or(|workers| workers.steps() > self.steps) {
                         break true;
+                    } else {
+                        // Nothing has changed here: a round now would only take memory bandwidth.
+                        std::thread::sleep(self.around.poll.max(LEAST_SLEEP));
                     }
-                    std::thread::sleep(left(due, now));
                 }
             }
             Workers::Gated(gate) => gate.knocks.recv().is_ok(),
@@ -298,6 +303,9 @@ impl<'a> Driver<'a> {
 
 /// Time between two samples of the disagreement of replicas, which costs as much as loading one.
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
+
+/// Sleep while workers have made no step since the last round.
+const LEAST_SLEEP: Duration = Duration::from_micros(50);
 
 /// A sleep until then, but not so long that the end of the workers goes unnoticed.
 fn left(until: Nanos, now: Nanos) -> Duration {

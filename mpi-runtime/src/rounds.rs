@@ -105,7 +105,7 @@ impl DenseSync {
                     let center_rank = roles.sync_ps.start + index;
                     let mailbox = (world.size > 1).then(|| {
                         let mut comm = world.communicator(watch);
-                        comm.set_poll(settings.poll);
+                        comm.set_poll(Some(settings.poll));
                         Mailbox::new(comm)
                     });
                     let trains = roles.trainers.contains(&world.rank);
@@ -138,12 +138,6 @@ impl DenseSync {
     #[must_use]
     pub fn slices(&self) -> usize {
         self.slices.len()
-    }
-
-    /// Time between looks of its threads at MPI.
-    #[must_use]
-    pub const fn poll(&self) -> Duration {
-        self.settings.poll
     }
 
     /// The algorithm.
@@ -194,6 +188,9 @@ impl DenseSync {
                 }
                 None => (None, None),
             };
+            if let Some(comm) = &mut comm {
+                comm.set_poll(Some(settings.poll));
+            }
             let mut blocks = Some((&mut **global, &mut **velocity));
             for (index, slice) in slices.iter_mut().enumerate() {
                 let Slice { range, center_rank, trainer: post, center } = slice;
@@ -353,7 +350,9 @@ impl CenterEnd<'_> {
 ///
 /// # Errors
 /// A defect of the protocol.
-pub fn average_once(comm: &Comm, replica: &[AtomicU32]) -> Result<(), Error> {
+pub fn average_once(comm: &mut Comm, replica: &[AtomicU32]) -> Result<(), Error> {
+    // Workers wait for it: it may have their cores.
+    comm.set_poll(None);
     let mut staging = vec![0.0; replica.len() + TAIL];
     let around = Surroundings {
         comm: Some(comm),

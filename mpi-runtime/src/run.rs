@@ -114,15 +114,12 @@ impl<'w> Run<'w> {
         // The fixed order: dense, embedding, heartbeat, slices; control was made before.
         let alone = world.size == 1;
         let all = world.communicator(&watch);
-        let mut dense = all.subset(plan.roles.trainers.clone());
+        let dense = all.subset(plan.roles.trainers.clone());
         let embedding = (!alone).then(|| world.communicator(&watch));
         let heartbeats = (!alone).then(|| world.communicator(&watch));
         let mut initial = vec![0.0; plan.model.replica_len()];
         plan.model.initialize(config.seed, &mut initial);
         let sync = DenseSync::new(world, &plan, &initial, &watch);
-        if let (Some(dense), Some(sync)) = (&mut dense, &sync) {
-            dense.set_poll(sync.poll());
-        }
         let trains = plan.roles.trainers.contains(&world.rank);
         let service = ServiceConfig {
             rank: world.rank,

@@ -92,9 +92,10 @@ impl Comm {
     }
 
     /// From now on a wait looks, sleeps this long, and looks again; zero yields between looks. For
-    /// threads in the background, which must not cost workers their cores. At most [`LOOK`].
-    pub fn set_poll(&mut self, poll: Duration) {
-        self.poll = Some(poll.min(LOOK));
+    /// threads in the background, which must not cost workers their cores. At most [`LOOK`]. `None` is the
+    /// beginning again: spins, yields, then sleeps.
+    pub fn set_poll(&mut self, poll: Option<Duration>) {
+        self.poll = poll.map(|poll| poll.min(LOOK));
     }
 
     /// What a wait on this communicator does between two looks: for those who poll by themselves.

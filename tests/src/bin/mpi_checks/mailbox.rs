@@ -113,7 +113,7 @@ pub(super) fn large_messages(world: &World, watch: &Arc<Watch>, _: &Comm) {
     for poll in [None, Some(Duration::ZERO), Some(Duration::from_micros(200))] {
         let mut comm = world.communicator(watch);
         if let Some(poll) = poll {
-            comm.set_poll(poll);
+            comm.set_poll(Some(poll));
         }
         let mut mailbox = Mailbox::new(comm);
         for number in 0..MESSAGES {
