@@ -51,6 +51,31 @@ fn one_worker_learns_what_it_learns_in_real_time() {
     assert_eq!(real["examples"], simulated["examples"]);
 }
 
+/// The simulator and the MPI driver run the same conversations with the same arithmetic. Rows would show how ranks
+/// race for them, so they get a learning rate that moves nothing.
+#[test]
+fn gated_averaging_equals_that_of_real_ranks_bit_for_bit() {
+    let (folder, _) = folder();
+    for (ranks, method) in [(2, "foreground_ma"), (4, "foreground_bmuf")] {
+        let sets = [
+            &*format!("sync.method={method}"),
+            "sync.every=5",
+            "optim.sparse.lr=1e-30",
+            "run.overwrite=true",
+        ];
+        folder.train(ranks, "job.toml", "real", &sets);
+        let cluster = CLUSTER.replace('4', &ranks.to_string());
+        folder.write("ranks.toml", format!("fidelity = \"training\"\n{cluster}"));
+        let simulated = simulate(&folder, "ranks.toml", "virtual", &sets);
+        let real = folder.summary("real");
+        assert_eq!(real["test"], simulated["test"], "{method} on {ranks} ranks");
+        assert_eq!(real["test_replica"], simulated["test_replica"], "{method} on {ranks} ranks");
+        for figure in ["rounds", "gap_mean", "gap_p99"] {
+            assert_eq!(real["sync"][figure], simulated["sync"][figure], "{method}: {figure}");
+        }
+    }
+}
+
 #[test]
 fn four_trainers_learn_in_virtual_time_and_repeat_bit_for_bit() {
     let (folder, planted) = folder();

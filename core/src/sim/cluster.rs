@@ -78,6 +78,8 @@ pub struct Embedding {
     pub ps: usize,
     /// Connection of an embedding PS.
     pub link: Link,
+    /// Distinct rows of a step: a request is as many messages at most.
+    pub rows: u64,
     /// Ids of a step, over all stores. bytes
     pub ask_bytes: u64,
     /// Rows of a step. bytes

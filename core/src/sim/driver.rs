@@ -37,10 +37,11 @@ pub(super) struct Driver<'p> {
     inbox: VecDeque<Message>,
     turn: u64,
     round: Option<RoundCost>,
-    /// The workers had ended when this round began.
+    /// The workers had ended when this round began, and had done nothing since the last.
     following: bool,
-    /// Steps of the trainer's workers when the last round ended.
+    /// Steps of the trainer's workers when the last round began, and how many they were since the one before.
     steps_before: u64,
+    gap: u64,
 }
 
 /// A message on its way or waiting.
@@ -70,6 +71,7 @@ impl<'p> Driver<'p> {
             round: None,
             following: false,
             steps_before: 0,
+            gap: 0,
         }
     }
 
@@ -246,7 +248,8 @@ impl Simulation<'_, '_> {
         self.at(self.awake(instance, time), Event::RoundDue { instance, turn });
     }
 
-    /// A round begins, or its trainer's workers have ended.
+    /// A round begins, or the workers have ended. One more follows their end if they did anything since the last,
+    /// so that none of it is lost.
     pub(super) fn round_due(&mut self, number: u32, turn: u64) -> Result<(), SimError> {
         let driver = &self.drivers[number as usize];
         let (since, trainer) = (driver.since, driver.node());
@@ -258,8 +261,10 @@ impl Simulation<'_, '_> {
         if since < self.now {
             self.record(Who::Instance(number), Deed::AwaitRound, since, self.now);
         }
+        let (steps, ended) = (self.crews[trainer].steps, self.crews[trainer].has_ended());
         let driver = &mut self.drivers[number as usize];
-        driver.following = self.crews[trainer].has_ended();
+        driver.gap = steps - core::mem::replace(&mut driver.steps_before, steps);
+        driver.following = ended && driver.gap == 0;
         if driver.following {
             driver.completion = Completion::Stop;
             return self.resume(number);
@@ -275,8 +280,7 @@ impl Simulation<'_, '_> {
         let Some(round) = driver.round.filter(|_| !driver.following) else { return };
         let crew = &mut self.crews[trainer];
         if driver.instance.channel == 0 {
-            crew.gaps.push(crew.steps - driver.steps_before);
-            driver.steps_before = crew.steps;
+            crew.gaps.push(driver.gap);
         }
         if matches!(driver.instance.duty, Duty::Shadow { .. }) {
             crew.round_ns += self.now - round.began.0;
@@ -298,7 +302,7 @@ impl Simulation<'_, '_> {
             return self.at(self.awake(to, self.now), Event::Delivered(slot));
         }
         self.sent(number, bytes);
-        let flight = self.ports[node].send(self.now, bytes, 1);
+        let flight = self.ports[node].send(self.now, bytes, 1.0);
         self.at(flight.first, Event::MessageArrived { slot, last: flight.last });
     }
 
@@ -329,7 +333,7 @@ impl Simulation<'_, '_> {
         let Some(message) = &self.flights[slot as usize] else { return };
         let (to, bytes) = (message.to, message.bytes);
         let port = &mut self.ports[self.drivers[to as usize].node()];
-        let here = port.receive(self.now, last, bytes, 1);
+        let here = port.receive(self.now, last, bytes, 1.0);
         self.at(self.awake(to, here), Event::Delivered(slot));
     }
 

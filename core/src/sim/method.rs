@@ -59,7 +59,7 @@ pub enum Algorithm {
     Elastic {
         /// Which values the two sides see.
         pair: Pair,
-        /// Slices of the replica, each with a center of its own; at least 1.
+        /// Slices of the replica, each with a center of its own; 0 is 1.
         slices: usize,
     },
 }
@@ -168,7 +168,7 @@ impl Method {
     /// Slices that are synchronized on their own.
     const fn slices(&self) -> usize {
         match self.algorithm {
-            Algorithm::Elastic { slices, .. } => slices,
+            Algorithm::Elastic { slices, .. } if slices > 0 => slices,
             _ => 1,
         }
     }

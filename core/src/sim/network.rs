@@ -37,29 +37,29 @@ impl Port {
         }
     }
 
-    /// Sends `messages` of `bytes` together from `now` on, or as soon as the link is free.
-    pub(super) fn send(&mut self, now: u64, bytes: u64, messages: u64) -> Flight {
+    /// Sends `messages` of `bytes` together (a mean may have a part of one) from `now` on, or as soon as the link is free.
+    pub(super) fn send(&mut self, now: u64, bytes: u64, messages: f64) -> Flight {
         let start = now.max(self.egress_free);
         self.egress_free = start + self.occupied(bytes, messages);
         Flight { first: start + self.latency, last: self.egress_free + self.latency }
     }
 
     /// When messages that begin to arrive `now` and can't end before `last` are here.
-    pub(super) fn receive(&mut self, now: u64, last: u64, bytes: u64, messages: u64) -> u64 {
+    pub(super) fn receive(&mut self, now: u64, last: u64, bytes: u64, messages: f64) -> u64 {
         let start = now.max(self.ingress_free);
         self.ingress_free = (start + self.occupied(bytes, messages)).max(last);
         self.ingress_free
     }
 
-    fn occupied(&self, bytes: u64, messages: u64) -> u64 {
-        self.overhead * messages + nanoseconds(self.ns_per_byte, bytes as f64)
+    fn occupied(&self, bytes: u64, messages: f64) -> u64 {
+        nanoseconds(self.overhead as f64, messages) + nanoseconds(self.ns_per_byte, bytes as f64)
     }
 }
 
 /// When every one of `ports` has exchanged `bytes` with the others, from `now` on: each needs something of
 /// each, so all end together. Ports are given by number, into `all`.
 pub(super) fn exchange(all: &mut [Port], ports: &[usize], now: u64, bytes: u64) -> u64 {
-    let messages = ports.len() as u64 - 1;
+    let messages = ports.len() as f64 - 1.0;
     let mut end = now;
     for &port in ports {
         let flight = all[port].send(now, bytes, messages);
@@ -84,35 +84,35 @@ mod tests {
     #[test]
     fn a_message_alone_takes_overhead_latency_and_its_bytes_once() {
         let (mut from, mut to) = (port(1e9), port(1e9));
-        let flight = from.send(5, 1000, 1);
+        let flight = from.send(5, 1000, 1.0);
         assert_eq!(flight, Flight { first: 105, last: 1115 });
-        assert_eq!(to.receive(flight.first, flight.last, 1000, 1), 1115);
+        assert_eq!(to.receive(flight.first, flight.last, 1000, 1.0), 1115);
     }
 
     #[test]
     fn messages_of_many_queue_at_one_receiver_and_directions_are_independent() {
         let mut center = port(1e9);
         let ends: [u64; 3] = core::array::from_fn(|_| {
-            let flight = port(1e9).send(0, 1000, 1);
-            center.receive(flight.first, flight.last, 1000, 1)
+            let flight = port(1e9).send(0, 1000, 1.0);
+            center.receive(flight.first, flight.last, 1000, 1.0)
         });
         assert_eq!(ends, [1110, 2120, 3130]);
-        assert_eq!(center.send(0, 1000, 1).last, 1110, "what comes does not hold up what goes");
-        assert_eq!(center.send(0, 1000, 1).last, 2120, "what goes does");
+        assert_eq!(center.send(0, 1000, 1.0).last, 1110, "what comes does not hold up what goes");
+        assert_eq!(center.send(0, 1000, 1.0).last, 2120, "what goes does");
     }
 
     #[test]
     fn the_slower_end_decides() {
-        let flight = port(1e8).send(0, 1000, 1);
-        assert_eq!(port(1e9).receive(flight.first, flight.last, 1000, 1), 10_110);
-        let flight = port(1e9).send(0, 1000, 1);
-        assert_eq!(port(1e8).receive(flight.first, flight.last, 1000, 1), 10_110);
+        let flight = port(1e8).send(0, 1000, 1.0);
+        assert_eq!(port(1e9).receive(flight.first, flight.last, 1000, 1.0), 10_110);
+        let flight = port(1e9).send(0, 1000, 1.0);
+        assert_eq!(port(1e8).receive(flight.first, flight.last, 1000, 1.0), 10_110);
     }
 
     #[test]
     fn an_exchange_of_all_takes_the_slowest_and_holds_links() {
         let mut ports = [port(1e9), port(1e9), port(5e8)];
         assert_eq!(exchange(&mut ports, &[0, 1, 2], 0, 1000), 100 + 2 * 10 + 2000);
-        assert_eq!(ports[0].send(0, 0, 1).first, 1020 + 100);
+        assert_eq!(ports[0].send(0, 0, 1.0).first, 1020 + 100);
     }
 }

@@ -43,7 +43,7 @@ pub struct TrainerFigures {
     pub gap_p99: f64,
     /// Time at gates, mean over its workers. s
     pub exposed_seconds: f64,
-    /// Time in rounds while workers trained, mean over slices. s
+    /// Time in background rounds, mean over slices. s
     pub background_seconds: f64,
     /// Time for which its synchronizing threads had a core. s
     pub processor_seconds: f64,

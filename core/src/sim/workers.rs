@@ -1,7 +1,7 @@
 //! Workers: steps, rows and the gate.
 //!
 //! A worker asks for rows ahead, waits for those of its step, computes, pushes gradients. With a gate it
-//! stands still after every so many steps until the round is over.
+//! stands still after every so many steps until the round is over; when all have ended, the gate stays closed.
 
 use alloc::vec::Vec;
 
@@ -119,8 +119,8 @@ impl Worker {
 struct Store {
     port: usize,
     queue: usize,
-    /// Messages of a request at the trainer's end and at the store's.
-    messages: (u64, u64),
+    /// Messages of a request at the trainer's end and at the store's, mean.
+    messages: (f64, f64),
     /// Share of a request's bytes at the trainer's end and at the store's.
     share: (f64, f64),
     /// Share of the time that one store alone would take.
@@ -290,7 +290,7 @@ impl Simulation<'_, '_> {
         arrival: impl FnOnce(u64, u64) -> (u64, Event),
     ) {
         let (store, now) = (self.store(trainer), self.now);
-        let (time, event) = if store.messages.0 == 0 {
+        let (time, event) = if store.messages.0 == 0.0 {
             arrival(now, now)
         } else {
             let bytes = part(bytes, store.share.0);
@@ -306,7 +306,7 @@ impl Simulation<'_, '_> {
         let trainer = self.workers[number as usize].trainer as usize;
         let store = self.store(trainer);
         let served = self.serve(&store, last, embedding.ask_bytes, embedding.lookup.0);
-        if store.messages.0 == 0 {
+        if store.messages.0 == 0.0 {
             return self.at(served, Event::RowsReady(number));
         }
         let bytes = part(embedding.rows_bytes, store.share.1);
@@ -352,7 +352,7 @@ impl Simulation<'_, '_> {
 
     /// A request has begun to arrive at its store; when the store will have done what it asks.
     fn serve(&mut self, store: &Store, last: u64, bytes: u64, work: u64) -> u64 {
-        let here = if store.messages.1 == 0 {
+        let here = if store.messages.1 == 0.0 {
             self.now
         } else {
             let bytes = part(bytes, store.share.1);
@@ -365,23 +365,28 @@ impl Simulation<'_, '_> {
 
     fn store(&self, trainer: usize) -> Store {
         let trainers = self.cluster.trainers.len();
-        let ps = self.cluster.embedding.map_or(0, |embedding| embedding.ps);
+        let (ps, rows) = match self.cluster.embedding {
+            Some(embedding) => (embedding.ps, embedding.rows as f64),
+            None => (0, 0.0),
+        };
         if ps == 0 {
-            let others = trainers as u64 - 1;
-            let share = others as f64 / trainers as f64;
+            let others = trainers as f64 - 1.0;
+            let share = others / trainers as f64;
+            let messages = others.min(rows);
             return Store {
                 port: trainer,
                 queue: trainer,
-                messages: (others, others),
+                messages: (messages, messages),
                 share: (share, share),
                 work: 1.0,
             };
         }
         let each = 1.0 / ps as f64;
+        let messages = rows.min(ps as f64);
         Store {
             port: self.ports.len() - 1,
             queue: 0,
-            messages: (ps as u64, 1),
+            messages: (messages, messages * each),
             share: (1.0, each),
             work: each,
         }

@@ -251,6 +251,9 @@ impl ClusterFile {
         if self.trainers == 0 {
             return Err("trainers = 0: expected an integer, at least 1".into());
         }
+        if self.sync_ps == Some(0) {
+            return Err("sync_ps = 0: expected an integer, at least 1".into());
+        }
         positive("link.bytes_per_s", self.link.bytes_per_s)?;
         not_negative("link.latency_us", self.link.latency_us)?;
         not_negative("link.overhead_us", self.link.overhead_us)?;
@@ -332,6 +335,7 @@ impl ClusterFile {
             embedding: Some(Embedding {
                 ps: self.embedding_ps,
                 link,
+                rows: time(rows).0.max(1),
                 ask_bytes: time(4.0 * rows).0,
                 rows_bytes: time(4.0 * rows * sizes.width as f64).0,
                 gradient_bytes: time(4.0 * rows * (sizes.width + 1) as f64).0,

@@ -2,7 +2,7 @@
 //!
 //! One process. The job says what is trained and how replicas stay together; the cluster file
 //! ([`cluster`]) says how many nodes there are and how fast. In `timing` only time passes; in `training` every
-//! step trains the real model ([`training`]), at the moment of virtual time at which it ends, so that
+//! step trains the real model (`training.rs`), at the moment of virtual time at which it ends, so that
 //! throughput and quality come from one run.
 //!
 //! What differs from a real run: the rows of a step are read and updated at that same moment, so they are never
@@ -62,7 +62,7 @@ impl Virtual {
     pub fn plan(mut config: Config, file: &ClusterFile, trainers: usize) -> Result<Self, Error> {
         let rounds = config.sync.method.rounds();
         let elastic = rounds.is_some_and(|rounds| rounds.algorithm == Algorithm::Elastic);
-        let sync_ps = file.sync_ps.or(config.roles.sync_ps).unwrap_or(1);
+        let sync_ps = file.sync_ps.or(config.roles.sync_ps).unwrap_or(1).max(1);
         let (layout, embedding_ps) = match file.embedding_ps {
             0 => (Layout::Collocated, trainers),
             ps => (Layout::Separate, ps),

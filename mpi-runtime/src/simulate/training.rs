@@ -65,13 +65,9 @@ impl Learners {
         };
         let trainers: Vec<Trainer> =
             (0..plan.job.trainers).map(trainer).collect::<Result<_, Error>>()?;
-        let layout = TableLayout::new(
-            plan.train.cardinality(),
-            1,
-            plan.layout.width,
-            plan.layout.optimizer.clone(),
-        )
-        .map_err(|error| Error::Data(error.to_string()))?;
+        let layout =
+            TableLayout::new(plan.train.cardinality(), 1, plan.layout.width, plan.layout.optimizer)
+                .map_err(|error| Error::Data(error.to_string()))?;
         let rows = Partition::initialized(0, &layout, &plan.model, config.seed)
             .map_err(|error| Error::Launch(format!("rows of the tables: {error}")))?;
         let (mut workers, mut pipelines) = (vec![], vec![]);
@@ -139,16 +135,18 @@ impl Learners {
         let reading = readings.fold(Reading::default(), Reading::plus);
         let mut own = vec![0.0; self.trainers[0].replica.len()];
         load(&self.trainers[0].replica, &mut own);
-        let model = match method.algorithm {
-            sim::Algorithm::Elastic { .. } => simulated.center.clone(),
-            sim::Algorithm::None => own.clone(),
-            sim::Algorithm::Average { .. } | sim::Algorithm::BlockMomentum { .. } => self.mean(),
+        let several = self.trainers.len() > 1;
+        let (model, apart) = match method.algorithm {
+            sim::Algorithm::None => (own.clone(), false),
+            sim::Algorithm::Elastic { .. } => (simulated.center.clone(), true),
+            sim::Algorithm::Average { .. } | sim::Algorithm::BlockMomentum { .. } => {
+                (self.mean(), several)
+            }
         };
         store(&self.trainers[0].replica, &model);
         let valid = self.figures(plan, plan.valid.as_ref(), control)?;
         let test = self.figures(plan, plan.test.as_ref(), control)?;
         store(&self.trainers[0].replica, &own);
-        let apart = model != own;
         let test_replica = match &plan.test {
             Some(data) if apart => self.figures(plan, Some(data), control)?,
             _ => None,
