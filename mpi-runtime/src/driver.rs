@@ -305,7 +305,7 @@ impl<'a> Driver<'a> {
 const SAMPLE_EVERY: Duration = Duration::from_secs(1);
 
 /// Sleep while workers have made no step since the last round.
-const LEAST_SLEEP: Duration = Duration::from_micros(50);
+const LEAST_SLEEP: Duration = Duration::from_micros(200);
 
 /// A sleep until then, but not so long that the end of the workers goes unnoticed.
 fn left(until: Nanos, now: Nanos) -> Duration {
