@@ -279,7 +279,7 @@ fn a_pace_holds_rounds_back() {
         let outcome = timing(&cluster(2, 500), &method(MA, Rounds::Background(pace)));
         outcome.trainers[0].rounds
     };
-    assert_eq!(pace(60 * MS), 10, "at 0, 60, … 480 ms, and when the workers had ended");
+    assert_eq!(pace(60 * MS), 10, "at 1, 61, … 481 ms, and when the workers had ended");
     assert!(pace(0) > 100);
     let pace = Pace { interval: Nanos(60_000 * MS), ..Pace::default() };
     let outcome = timing(&cluster(2, 500), &method(MA, Rounds::Background(pace)));
