@@ -330,6 +330,27 @@ fn prefetch_hides_rows_up_to_its_bound() {
     }
 }
 
+/// 4 rows lie on 4 of 100 other nodes at most; asking all of them would take 100 µs a request, not 4.
+#[test]
+fn a_request_is_no_more_messages_than_it_has_rows() {
+    let mut cluster = cluster(101, 50);
+    cluster.embedding = Some(Embedding {
+        ps: 0,
+        link: cluster.sync_ps[0],
+        rows: 4,
+        ask_bytes: 16,
+        rows_bytes: 256,
+        gradient_bytes: 272,
+        lookup: Nanos(0),
+        update: Nanos(0),
+        prefetch: 0,
+    });
+    let outcome = timing(&cluster, &method(Algorithm::None, SHADOW));
+    // Three times a latency of 20 µs and 4 messages, and a step of 1 ms.
+    assert!((0.0535..0.0545).contains(&outcome.seconds), "{}", outcome.seconds);
+    assert_eq!(outcome.rows_bytes, 101 * 50 * (16 + 253 + 269), "100 of 101 parts of the bytes");
+}
+
 /// A trainer that dies makes no step any more; the others go on.
 #[test]
 fn a_trainer_that_dies_leaves_the_others_training() {
