@@ -57,8 +57,10 @@ fn every_method_learns_what_one_trainer_learns() {
         assert!(sync["rounds"].as_u64().unwrap() > 0, "{name}");
         assert!(sync["seconds_processor"].as_f64().unwrap() > 0.0, "{name}");
         assert!(summary["wire"]["dense_bytes"].as_u64().unwrap() > 0, "{name}");
-        // The first trainer's own replica is another model than the mean or the center.
-        assert_ne!(summary["test_replica"], summary["test"], "{name}");
+        // The first trainer's own replica is another model than the mean or the center, unless its last
+        // round took the mean whole.
+        let apart = summary["test_replica"] != summary["test"];
+        assert_eq!(apart, name != "foreground_ma", "{name}");
         if name.starts_with("foreground") {
             let workers = summary["worker_threads"].as_f64().unwrap();
             assert_eq!(sync["gap_p99"], 8.0 * workers, "{name}");
