@@ -279,7 +279,7 @@ fn a_pace_holds_rounds_back() {
         let outcome = timing(&cluster(2, 500), &method(MA, Rounds::Background(pace)));
         outcome.trainers[0].rounds
     };
-    assert_eq!(pace(60 * MS), 10, "at 0, 60, … 480 ms, and when the workers had ended");
+    assert_eq!(pace(60 * MS), 10, "at 1, 61, … 481 ms, and when the workers had ended");
     assert!(pace(0) > 100);
     let pace = Pace { interval: Nanos(60_000 * MS), ..Pace::default() };
     let outcome = timing(&cluster(2, 500), &method(MA, Rounds::Background(pace)));
@@ -328,6 +328,27 @@ fn prefetch_hides_rows_up_to_its_bound() {
         assert!(with.seconds < 0.1015, "{ps} embedding PSs: {}", with.seconds);
         assert!(with.trainers[0].rows_seconds < 0.0015);
     }
+}
+
+/// 4 rows lie on 4 of 100 other nodes at most; asking all of them would take 100 µs a request, not 4.
+#[test]
+fn a_request_is_no_more_messages_than_it_has_rows() {
+    let mut cluster = cluster(101, 50);
+    cluster.embedding = Some(Embedding {
+        ps: 0,
+        link: cluster.sync_ps[0],
+        rows: 4,
+        ask_bytes: 16,
+        rows_bytes: 256,
+        gradient_bytes: 272,
+        lookup: Nanos(0),
+        update: Nanos(0),
+        prefetch: 0,
+    });
+    let outcome = timing(&cluster, &method(Algorithm::None, SHADOW));
+    // Three times a latency of 20 µs and 4 messages, and a step of 1 ms.
+    assert!((0.0535..0.0545).contains(&outcome.seconds), "{}", outcome.seconds);
+    assert_eq!(outcome.rows_bytes, 101 * 50 * (16 + 253 + 269), "100 of 101 parts of the bytes");
 }
 
 /// A trainer that dies makes no step any more; the others go on.

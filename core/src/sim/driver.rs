@@ -231,7 +231,7 @@ impl Simulation<'_, '_> {
             Duty::Shadow { pace, .. } if !self.crews[trainer].has_ended() => {
                 let due = driver.round.map_or(self.now, |round| pace.next(round).0);
                 if due > self.now {
-                    self.crews[trainer].paced.push(number);
+                    self.crews[trainer].held_back.push(number);
                 }
                 self.foresee_round(number, due.max(self.now));
             }
@@ -257,11 +257,18 @@ impl Simulation<'_, '_> {
             // The workers ended before its time came.
             return Ok(());
         }
-        self.crews[trainer].paced.retain(|paced| *paced != number);
+        let crew = &mut self.crews[trainer];
+        crew.held_back.retain(|waiting| *waiting != number);
+        let (steps, ended) = (crew.steps, crew.has_ended());
+        let background = matches!(driver.instance.duty, Duty::Shadow { .. });
+        if background && !ended && steps == driver.steps_before {
+            // Nothing has changed here: the next step begins the round.
+            crew.idle.push(number);
+            return Ok(());
+        }
         if since < self.now {
             self.record(Who::Instance(number), Deed::AwaitRound, since, self.now);
         }
-        let (steps, ended) = (self.crews[trainer].steps, self.crews[trainer].has_ended());
         let driver = &mut self.drivers[number as usize];
         driver.gap = steps - core::mem::replace(&mut driver.steps_before, steps);
         driver.following = ended && driver.gap == 0;

@@ -37,7 +37,8 @@ impl Port {
         }
     }
 
-    /// Sends `messages` of `bytes` together (a mean may have a part of one) from `now` on, or as soon as the link is free.
+    /// Sends `messages` of `bytes` together from `now` on, or as soon as the link is free; as a mean they may be a
+    /// part of one.
     pub(super) fn send(&mut self, now: u64, bytes: u64, messages: f64) -> Flight {
         let start = now.max(self.egress_free);
         self.egress_free = start + self.occupied(bytes, messages);

@@ -24,7 +24,9 @@ pub(super) struct Crew {
     /// Those of them that want to load.
     pub(super) loading: Vec<u32>,
     /// Instances whose pace holds them back.
-    pub(super) paced: Vec<u32>,
+    pub(super) held_back: Vec<u32>,
+    /// Instances that wait for a step of any worker.
+    pub(super) idle: Vec<u32>,
     /// Workers stand at the gate and a round is under way.
     held: bool,
     at_gate: usize,
@@ -181,7 +183,10 @@ impl Simulation<'_, '_> {
         worker.since_gate += 1;
         let (who, since_gate) = (worker.who(), worker.since_gate);
         self.end_work(trainer);
-        self.crews[trainer].steps += 1;
+        let crew = &mut self.crews[trainer];
+        crew.steps += 1;
+        let waiting = core::mem::take(&mut crew.idle);
+        self.begin_rounds(waiting);
         self.record(who, Deed::Step, self.trainer(trainer).awake(begin), self.now);
         self.tell(trainer, local as usize, taken);
         self.push_gradients(number);
@@ -200,11 +205,18 @@ impl Simulation<'_, '_> {
         crew.ended += 1;
         crew.ended_at = self.now;
         if crew.has_ended() {
-            for instance in core::mem::take(&mut crew.paced) {
-                self.foresee_round(instance, self.now);
-            }
+            let mut waiting = core::mem::take(&mut crew.held_back);
+            waiting.append(&mut crew.idle);
+            self.begin_rounds(waiting);
         }
         self.gate_moved(trainer);
+    }
+
+    /// Instances that waited for this trainer's workers may begin their rounds.
+    fn begin_rounds(&mut self, waiting: Vec<u32>) {
+        for instance in waiting {
+            self.foresee_round(instance, self.now);
+        }
     }
 
     fn stand_at_gate(&mut self, number: u32) {
