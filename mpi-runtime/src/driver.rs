@@ -26,7 +26,7 @@ use crate::counters::{Counters, RoundCounters, RoundReading};
 use crate::post::Post;
 use crate::processor::thread_time;
 use crate::record::say;
-use crate::reduce::sum_f32;
+use crate::reduce::sum_f32_in_pieces;
 use crate::trace::Track;
 use crate::watch::{LOOK, Waiting, Watch};
 
@@ -91,6 +91,7 @@ pub fn drive(protocol: &mut impl Protocol, around: Surroundings<'_>) -> Result<G
         last = match action {
             Action::Finish => {
                 driver.end_round();
+                driver.flush();
                 return Ok(driver.gaps);
             }
             action => driver.act(action, protocol.staging()),
@@ -153,7 +154,7 @@ impl<'a> Driver<'a> {
             Action::ReduceMean { group: Group::All, weight, more } => {
                 contribute(staging, weight, more);
                 if let Some(comm) = self.around.comm {
-                    sum_f32(comm, staging, &mut self.scratch, "the average of replicas");
+                    sum_f32_in_pieces(comm, staging, &mut self.scratch, "the average of replicas");
                     let ranks = comm.size();
                     self.sent(8 * (staging.len() * (ranks - 1) / ranks) as u64);
                 }
@@ -254,6 +255,24 @@ impl<'a> Driver<'a> {
         }
     }
 
+    /// Waits until all that was sent has left.
+    fn flush(&mut self) {
+        let mut waiting = Waiting::default();
+        while self.around.post.as_mut().is_some_and(|post| post.is_sending()) {
+            waiting.check(self.around.watch, &"the last parameters to be sent");
+            self.rest();
+        }
+    }
+
+    /// What this thread does between two looks at its post.
+    fn rest(&self) {
+        if self.around.poll.is_zero() {
+            std::thread::yield_now();
+        } else {
+            std::thread::sleep(self.around.poll);
+        }
+    }
+
     fn receive(&mut self, staging: &mut [f32], from: Option<usize>, until: Nanos) -> Completion {
         let mut waiting = Waiting::default();
         loop {
@@ -270,11 +289,7 @@ impl<'a> Driver<'a> {
             if let Some(rank) = from {
                 waiting.check(self.around.watch, &format_args!("the answer of rank {rank}"));
             }
-            if self.around.poll.is_zero() {
-                std::thread::yield_now();
-            } else {
-                std::thread::sleep(self.around.poll);
-            }
+            self.rest();
         }
     }
 

@@ -2,17 +2,33 @@
 //!
 //! Invariants: a rank that is both trainer and center of a slice has two threads that want to talk; the
 //! center's has the communicator, and the two talk through channels, so a communicator is still used by one
-//! thread. A message is `u32` words: the word, low half first, then the values' bits.
+//! thread. A message is `u32` words: the word, low half first, the number of values, the values' bits. It goes
+//! in pieces of [`PIECE`], a few at a time, so that other messages to the same rank (rows of embeddings) find
+//! their way between them; MPI keeps the order of a sender's pieces, and each message is put together again.
+
+use std::collections::{BTreeMap, VecDeque};
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use crate::comm::Mailbox;
+use crate::reduce::PIECE;
 
 /// One thread's end.
 pub struct Post {
     rank: usize,
-    mailbox: Option<Mailbox>,
+    remote: Option<Remote>,
     local: Option<Local>,
+}
+
+/// The way to other ranks.
+struct Remote {
+    mailbox: Mailbox,
+    /// Messages that wait or are being sent: to whom, and how much of it is with MPI.
+    outgoing: VecDeque<(usize, Vec<u32>, usize)>,
+    /// By sender, what has come of its next message.
+    incoming: BTreeMap<usize, Vec<u32>>,
+    /// Memory for the next message.
+    spare: Vec<Vec<u32>>,
 }
 
 /// The way to the other thread of this rank.
@@ -23,11 +39,17 @@ struct Local {
     spare: Vec<u32>,
 }
 
+/// Words before the values: the word, and how many values there are.
+const HEADER: usize = 3;
+
+/// Pieces with MPI at a time: enough to keep a fast link busy between two looks.
+const WINDOW: usize = 4;
+
 impl Post {
     /// For a thread that has the communicator to itself.
     #[must_use]
-    pub const fn remote(rank: usize, mailbox: Mailbox) -> Self {
-        Self { rank, mailbox: Some(mailbox), local: None }
+    pub fn remote(rank: usize, mailbox: Mailbox) -> Self {
+        Self { rank, remote: Some(Remote::new(mailbox)), local: None }
     }
 
     /// For trainer and center of one rank, in this order; `mailbox` reaches other trainers.
@@ -35,34 +57,40 @@ impl Post {
     pub fn both(rank: usize, mailbox: Option<Mailbox>) -> (Self, Self) {
         let ((ask, asked), (answer, answered)) = (unbounded(), unbounded());
         let local = |out, inbox| Some(Local { out, inbox, spare: vec![] });
-        let trainer = Self { rank, mailbox: None, local: local(ask, answered) };
-        (trainer, Self { rank, mailbox, local: local(answer, asked) })
+        let trainer = Self { rank, remote: None, local: local(ask, answered) };
+        let remote = mailbox.map(Remote::new);
+        (trainer, Self { rank, remote, local: local(answer, asked) })
     }
 
-    /// Starts sending to rank `to`. Returns the bytes that leave this rank.
+    /// Starts sending to rank `to`; goes on in [`Post::receive`] and [`Post::is_sending`]. Returns the bytes
+    /// that leave this rank.
     pub fn send(&mut self, to: usize, word: u64, values: &[f32]) -> u64 {
-        let write = |words: &mut Vec<u32>| {
-            words.clear();
-            words.extend(bytemuck::cast::<u64, [u32; 2]>(word));
-            words.extend_from_slice(bytemuck::cast_slice(values));
-        };
-        match (&mut self.local, &mut self.mailbox) {
+        match (&mut self.local, &mut self.remote) {
             (Some(local), _) if to == self.rank => {
                 let mut words = core::mem::take(&mut local.spare);
-                write(&mut words);
+                write(&mut words, word, values);
                 // A thread that has ended needs no answer.
                 let _ = local.out.send(words);
                 0
             }
-            (_, Some(mailbox)) => {
-                let mut words = mailbox.buffer();
-                write(&mut words);
-                let bytes = 4 * words.len() as u64;
-                mailbox.send(to, words);
+            (_, Some(remote)) => {
+                let mut words = remote.spare.pop().unwrap_or_default();
+                write(&mut words, word, values);
+                let bytes = size_of_val(&*words) as u64;
+                remote.outgoing.push_back((to, words, 0));
+                remote.push();
                 bytes
             }
             _ => unreachable!("a message to rank {to} from one that cannot reach it"),
         }
+    }
+
+    /// Whether something waits to be sent.
+    pub fn is_sending(&mut self) -> bool {
+        self.remote.as_mut().is_some_and(|remote| {
+            remote.push();
+            !remote.outgoing.is_empty() || remote.mailbox.sending() > 0
+        })
     }
 
     /// The next message that is here: its sender and word; its values go to the front of `values`.
@@ -70,21 +98,63 @@ impl Post {
         if let Some(local) = &mut self.local
             && let Ok(words) = local.inbox.try_recv()
         {
-            let word = open(&words, values);
+            let word = read(&words, values);
             local.spare = words;
             return Some((self.rank, word));
         }
-        let mailbox = self.mailbox.as_mut()?;
-        let (from, words) = mailbox.receive()?;
-        let word = open(&words, values);
-        mailbox.recycle(words);
-        Some((from, word))
+        let remote = self.remote.as_mut()?;
+        remote.push();
+        while let Some((from, piece)) = remote.mailbox.receive() {
+            let message = remote.incoming.entry(from).or_default();
+            message.extend_from_slice(&piece);
+            remote.mailbox.recycle(piece);
+            if message.len() == HEADER + message[HEADER - 1] as usize {
+                let word = read(message, values);
+                message.clear();
+                return Some((from, word));
+            }
+        }
+        None
     }
 }
 
+impl Remote {
+    fn new(mailbox: Mailbox) -> Self {
+        let (outgoing, incoming) = (VecDeque::new(), BTreeMap::new());
+        Self { mailbox, outgoing, incoming, spare: vec![] }
+    }
+
+    /// Hands pieces to MPI while there is room for them.
+    fn push(&mut self) {
+        while let Some((to, words, sent)) = self.outgoing.front_mut() {
+            if self.mailbox.sending() >= WINDOW {
+                return;
+            }
+            let end = words.len().min(*sent + PIECE / size_of::<u32>());
+            let mut piece = self.mailbox.buffer();
+            piece.extend_from_slice(&words[*sent..end]);
+            self.mailbox.send(*to, piece);
+            *sent = end;
+            if end == words.len()
+                && let Some((_, words, _)) = self.outgoing.pop_front()
+            {
+                self.spare.push(words);
+            }
+        }
+    }
+}
+
+fn write(words: &mut Vec<u32>, word: u64, values: &[f32]) {
+    words.clear();
+    words.extend(bytemuck::cast::<u64, [u32; 2]>(word));
+    // Sixteen gigabytes of parameters are beyond a replica.
+    words.push(u32::try_from(values.len()).unwrap_or(u32::MAX));
+    words.extend_from_slice(bytemuck::cast_slice(values));
+}
+
 /// The word of a message; its values go to the front of `values`.
-fn open(words: &[u32], values: &mut [f32]) -> u64 {
-    let (word, received) = words.split_at(2);
+fn read(words: &[u32], values: &mut [f32]) -> u64 {
+    let (header, received) = words.split_at(HEADER);
     values[..received.len()].copy_from_slice(bytemuck::cast_slice(received));
-    bytemuck::cast::<[u32; 2], u64>([word[0], word[1]])
+    bytemuck::cast::<[u32; 2], u64>([header[0], header[1]])
 }

@@ -27,6 +27,18 @@ pub fn sum_f32(comm: &Comm, values: &mut [f32], scratch: &mut Vec<f32>, what: &s
     comm.all_gather_stretches(&scratch[..own], values, &counts, what);
 }
 
+/// As [`sum_f32`], the same bits, a piece after the other: at no time does more than [`PIECE`] of it stand before other
+/// messages to a rank, so that rows of embeddings need not wait behind a whole replica on a slow link.
+pub fn sum_f32_in_pieces(comm: &Comm, values: &mut [f32], scratch: &mut Vec<f32>, what: &str) {
+    for piece in values.chunks_mut(comm.size() * PIECE / size_of::<f32>()) {
+        sum_f32(comm, piece, scratch, what);
+    }
+}
+
+/// Bytes of a large message that are handed to MPI for one rank at a time: just below the size from which Open MPI
+/// asks over TCP before it sends (`btl_tcp_eager_limit`), so that no round trip is lost between pieces.
+pub const PIECE: usize = 60_000;
+
 /// Sums a few f64s over the ranks, in place. *Collective over `comm`; lengths equal on all ranks.*
 pub fn sum_f64(comm: &Comm, values: &mut [f64], scratch: &mut Vec<f64>, what: &str) {
     let (n, ranks) = (values.len(), comm.size());

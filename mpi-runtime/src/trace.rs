@@ -5,7 +5,7 @@
 //!
 //! The clocks of two machines differ, and so the first rank's counts. A barrier bounds the difference: nobody
 //! leaves it before everybody has come, so by one clock's count a coming is never later than another's
-//! leaving. Many barriers leave a narrow interval, and its middle is taken ([`skew`]).
+//! leaving. Many barriers leave a narrow interval, and its middle is taken (`skew`).
 //!
 //! Invariants: a track is written by one thread and costs nothing when tracing is off; a track that is full
 //! keeps what it has and says how much it left out.

@@ -286,16 +286,17 @@ impl Worker {
                 batches.recycle(batch);
             }
             since_round += 1;
+            // Before the gate: the round there carries this step.
+            counters.add(&reading);
             if let Method::Gated { gate, every } = method
                 && since_round == every
             {
                 let start = Instant::now();
                 stop = gate.pass(self.local, trainer.stop_requested(), &trainer.watch);
-                reading.sync_ns += nanoseconds(start);
+                counters.add(&Reading { sync_ns: nanoseconds(start), ..Reading::default() });
                 track.span("gate", start.elapsed());
                 since_round = 0;
             }
-            counters.add(&reading);
             if stop {
                 self.client.settle(true);
                 // The reader must not wait for room in this ring while another worker waits for it.

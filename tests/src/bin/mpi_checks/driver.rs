@@ -168,7 +168,7 @@ pub(super) fn protocol(world: &World, watch: &Arc<Watch>, _control: &Comm) {
     let around = around(None, Some(&mut post), &[], Workers::None, &counters, watch);
     drive(&mut protocol, around).unwrap();
     assert_eq!(protocol.state, State::Finish);
-    // Two words of header and two of staging.
-    let bytes = if size == 1 { 0 } else { 16 * HOPS as u64 };
+    // Three words of header and two of staging.
+    let bytes = if size == 1 { 0 } else { 20 * HOPS as u64 };
     assert_eq!((counters.read().rounds, counters.read().bytes), (0, bytes));
 }
