@@ -28,7 +28,7 @@ use crate::processor::thread_time;
 use crate::record::say;
 use crate::reduce::sum_f32_in_pieces;
 use crate::trace::Track;
-use crate::watch::{LOOK, Waiting, Watch};
+use crate::watch::{Backoff, LOOK, Waiting, Watch};
 
 /// What a protocol acts on.
 pub struct Surroundings<'a> {
@@ -222,7 +222,7 @@ impl<'a> Driver<'a> {
             }
             self.around.counters.add(&RoundReading { refused: 1, ..RoundReading::default() });
         }
-        Completion::Loaded { finite }
+        Completion::Loaded { finite, last: !going }
     }
 
     /// Counts the round under way and lets workers at the gate go. Returns what it took.
@@ -257,24 +257,15 @@ impl<'a> Driver<'a> {
 
     /// Waits until all that was sent has left.
     fn flush(&mut self) {
-        let mut waiting = Waiting::default();
+        let (mut waiting, mut backoff) = (Waiting::default(), Backoff::default());
         while self.around.post.as_mut().is_some_and(|post| post.is_sending()) {
             waiting.check(self.around.watch, &"the last parameters to be sent");
-            self.rest();
-        }
-    }
-
-    /// What this thread does between two looks at its post.
-    fn rest(&self) {
-        if self.around.poll.is_zero() {
-            std::thread::yield_now();
-        } else {
-            std::thread::sleep(self.around.poll);
+            backoff.rest(self.around.poll);
         }
     }
 
     fn receive(&mut self, staging: &mut [f32], from: Option<usize>, until: Nanos) -> Completion {
-        let mut waiting = Waiting::default();
+        let (mut waiting, mut backoff) = (Waiting::default(), Backoff::default());
         loop {
             let post = self.around.post.as_mut();
             if let Some((sender, word)) = post.and_then(|post| post.receive(slice(staging))) {
@@ -289,7 +280,7 @@ impl<'a> Driver<'a> {
             if let Some(rank) = from {
                 waiting.check(self.around.watch, &format_args!("the answer of rank {rank}"));
             }
-            self.rest();
+            backoff.rest(self.around.poll);
         }
     }
 

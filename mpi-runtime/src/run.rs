@@ -41,6 +41,8 @@ pub struct StretchEnd {
     pub stop_asked: bool,
     /// Some trainer made fewer steps than the stretch has.
     pub incomplete: bool,
+    /// Training until the last worker of the slowest trainer had ended.
+    pub trained: Duration,
 }
 
 /// A run on this rank.
@@ -183,9 +185,10 @@ impl<'w> Run<'w> {
         let outcome = match (&mut self.trainer, around) {
             (Some(side), around) => side.train(dense.as_mut(), plan, segment, around),
             (None, Around { sync: Some(sync), counters, trace }) => {
-                sync.run(None, counters, trace, &plan.pins, |_| ()).map(|(_, gaps)| (false, gaps))
+                let served = sync.run(None, counters, trace, &plan.pins, |_| ());
+                served.map(|(_, gaps)| (false, Duration::ZERO, gaps))
             }
-            (None, _) => Ok((false, Gaps::new())),
+            (None, _) => Ok((false, Duration::ZERO, Gaps::new())),
         };
         if let (Err(error), true) = (&outcome, self.world.size > 1) {
             // The others wait for this rank's gradients or rows: only ending the job frees them.
@@ -193,19 +196,22 @@ impl<'w> Run<'w> {
         }
         self.control.barrier("the end of a stretch of training", true);
         self.heartbeat.set_training(false);
-        let (stopped, gaps) = outcome?;
+        let (stopped, trained, gaps) = outcome?;
         for (gap, count) in gaps {
             *self.gaps.entry(gap).or_default() += count;
         }
         self.publish()?;
         let stop = stopped || self.signals.stop_requested().is_some();
         let due = (segment.first_step + segment.steps) * self.counters.workers.len() as u64;
-        let own = [u64::from(stop), u64::from(self.reading().steps < due)];
-        let mut all = vec![0; 2 * self.world.size];
+        let own = [u64::from(stop), u64::from(self.reading().steps < due), nanoseconds(trained)];
+        let mut all = vec![0; own.len() * self.world.size];
         self.control.all_gather(&own, &mut all, "the agreement to go on");
         Ok(StretchEnd {
-            stop_asked: all.iter().step_by(2).any(|word| *word != 0),
-            incomplete: all.iter().skip(1).step_by(2).any(|word| *word != 0),
+            stop_asked: all.chunks(own.len()).any(|rank| rank[0] != 0),
+            incomplete: all.chunks(own.len()).any(|rank| rank[1] != 0),
+            trained: Duration::from_nanos(
+                all.chunks(own.len()).map(|rank| rank[2]).max().unwrap_or(0),
+            ),
         })
     }
 
@@ -215,7 +221,6 @@ impl<'w> Run<'w> {
         let trainers = self.plan.roles.trainers.len();
         let algorithm = self.sync.as_ref().map(DenseSync::algorithm);
         let independent = self.plan.job.method == SyncMethod::Independent;
-        let start = Instant::now();
         let published = match algorithm {
             Some(Algorithm::Elastic) => self.gather_center(),
             Some(Algorithm::Average | Algorithm::BlockMomentum) if trainers > 1 => {
@@ -234,9 +239,6 @@ impl<'w> Run<'w> {
                 store(&side.shared.replica, &published);
             }
         }
-        // Workers stand still for it.
-        let stalled = Reading { sync_ns: nanoseconds(start.elapsed()), ..Reading::default() };
-        self.counters.workers.iter().for_each(|worker| worker.add(&stalled));
         Ok(())
     }
 
@@ -499,8 +501,8 @@ impl TrainerSide {
         plan: &Plan,
         segment: Segment,
         around: Around<'_>,
-    ) -> Result<(bool, Gaps), Error> {
-        let Around { sync, counters, trace } = around;
+    ) -> Result<(bool, Duration, Gaps), Error> {
+        let (start, Around { sync, counters, trace }) = (Instant::now(), around);
         let count = self.workers.len();
         let steps = self.short_share.map_or(segment.steps, |share| {
             #[expect(
@@ -522,16 +524,19 @@ impl TrainerSide {
             let replica = &shared.replica;
             let end = TrainerEnd { comm: dense, replica, parameters, workers: count };
             let every = plan.job.config.sync.every;
-            let (stopped, gaps) = sync.run(Some(end), counters, trace, &plan.pins, |gate| {
+            let (worked, gaps) = sync.run(Some(end), counters, trace, &plan.pins, |gate| {
                 let method = gate.map_or(Method::Alone, |gate| Method::Gated { gate, every });
-                run_workers(shared, workers, method, segment, counters, trace, &plan.pins)
+                let stopped =
+                    run_workers(shared, workers, method, segment, counters, trace, &plan.pins);
+                (stopped, start.elapsed())
             })?;
-            return Ok((stopped.transpose()?.unwrap_or(false), gaps));
+            let (stopped, trained) = worked.unwrap_or((Ok(false), Duration::ZERO));
+            return Ok((stopped?, trained, gaps));
         }
         if plan.job.method != SyncMethod::Bsp {
             let stopped =
                 run_workers(shared, workers, Method::Alone, segment, counters, trace, &plan.pins)?;
-            return Ok((stopped, Gaps::new()));
+            return Ok((stopped, start.elapsed(), Gaps::new()));
         }
         let global_norm = plan.job.config.sync.batch_norm == BatchNormScope::Global;
         let (jobs, jobs_out) = unbounded();
@@ -554,7 +559,7 @@ impl TrainerSide {
         let rounds = if bytes.is_some() { (losses.len() - before) as u64 } else { 0 };
         let bytes = bytes.unwrap_or(0);
         counters.rounds[0].add(&RoundReading { rounds, bytes, ..RoundReading::default() });
-        Ok((stopped?, Gaps::new()))
+        Ok((stopped?, start.elapsed(), Gaps::new()))
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use crate::checkpoint::{Checkpoint, Manifest};
 use crate::comm::Comm;
-use crate::config::{Config, Save};
+use crate::config::{Config, Save, SyncMethod};
 use crate::counters::{READING_WORDS, Reading};
 use crate::driver::Gaps;
 use crate::early_stop::Stopper;
@@ -62,8 +62,16 @@ pub fn train(
     let summary = Summary::new(&plan.job, world.size)?;
     let report = recorder.as_ref().map(Recorder::heartbeat);
     let run = Run::start(world, control, plan, signals, true, report)?;
-    let mut session =
-        Session { world, control, signals, run, recorder, summary, seconds: Duration::ZERO };
+    let mut session = Session {
+        world,
+        control,
+        signals,
+        run,
+        recorder,
+        summary,
+        seconds: Duration::ZERO,
+        publishing: Duration::ZERO,
+    };
     let ended = session.train();
     session.finish(ended)
 }
@@ -95,7 +103,10 @@ struct Session<'w> {
     run: Run<'w>,
     recorder: Option<Recorder>,
     summary: Summary,
+    /// Training, until the last worker of the slowest trainer has ended.
     seconds: Duration,
+    /// From there to the model that is evaluated and saved.
+    publishing: Duration,
 }
 
 impl Session<'_> {
@@ -176,7 +187,9 @@ impl Session<'_> {
             recorder.set_training(true);
         }
         let stopped = self.run.train(segment);
-        self.seconds += start.elapsed();
+        let trained = stopped.as_ref().map_or(start.elapsed(), |end| end.trained);
+        self.seconds += trained;
+        self.publishing += start.elapsed().saturating_sub(trained);
         if let Some(recorder) = &self.recorder {
             recorder.set_training(false);
         }
@@ -257,6 +270,8 @@ impl Session<'_> {
         self.control.all_gather(&own, &mut all, "memory and bytes of the run");
         let of = |index| all.iter().skip(index).step_by(own.len()).copied();
         let sync = sync_figures(&self.run, self.control, total);
+        let method = plan.job.method;
+        let published = method.rounds().is_some() || method == SyncMethod::Independent;
         let share = |ns: u64| Some(Duration::from_nanos(ns).as_secs_f64() / workers);
         let several = self.world.size > 1;
         let summary = &mut self.summary;
@@ -272,6 +287,7 @@ impl Session<'_> {
             method: plan.job.method.name().into(),
             seconds_exposed: share(total.sync_ns).filter(|seconds| *seconds > 0.0),
             dropped: (total.dropped > 0).then_some(total.dropped),
+            seconds_publish: published.then_some(self.publishing.as_secs_f64()),
             ..sync
         });
         summary.wire = several.then(|| WireFigures {

@@ -109,6 +109,9 @@ impl Waiting {
 /// Longest time between two looks at a wait.
 pub const LOOK: Duration = Duration::from_secs(1);
 
+/// Longest sleep of [`Backoff::rest`], unless its first one is longer.
+const LONGEST_REST: Duration = Duration::from_millis(1);
+
 /// Waiting that costs others little: spins, then yields, then sleeps up to 100 µs at a time.
 #[derive(Debug, Default)]
 pub struct Backoff {
@@ -127,6 +130,17 @@ impl Backoff {
                 std::thread::sleep(Duration::from_micros(microseconds));
             }
         }
+    }
+
+    /// Waits as a thread in the background does, which must not cost workers their cores: sleeps `first` at the
+    /// beginning, and ever longer while nothing happens, up to a millisecond. Zero only yields.
+    pub fn rest(&mut self, first: Duration) {
+        if first.is_zero() {
+            return std::thread::yield_now();
+        }
+        let doubled = first.saturating_mul(1 << (self.polls / 4).min(16));
+        self.polls = self.polls.saturating_add(1);
+        std::thread::sleep(doubled.min(first.max(LONGEST_REST)));
     }
 
     /// Something happened: start over.

@@ -39,6 +39,8 @@ pub(super) struct Driver<'p> {
     round: Option<RoundCost>,
     /// The workers had ended when this round began, and had done nothing since the last.
     following: bool,
+    /// The workers had ended when this round began, and it takes in all they did.
+    last: bool,
     /// Steps of the trainer's workers when the last round began, and how many they were since the one before.
     steps_before: u64,
     gap: u64,
@@ -70,6 +72,7 @@ impl<'p> Driver<'p> {
             turn: 0,
             round: None,
             following: false,
+            last: false,
             steps_before: 0,
             gap: 0,
         }
@@ -209,7 +212,7 @@ impl Simulation<'_, '_> {
         match driver.action {
             Action::Load => {
                 let finite = load_finite(words(), staging);
-                driver.completion = Completion::Loaded { finite };
+                driver.completion = Completion::Loaded { finite, last: driver.last };
             }
             Action::Store { alpha } => interpolate(words(), alpha, staging),
             Action::Add { alpha } => add_to_replica(words(), alpha, staging),
@@ -272,6 +275,7 @@ impl Simulation<'_, '_> {
         let driver = &mut self.drivers[number as usize];
         driver.gap = steps - core::mem::replace(&mut driver.steps_before, steps);
         driver.following = ended && driver.gap == 0;
+        driver.last = ended;
         if driver.following {
             driver.completion = Completion::Stop;
             return self.resume(number);

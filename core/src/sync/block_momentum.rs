@@ -110,7 +110,8 @@ mod tests {
             let mut machine = BlockMomentum::new(&mut staging, 0.25, intake, blocks, state, 1);
             assert_eq!(machine.step(Nanos(0), Completion::Start), Ok(Action::Load));
             for expected in expected {
-                let reduce = machine.step(Nanos(0), Completion::Loaded { finite: true });
+                let reduce =
+                    machine.step(Nanos(0), Completion::Loaded { finite: true, last: false });
                 assert!(matches!(reduce, Ok(Action::ReduceMean { weight: 1.0, more: true, .. })));
                 machine.staging()[..2].copy_from_slice(&[8.0, 3.0]);
                 let reduced = Completion::Reduced { weight: 2.0, more: true };

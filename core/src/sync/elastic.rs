@@ -75,8 +75,8 @@ impl Protocol for ElasticTrainer<'_> {
             (Some(Action::Finish), _) => Action::Finish,
             (None, Completion::Start)
             | (Some(Action::Store { .. } | Action::Add { .. }), Completion::Done) => Action::Load,
-            (Some(Action::Load), Completion::Loaded { finite: true }) => self.say(EXCHANGE),
-            (Some(Action::Load), Completion::Loaded { finite: false }) => self.say(FETCH),
+            (Some(Action::Load), Completion::Loaded { finite: true, .. }) => self.say(EXCHANGE),
+            (Some(Action::Load), Completion::Loaded { finite: false, .. }) => self.say(FETCH),
             (Some(Action::Load), Completion::Stop) => self.say(GOODBYE),
             (Some(Action::Send { word: GOODBYE, .. }), Completion::Done) => Action::Finish,
             (Some(Action::Send { .. }), Completion::Done)
@@ -204,7 +204,7 @@ mod tests {
             let mut step = |last| it.step(NOW, last);
             let answer = |word| Completion::Received { from: 5, word };
             let (loaded, refused) =
-                (Completion::Loaded { finite: true }, Completion::Loaded { finite: false });
+                [true, false].map(|finite| Completion::Loaded { finite, last: false }).into();
             assert_eq!(step(Completion::Start), Ok(Action::Load));
             assert_eq!(step(loaded), send(5, EXCHANGE, true));
             assert_eq!(step(Completion::Done), Ok(LISTEN_TO_CENTER));

@@ -96,13 +96,13 @@ impl<'a> Round<'a> {
             | (Some(Action::Store { .. } | Action::Add { .. }), Completion::Done) => {
                 self.next_round()
             }
-            (Some(Action::Load), Completion::Loaded { finite }) => {
+            (Some(Action::Load), Completion::Loaded { finite, last }) => {
                 if let Intake::Delta { loaded } = &mut self.intake {
                     loaded.copy_from_slice(slice(self.staging));
                 }
                 self.refused = !finite;
                 let weight = if finite { 1.0 } else { 0.0 };
-                self.reduce(weight, self.left.is_none())
+                self.reduce(weight, self.left.is_none() && !last)
             }
             (Some(Action::Load), Completion::Stop) => {
                 // There is nothing to add to, if this round is a delta: the trainer follows.
@@ -157,7 +157,7 @@ mod tests {
         Ok(Action::ReduceMean { group: Group::All, weight, more })
     }
 
-    const LOADED: Completion = Completion::Loaded { finite: true };
+    const LOADED: Completion = Completion::Loaded { finite: true, last: false };
 
     /// A life of a trainer beside one that lives longer: a round, a round without a mean, one with a replica that is
     /// not finite, one after its workers have ended, the last.
@@ -166,7 +166,7 @@ mod tests {
         let (mut staging, mut loaded) = ([0.0; 1 + TAIL], [0.0]);
         let mut it = ModelAverage::new(&mut staging, 0.25, Intake::Delta { loaded: &mut loaded });
         let reduced = |weight, more| Completion::Reduced { weight, more };
-        let bad = Completion::Loaded { finite: false };
+        let bad = Completion::Loaded { finite: false, last: false };
         let rounds = [
             (LOADED, reduce(1.0, true), reduced(2.0, true), Some(Action::Add { alpha: 0.25 })),
             (bad, reduce(0.0, true), reduced(0.0, true), None),

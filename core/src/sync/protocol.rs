@@ -96,6 +96,8 @@ pub enum Completion {
     Loaded {
         /// Every value is finite.
         finite: bool,
+        /// The workers have ended, and this is all they did: the next `Load` is answered with `Stop`.
+        last: bool,
     },
     /// Staging was received.
     Received {

@@ -30,7 +30,7 @@ enum Method {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Event {
-    Load { finite: bool },
+    Load { finite: bool, last: bool },
     Stop,
     Act,
     Conclude,
@@ -89,6 +89,7 @@ impl Case {
             case: self,
             world: World::new(machines, &replicas),
             loads: vec![0; self.trainers],
+            last: vec![false; self.trainers],
             asked: vec![0; self.trainers],
             weights: BTreeMap::new(),
             found: BTreeMap::new(),
@@ -103,6 +104,8 @@ struct State<'a> {
     world: World<'a>,
     /// By trainer.
     loads: Vec<usize>,
+    /// By trainer: its last load said so.
+    last: Vec<bool>,
     /// The last word of a trainer to the center.
     asked: Vec<u64>,
     /// By reduction: trainers that loaded a finite replica, and what replicas move towards.
@@ -118,10 +121,12 @@ impl State<'_> {
             let mut add = |event| steps.push((rank, event));
             match it.outstanding {
                 Action::Load => {
-                    if !it.ended && self.loads[rank] < self.case.loads {
-                        add(Event::Load { finite: false });
-                        if it.values().iter().all(|x| x.is_finite()) {
-                            add(Event::Load { finite: true });
+                    if !it.ended && !self.last[rank] && self.loads[rank] < self.case.loads {
+                        for last in [false, true] {
+                            add(Event::Load { finite: false, last });
+                            if it.values().iter().all(|x| x.is_finite()) {
+                                add(Event::Load { finite: true, last });
+                            }
                         }
                     }
                     add(Event::Stop);
@@ -143,13 +148,14 @@ impl State<'_> {
     fn take(&mut self, (rank, event): Step) {
         let before = self.world.ranks[rank].concluded;
         match event {
-            Event::Load { finite } => {
+            Event::Load { finite, last } => {
                 self.loads[rank] += 1;
+                self.last[rank] = last;
                 let step = 1.0 + rank as f32;
                 let work = |i, x| if i == 0 && !finite { f32::NAN } else { x + step };
                 self.world.ranks[rank].train(work);
-                self.world.load(rank);
-                self.begins(rank, finite, self.case.method != Method::Once);
+                self.world.load(rank, last);
+                self.begins(rank, finite, !last && self.case.method != Method::Once);
             }
             Event::Stop => {
                 self.world.stop(rank);
@@ -200,7 +206,9 @@ impl State<'_> {
     fn check(&self) {
         let trainers = &self.world.ranks[..self.case.trainers];
         let joined: BTreeSet<usize> = trainers.iter().map(|it| it.joined).collect();
-        let (most, rounds) = (*joined.last().unwrap(), self.loads.iter().max().unwrap() + 1);
+        // A trainer votes for another round whenever it loads what is not its last work.
+        let votes = self.loads.iter().zip(&self.last).map(|(n, last)| n - usize::from(*last));
+        let (most, rounds) = (*joined.last().unwrap(), votes.max().unwrap() + 1);
         assert!(most - joined.first().unwrap() <= 1, "trainers are reductions apart: {joined:?}");
         assert!(most <= rounds, "a reduction after all have ended");
         for (rank, it) in trainers.iter().enumerate() {
@@ -275,7 +283,7 @@ fn completions(ranks: usize) -> Vec<Completion> {
     let mut all: Vec<_> =
         received.map(|(from, word)| Completion::Received { from, word }).collect();
     for yes in [false, true] {
-        all.push(Completion::Loaded { finite: yes });
+        all.extend([false, true].map(|last| Completion::Loaded { finite: yes, last }));
         all.push(Completion::Reduced { weight: 1.0, more: yes });
         all.push(Completion::Reduced { weight: 0.0, more: yes });
     }
@@ -318,7 +326,12 @@ fn search(method: Method, bounds: [(usize, usize); 3]) {
             let _trace = Trace(case, &path);
             case.after(&path, |state| {
                 let mut print = Print(DefaultHasher::new());
-                write!(print, "{:?} {:?} {:?}", state.world, state.loads, state.asked).unwrap();
+                write!(
+                    print,
+                    "{:?} {:?} {:?} {:?}",
+                    state.world, state.loads, state.last, state.asked
+                )
+                .unwrap();
                 if !seen.insert(print.0.finish()) {
                     return;
                 }

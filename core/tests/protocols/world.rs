@@ -89,11 +89,11 @@ impl<'a> World<'a> {
     }
 
     /// `Load` is answered with the replica as it is.
-    pub(crate) fn load(&mut self, rank: usize) {
+    pub(crate) fn load(&mut self, rank: usize, last: bool) {
         let it = &mut self.ranks[rank];
         assert_eq!(it.outstanding, Action::Load);
         let finite = load_finite(&it.replica, reduction::slice(it.machine.staging()));
-        self.complete(rank, Completion::Loaded { finite });
+        self.complete(rank, Completion::Loaded { finite, last });
     }
 
     /// `Load` is answered with the end of the workers.
@@ -180,7 +180,7 @@ impl<'a> World<'a> {
     /// is what workers do to replicas while the reduction is under way.
     pub(crate) fn round(&mut self, ended: &[bool], during: impl Fn(&Rank<'_>, usize)) {
         for (rank, ended) in ended.iter().enumerate() {
-            if *ended { self.stop(rank) } else { self.load(rank) }
+            if *ended { self.stop(rank) } else { self.load(rank, false) }
         }
         self.ranks.iter().enumerate().for_each(|(rank, it)| during(it, rank));
         for rank in 0..self.trainers {
@@ -195,7 +195,7 @@ impl<'a> World<'a> {
 
     /// One exchange of trainer `rank` with center `center`, without anybody else between.
     pub(crate) fn exchange(&mut self, rank: usize, center: usize) {
-        self.load(rank);
+        self.load(rank, false);
         self.act(rank);
         self.receive(center, rank);
         self.act(center);

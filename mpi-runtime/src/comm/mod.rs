@@ -91,7 +91,7 @@ impl Comm {
         }
     }
 
-    /// From now on a wait looks, sleeps this long, and looks again; zero yields between looks. For
+    /// From now on a wait looks, sleeps this long at first, and looks again ([`Backoff::rest`]). For
     /// threads in the background, which must not cost workers their cores. At most [`LOOK`]. `None` is the
     /// beginning again: spins, yields, then sleeps.
     pub fn set_poll(&mut self, poll: Option<Duration>) {
@@ -102,8 +102,7 @@ impl Comm {
     pub fn pause(&self, backoff: &mut Backoff) {
         match self.poll {
             None => backoff.wait(),
-            Some(Duration::ZERO) => std::thread::yield_now(),
-            Some(poll) => std::thread::sleep(poll),
+            Some(poll) => backoff.rest(poll),
         }
     }
 

@@ -160,6 +160,10 @@ pub struct SyncFigures {
     /// Time workers stood still for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seconds_exposed: Option<f64>,
+    /// Time from the end of training to the model that is evaluated and saved: the rounds under way, and the final
+    /// mean or the way of the center to the trainers; over all evaluations.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seconds_publish: Option<f64>,
     /// Time rounds ran beside the workers, mean over trainers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seconds_background: Option<f64>,
@@ -451,6 +455,7 @@ mod tests {
             seconds_exposed: Some(1.0),
             seconds_background: Some(1.0),
             seconds_processor: Some(1.0),
+            seconds_publish: Some(1.0),
             seconds_processor_center: Some(1.0),
             disagreement: Some(1.0),
             refused: Some(1),
@@ -522,7 +527,7 @@ mod tests {
         (
             "sync",
             "method rounds gap_mean gap_p99 seconds_exposed seconds_background \
-             seconds_processor seconds_processor_center disagreement refused trainers \
+             seconds_processor seconds_processor_center seconds_publish disagreement refused trainers \
              token_staleness_mean token_staleness_max version_lag_mean dropped switches",
         ),
         (
