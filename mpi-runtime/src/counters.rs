@@ -221,10 +221,11 @@ impl Reading {
         let workers = counters.workers.iter().map(WorkerCounters::read);
         let slices = counters.rounds.iter().map(RoundCounters::read);
         let sum = slices.fold(RoundReading::default(), RoundReading::plus);
-        // Slices have rounds of their own, which come about as often.
-        let rounds = sum.rounds / counters.rounds.len().max(1) as u64;
-        let rounds =
-            RoundReading { rounds, bytes: sum.bytes + counters.center.read().bytes, ..sum };
+        // Slices have rounds of their own, side by side, which come about as often.
+        let slices = counters.rounds.len().max(1) as u64;
+        let (rounds, round_ns) = (sum.rounds / slices, sum.round_ns / slices);
+        let bytes = sum.bytes + counters.center.read().bytes;
+        let rounds = RoundReading { rounds, bytes, round_ns, ..sum };
         Self { rounds, ..workers.fold(Self::default(), Self::plus) }
     }
 

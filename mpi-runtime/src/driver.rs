@@ -113,6 +113,8 @@ struct Driver<'a> {
     steps: u64,
     gap: u64,
     gaps: Gaps,
+    /// Since when a center has had a message to answer.
+    serving: Option<Instant>,
     /// When the distance to the target was last measured.
     sampled: Instant,
 }
@@ -130,6 +132,7 @@ impl<'a> Driver<'a> {
             steps,
             gap: 0,
             gaps: Gaps::new(),
+            serving: None,
             sampled: Instant::now(),
         }
     }
@@ -266,11 +269,17 @@ impl<'a> Driver<'a> {
 
     fn receive(&mut self, staging: &mut [f32], from: Option<usize>, until: Nanos) -> Completion {
         let (mut waiting, mut backoff) = (Waiting::default(), Backoff::default());
+        if let Some(since) = self.serving.take() {
+            self.around.track.span("serve", since.elapsed());
+        }
         loop {
             let post = self.around.post.as_mut();
             if let Some((sender, word)) = post.and_then(|post| post.receive(slice(staging))) {
                 let expected = from.is_none_or(|from| from == sender);
                 assert!(expected, "a message of a stranger, rank {sender}");
+                if let Workers::None = self.around.workers {
+                    self.serving = Some(Instant::now());
+                }
                 return Completion::Received { from: sender, word };
             }
             if self.now() >= until {

@@ -204,13 +204,13 @@ impl Client {
         batch
     }
 
-    /// Waits until a permit is free (`all` = until every push is taken). Returns the nanoseconds
-    /// waited.
+    /// Waits until a permit is free (`all` = until every push is taken), unless there are lookups ahead:
+    /// their steps come first, and the way of a push and back is then hidden. Returns the nanoseconds waited.
     pub fn settle(&mut self, all: bool) -> u64 {
         let start = Instant::now();
         if let Way::Routed(routes) = &mut self.way {
             let bound = if all { 1 } else { routes.permits };
-            while !routes.untaken.is_empty() && self.ahead.len() + routes.untaken.len() >= bound {
+            while (all || self.ahead.is_empty()) && routes.untaken.len() >= bound {
                 let step = routes.untaken.front().map_or(0, |(step, _)| *step);
                 let words = routes.wait(&format_args!("gradients of step {step} to be taken"));
                 routes.sort_in(words, &mut self.ahead, &self.layout);

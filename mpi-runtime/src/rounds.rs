@@ -91,7 +91,7 @@ impl DenseSync {
     /// model before the first step. *Collective over all ranks, main thread only.*
     #[must_use]
     pub fn new(world: &World, plan: &Plan, initial: &[f32], watch: &Arc<Watch>) -> Option<Self> {
-        let settings = Settings::new(&plan.job.config.sync)?;
+        let mut settings = Settings::new(&plan.job.config.sync)?;
         let roles = &plan.roles;
         let whole =
             || Slice { range: 0..initial.len(), center_rank: 0, trainer: None, center: None };
@@ -123,6 +123,9 @@ impl DenseSync {
                 (0..centers).map(slice).collect()
             }
         };
+        // The bound is a trainer's, whose slices share it.
+        let sharing = slices.len().max(1) as u64;
+        settings.pace.bytes_per_second = settings.pace.bytes_per_second.div_ceil(sharing);
         let blocks = settings.rounds.algorithm == Algorithm::BlockMomentum;
         Some(Self {
             settings,
@@ -213,7 +216,7 @@ impl DenseSync {
                     blocks: blocks.take(),
                     counters: &counters.rounds[index],
                     steps: counters,
-                    track: Track::of(trace, "synchronization"),
+                    track: Track::of(trace, &format!("synchronization {index}")),
                     watch,
                 };
                 let beside = if settings.rounds.gated {

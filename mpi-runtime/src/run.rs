@@ -140,7 +140,8 @@ impl<'w> Run<'w> {
         let slices = sync.as_ref().map_or(1, DenseSync::slices);
         let counters = Arc::new(Counters::new(workers, slices));
         let names = (0..workers).map(|worker| format!("worker {worker}"));
-        let names = names.chain(["synchronization", "center"].map(String::from));
+        let names = names.chain((0..slices).map(|slice| format!("synchronization {slice}")));
+        let names = names.chain(["center".to_owned()]);
         let trace = config.run.trace.then(|| Trace::new(names));
         let heartbeat = Heartbeat::start(Pulse {
             counters: Arc::clone(&counters),
