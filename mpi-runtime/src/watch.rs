@@ -110,7 +110,7 @@ impl Waiting {
 pub const LOOK: Duration = Duration::from_secs(1);
 
 /// Longest sleep of [`Backoff::rest`], unless its first one is longer.
-const LONGEST_REST: Duration = Duration::from_millis(1);
+const LONGEST_REST: Duration = Duration::from_millis(5);
 
 /// Waiting that costs others little: spins, then yields, then sleeps up to 100 µs at a time.
 #[derive(Debug, Default)]
@@ -133,7 +133,7 @@ impl Backoff {
     }
 
     /// Waits as a thread in the background does, which must not cost workers their cores: sleeps `first` at the
-    /// beginning, and ever longer while nothing happens, up to a millisecond. Zero only yields.
+    /// beginning, and ever longer while nothing happens, up to five milliseconds. Zero only yields.
     pub fn rest(&mut self, first: Duration) {
         if first.is_zero() {
             return std::thread::yield_now();
