@@ -313,8 +313,14 @@ fn sync_figures(run: &Run<'_>, control: &Comm, total: &Reading) -> SyncFigures {
     let seconds = |ns: u64| Duration::from_nanos(ns).as_secs_f64();
     let reading = run.reading();
     let rounds = reading.rounds;
-    let mut own =
-        vec![rounds.rounds, rounds.round_ns, rounds.busy_ns, run.center_busy_ns(), reading.steps];
+    let mut own = vec![
+        rounds.rounds,
+        rounds.round_ns,
+        rounds.busy_ns,
+        run.center_busy_ns(),
+        reading.steps,
+        u64::try_from(run.trained.as_nanos()).unwrap_or(u64::MAX),
+    ];
     let fixed = own.len();
     own.extend(run.gaps.iter().flat_map(|(gap, count)| [*gap, *count]));
     let ranks = control.all_gather_varied(&own, "gaps between rounds");
@@ -330,6 +336,7 @@ fn sync_figures(run: &Run<'_>, control: &Comm, total: &Reading) -> SyncFigures {
                 gap_mean: mean(&gaps),
                 gap_p99: percentile(&gaps, 0.99),
                 steps: words[4],
+                seconds: seconds(words[5]),
                 seconds_background: seconds(words[1]),
                 seconds_processor: seconds(words[2]),
             }
@@ -341,7 +348,9 @@ fn sync_figures(run: &Run<'_>, control: &Comm, total: &Reading) -> SyncFigures {
     }
     let first = trainers.first().map_or(0, |trainer| trainer.rounds);
     if all.is_empty() {
-        return SyncFigures { rounds: (first > 0).then_some(first), ..SyncFigures::default() };
+        let rounds = (first > 0).then_some(first);
+        let trainers = if trainers.len() > 1 { trainers } else { vec![] };
+        return SyncFigures { rounds, trainers, ..SyncFigures::default() };
     }
     let count = trainers.len() as f64;
     let over = |figure: fn(&TrainerSync) -> f64| trainers.iter().map(figure).sum::<f64>() / count;

@@ -67,3 +67,16 @@ fn local_sgd_learns_as_much_at_both_thread_levels() {
         assert!(expected > 0.6 && (got - expected).abs() < 0.03, "{case}");
     }
 }
+
+/// Shadow threads beside the link of the rows: two threads of a rank that call MPI.
+#[test]
+fn shadow_methods_learn_as_much_at_both_thread_levels() {
+    let folder = folder();
+    for (method, ranks) in [("shadow_ma", 2), ("shadow_ma", 4), ("shadow_easgd", 3)] {
+        let method = format!("sync.method={method}");
+        let sets = ["train.worker_threads=1", &method];
+        let (_, expected) = train(&folder, ranks, "multiple", &sets);
+        let (_, got) = train(&folder, ranks, "serialized", &sets);
+        assert!((got - expected).abs() < 0.05, "{method}, {ranks} ranks: {got}, {expected}");
+    }
+}

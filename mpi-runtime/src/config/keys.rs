@@ -375,7 +375,7 @@ pub static KEYS: &[Key] = &[
     key("sync.poll_us", integer(0, 1_000_000), "µs between looks at MPI; 0 only yields"),
     key("sync.min_interval_us", at_least(0), "shadow_*: least µs from round to round"),
     key("sync.max_bytes_per_s", at_least(0), "shadow_*: bytes a trainer may send; 0: no bound"),
-    key("sync.core_share", FACTOR, "shadow_*: share of a core; default 1, or .05 if shared"),
+    key("sync.core_share", FACTOR, "shadow_*: share of a core; default .1, or .05 if shared"),
     key("sync.switch", Kind::Later, "changing the method during a run"),
     key("compress", Kind::Later, "compression of what is sent"),
     key("checkpoint.dir", Kind::Path, "default: run.dir/checkpoints"),

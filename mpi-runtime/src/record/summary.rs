@@ -213,6 +213,8 @@ pub struct TrainerSync {
     pub gap_p99: Option<f64>,
     /// Steps of all its workers.
     pub steps: u64,
+    /// Training until its last worker had ended.
+    pub seconds: f64,
     /// Time its rounds took.
     pub seconds_background: f64,
     /// Processor time of its synchronizing threads.

@@ -184,6 +184,7 @@ impl Virtual {
             gap_mean: (trainer.rounds > 0).then_some(trainer.gap_mean),
             gap_p99: (trainer.rounds > 0).then_some(trainer.gap_p99),
             steps: trainer.steps,
+            seconds: trainer.seconds,
             seconds_background: trainer.background_seconds,
             seconds_processor: trainer.processor_seconds,
         });

@@ -2,37 +2,36 @@
 //!
 //! Main threads of all ranks make the same calls in the same order; between them, trainers' workers
 //! train on their own. *Every method here is collective over all ranks unless it says otherwise.*
+//!
+//! Map: `side.rs` a trainer's replica and threads · `publish.rs` the model that is evaluated and saved.
+
+mod publish;
+mod side;
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use core::time::Duration;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
 
-use crossbeam_channel::unbounded;
-use umbra_core::dense::replica::{load, store};
-use umbra_datasets::{Dataset, Pipeline};
+use umbra_datasets::Dataset;
 
-use crate::batches::Batches;
-use crate::bsp::{Bsp, DenseLink, add_trainers};
 use crate::checkpoint::{self, Checkpoint, Dense, Manifest};
 use crate::comm::Comm;
-use crate::config::{Algorithm, BatchNormScope, SyncMethod};
-use crate::counters::{Counters, Reading, RoundReading, WorkerCounters};
+use crate::counters::{Counters, Reading};
 use crate::driver::Gaps;
 use crate::error::Error;
 use crate::heartbeat::{Heartbeat, Pulse, Report};
 use crate::plan::Plan;
-use crate::processor::Pins;
-use crate::rounds::{DenseSync, TrainerEnd, average_once};
+use crate::rounds::DenseSync;
 use crate::scores::{Figures, Scores};
 use crate::scoring::{Share, score};
 use crate::services::{ServiceConfig, Services};
 use crate::signals::Signals;
-use crate::trace::{Trace, Track};
-use crate::trainer::{Method, Segment, Trainer, Worker};
+use crate::trace::Trace;
+use crate::trainer::{Segment, Trainer};
 use crate::watch::Watch;
 use crate::world::World;
+use side::{Around, TrainerSide};
 
 /// How a stretch of training ended; equal on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,23 +59,12 @@ pub struct Run<'w> {
     sync: Option<DenseSync>,
     /// Steps between rounds so far.
     pub gaps: Gaps,
+    /// Training so far, until this trainer's last worker had ended.
+    pub trained: Duration,
     /// What the threads of this rank did when.
     pub trace: Option<Trace>,
     signals: Arc<Signals>,
     watch: Arc<Watch>,
-}
-
-struct TrainerSide {
-    shared: Trainer,
-    workers: Vec<Worker>,
-    /// Loss of every step over the global batch, where the method knows it (`bsp`).
-    losses: Vec<f64>,
-    /// The reader.
-    pipeline: Option<Pipeline>,
-    /// Share of its data that a test leaves it.
-    short_share: Option<f64>,
-    /// This trainer's own replica while the published model is in its place.
-    own: Option<Vec<f32>>,
 }
 
 impl<'w> Run<'w> {
@@ -169,6 +157,7 @@ impl<'w> Run<'w> {
             dense,
             sync,
             gaps: Gaps::new(),
+            trained: Duration::ZERO,
             trace,
             signals,
             watch,
@@ -198,6 +187,7 @@ impl<'w> Run<'w> {
         self.control.barrier("the end of a stretch of training", true);
         self.heartbeat.set_training(false);
         let (stopped, trained, gaps) = outcome?;
+        self.trained += trained;
         for (gap, count) in gaps {
             *self.gaps.entry(gap).or_default() += count;
         }
@@ -214,87 +204,6 @@ impl<'w> Run<'w> {
                 all.chunks(own.len()).map(|rank| rank[2]).max().unwrap_or(0),
             ),
         })
-    }
-
-    /// Puts the model that is evaluated and saved in the place of every trainer's replica, until it trains on:
-    /// the center, the mean, or the first trainer's replica, whichever the method ends with.
-    fn publish(&mut self) -> Result<(), Error> {
-        let trainers = self.plan.roles.trainers.len();
-        let algorithm = self.sync.as_ref().map(DenseSync::algorithm);
-        let independent = self.plan.job.method == SyncMethod::Independent;
-        let published = match algorithm {
-            Some(Algorithm::Elastic) => self.gather_center(),
-            Some(Algorithm::Average | Algorithm::BlockMomentum) if trainers > 1 => {
-                if let (Some(side), Some(dense)) = (&mut self.trainer, &mut self.dense) {
-                    side.keep_own();
-                    average_once(dense, &side.shared.replica)?;
-                }
-                vec![]
-            }
-            None if independent && trainers > 1 => self.gather_first(),
-            _ => return Ok(()),
-        };
-        if let Some(side) = &mut self.trainer {
-            side.keep_own();
-            if !published.is_empty() {
-                store(&side.shared.replica, &published);
-            }
-        }
-        Ok(())
-    }
-
-    fn gather_center(&self) -> Vec<f32> {
-        let Some(sync) = &self.sync else { return vec![] };
-        let own: Vec<f32> = sync.center().flatten().copied().collect();
-        let lengths = sync.center_lengths(self.world.size);
-        let mut center = vec![0.0; lengths.iter().sum()];
-        self.control.all_gather_stretches(&own, &mut center, &lengths, "the center of replicas");
-        center
-    }
-
-    /// The first trainer's own replica.
-    fn gather_first(&self) -> Vec<f32> {
-        let first = self.plan.roles.trainers.start;
-        let own = match &self.trainer {
-            Some(side) if self.world.rank == first => side.own_replica(),
-            _ => vec![],
-        };
-        let mut lengths = vec![0; self.world.size];
-        lengths[first] = self.plan.model.replica_len();
-        let mut replica = vec![0.0; lengths[first]];
-        self.control.all_gather_stretches(&own, &mut replica, &lengths, "the first replica");
-        replica
-    }
-
-    /// As [`evaluate`](Self::evaluate), of the first trainer's own replica as training left it; `None` when
-    /// the published model is that one.
-    ///
-    /// # Errors
-    /// As `evaluate`.
-    pub fn evaluate_first_replica(&mut self, dataset: &Dataset) -> Result<Option<Figures>, Error> {
-        let apart = match self.sync.as_ref().map(DenseSync::algorithm) {
-            None => false,
-            Some(Algorithm::Elastic) => true,
-            Some(Algorithm::Average | Algorithm::BlockMomentum) => {
-                self.plan.roles.trainers.len() > 1
-            }
-        };
-        if !apart {
-            return Ok(None);
-        }
-        let first = self.gather_first();
-        let swap = |side: &TrainerSide, values: &[f32]| {
-            let mut before = vec![0.0; values.len()];
-            load(&side.shared.replica, &mut before);
-            store(&side.shared.replica, values);
-            before
-        };
-        let published = self.trainer.as_ref().map(|side| swap(side, &first));
-        let figures = self.evaluate(dataset);
-        if let (Some(side), Some(published)) = (&self.trainer, &published) {
-            swap(side, published);
-        }
-        figures.map(Some)
     }
 
     /// Scores a dataset; this trainer's share of the scores.
@@ -435,186 +344,9 @@ impl<'w> Run<'w> {
     }
 }
 
-impl TrainerSide {
-    fn new(
-        plan: &Plan,
-        rank: usize,
-        clients: Vec<crate::embedding_client::Client>,
-        training: bool,
-        signals: &Arc<Signals>,
-        watch: &Arc<Watch>,
-    ) -> Result<Self, Error> {
-        let config = &plan.job.config;
-        let mut shared = Trainer::new(plan.model, config, signals, watch)?;
-        let number = rank - plan.roles.trainers.start;
-        let inject = &config.recovery.inject;
-        shared.nan_step = inject.nan_step.filter(|_| inject.nan_trainer == Some(number));
-        let short_share = inject.short_share.filter(|_| inject.short_trainer == Some(number));
-        let first = number * plan.workers_per_trainer();
-        let (pipeline, batches) = if training {
-            let workers = first..first + plan.workers_per_trainer();
-            let prefetch = config.data.prefetch_batches;
-            let epochs = 0..config.train.epochs;
-            let (pipeline, batches) =
-                Pipeline::train(&plan.train, &plan.order, workers, epochs, prefetch)?;
-            (
-                Some(pipeline),
-                batches.into_iter().map(|batches| Some(Batches::Read(batches))).collect(),
-            )
-        } else {
-            (None, (0..clients.len()).map(|_| None).collect::<Vec<_>>())
-        };
-        let workers = clients
-            .into_iter()
-            .zip(batches)
-            .enumerate()
-            .map(|(local, (client, batches))| Worker {
-                local,
-                batches,
-                client,
-                buffers: plan.step_buffers(local),
-            })
-            .collect();
-        Ok(Self { shared, workers, losses: vec![], pipeline, short_share, own: None })
-    }
-
-    /// Keeps a copy of the replica, once, that training goes on with.
-    fn keep_own(&mut self) {
-        if self.own.is_none() {
-            self.own = Some(self.own_replica());
-        }
-    }
-
-    /// The replica as training left it.
-    fn own_replica(&self) -> Vec<f32> {
-        self.own.clone().unwrap_or_else(|| {
-            let mut values = vec![0.0; self.shared.replica.len()];
-            load(&self.shared.replica, &mut values);
-            values
-        })
-    }
-
-    /// Runs the workers, and beside them the dense communicator threads that the method needs.
-    /// *Collective over the trainers as far as the method is.*
-    fn train(
-        &mut self,
-        dense: Option<&mut Comm>,
-        plan: &Plan,
-        segment: Segment,
-        around: Around<'_>,
-    ) -> Result<(bool, Duration, Gaps), Error> {
-        let (start, Around { sync, counters, trace }) = (Instant::now(), around);
-        let count = self.workers.len();
-        let steps = self.short_share.map_or(segment.steps, |share| {
-            #[expect(
-                clippy::cast_possible_truncation,
-                clippy::cast_sign_loss,
-                reason = "a share of a count"
-            )]
-            let steps = (segment.steps as f64 * share) as u64;
-            steps
-        });
-        let segment = Segment { steps, ..segment };
-        if let Some(own) = self.own.take() {
-            store(&self.shared.replica, &own);
-        }
-        let Self { shared, workers, losses, .. } = self;
-        let dense = dense.filter(|comm| comm.size() > 1);
-        if let Some(sync) = sync {
-            let parameters = shared.model.parameters_len();
-            let replica = &shared.replica;
-            let end = TrainerEnd { comm: dense, replica, parameters, workers: count };
-            let every = plan.job.config.sync.every;
-            let (worked, gaps) = sync.run(Some(end), counters, trace, &plan.pins, |gate| {
-                let method = gate.map_or(Method::Alone, |gate| Method::Gated { gate, every });
-                let stopped =
-                    run_workers(shared, workers, method, segment, counters, trace, &plan.pins);
-                (stopped, start.elapsed())
-            })?;
-            let (stopped, trained) = worked.unwrap_or((Ok(false), Duration::ZERO));
-            return Ok((stopped?, trained, gaps));
-        }
-        if plan.job.method != SyncMethod::Bsp {
-            let stopped =
-                run_workers(shared, workers, Method::Alone, segment, counters, trace, &plan.pins)?;
-            return Ok((stopped, start.elapsed(), Gaps::new()));
-        }
-        let global_norm = plan.job.config.sync.batch_norm == BatchNormScope::Global;
-        let (jobs, jobs_out) = unbounded();
-        let (done_in, done) = unbounded();
-        let link = dense.is_some().then_some(DenseLink { jobs, done });
-        let sizes = (count, plan.slices);
-        let bsp = Bsp::new(sizes, plan.job.worker_threads, link, global_norm, &shared.watch);
-        let before = losses.len();
-        let (stopped, bytes) = std::thread::scope(|scope| {
-            let adder =
-                dense.map(|comm| scope.spawn(move || add_trainers(comm, &jobs_out, &done_in)));
-            let method = Method::Bsp { bsp: &bsp };
-            let stopped =
-                run_workers(shared, workers, method, segment, counters, trace, &plan.pins);
-            let stalled = Reading { sync_ns: bsp.stalled_ns(), ..Reading::default() };
-            counters.workers.iter().for_each(|counters| counters.add(&stalled));
-            losses.append(&mut bsp.close());
-            (stopped, adder.map(|thread| thread.join().unwrap_or(0)))
-        });
-        let rounds = if bytes.is_some() { (losses.len() - before) as u64 } else { 0 };
-        let bytes = bytes.unwrap_or(0);
-        counters.rounds[0].add(&RoundReading { rounds, bytes, ..RoundReading::default() });
-        Ok((stopped?, start.elapsed(), Gaps::new()))
-    }
-}
-
-/// What a trainer's threads share beside the replica.
-struct Around<'a> {
-    sync: Option<&'a mut DenseSync>,
-    counters: &'a Counters,
-    trace: Option<&'a Trace>,
-}
-
-/// Runs every worker on a thread of its own. True when one of them was asked to stop.
-fn run_workers(
-    trainer: &Trainer,
-    workers: &mut [Worker],
-    method: Method<'_>,
-    segment: Segment,
-    counters: &Counters,
-    trace: Option<&Trace>,
-    pins: &Pins,
-) -> Result<bool, Error> {
-    let together = workers.len() > 1 && !matches!(method, Method::Alone);
-    let train = |worker: &mut Worker, counters: &WorkerCounters| {
-        let track = Track::of(trace, &format!("worker {}", worker.local));
-        let pinned = pins.worker(worker.local);
-        let result = pinned.and_then(|()| worker.train(trainer, method, segment, counters, track));
-        if let (Err(error), true) = (&result, together) {
-            // The other workers would wait for this one at the next meeting.
-            trainer.watch.end_job(error.exit_code(), error);
-        }
-        result
-    };
-    let train = &train;
-    let results: Vec<Result<bool, Error>> = std::thread::scope(|scope| {
-        let threads: Vec<_> = workers
-            .iter_mut()
-            .zip(&counters.workers)
-            .map(|(worker, counters)| scope.spawn(move || train(worker, counters)))
-            .collect();
-        let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
-            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        };
-        threads.into_iter().map(join).collect()
-    });
-    let mut stopped = false;
-    for result in results {
-        stopped |= result?;
-    }
-    Ok(stopped)
-}
-
 fn no_resources(error: &std::io::Error) -> Error {
     Error::Launch(format!("{error}; the system gives no more memory or threads (`ulimit -a`)"))
 }
-
 fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

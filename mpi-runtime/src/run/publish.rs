@@ -1,0 +1,99 @@
+//! The model that is evaluated and saved, between two stretches of training.
+//!
+//! A trainer's replica is one of many while a run trains. What stands for all of them afterwards is the center
+//! (elastic averaging), the mean (model averaging, block momentum) or the first trainer's replica (trainers
+//! without synchronization).
+//!
+//! Invariant: training goes on from each trainer's own replica, as if nothing had been evaluated.
+
+use umbra_core::dense::replica::{load, store};
+use umbra_datasets::Dataset;
+
+use super::{Run, TrainerSide};
+use crate::config::{Algorithm, SyncMethod};
+use crate::error::Error;
+use crate::rounds::{DenseSync, average_once};
+use crate::scores::Figures;
+
+impl Run<'_> {
+    /// Puts the model that is evaluated and saved in the place of every trainer's replica, until it trains on:
+    /// the center, the mean, or the first trainer's replica, whichever the method ends with.
+    pub(super) fn publish(&mut self) -> Result<(), Error> {
+        let trainers = self.plan.roles.trainers.len();
+        let algorithm = self.sync.as_ref().map(DenseSync::algorithm);
+        let independent = self.plan.job.method == SyncMethod::Independent;
+        let published = match algorithm {
+            Some(Algorithm::Elastic) => self.gather_center(),
+            Some(Algorithm::Average | Algorithm::BlockMomentum) if trainers > 1 => {
+                if let (Some(side), Some(dense)) = (&mut self.trainer, &mut self.dense) {
+                    side.keep_own();
+                    average_once(dense, &side.shared.replica)?;
+                }
+                vec![]
+            }
+            None if independent && trainers > 1 => self.gather_first(),
+            _ => return Ok(()),
+        };
+        if let Some(side) = &mut self.trainer {
+            side.keep_own();
+            if !published.is_empty() {
+                store(&side.shared.replica, &published);
+            }
+        }
+        Ok(())
+    }
+
+    fn gather_center(&self) -> Vec<f32> {
+        let Some(sync) = &self.sync else { return vec![] };
+        let own: Vec<f32> = sync.center().flatten().copied().collect();
+        let lengths = sync.center_lengths(self.world.size);
+        let mut center = vec![0.0; lengths.iter().sum()];
+        self.control.all_gather_stretches(&own, &mut center, &lengths, "the center of replicas");
+        center
+    }
+
+    /// The first trainer's own replica.
+    fn gather_first(&self) -> Vec<f32> {
+        let first = self.plan.roles.trainers.start;
+        let own = match &self.trainer {
+            Some(side) if self.world.rank == first => side.own_replica(),
+            _ => vec![],
+        };
+        let mut lengths = vec![0; self.world.size];
+        lengths[first] = self.plan.model.replica_len();
+        let mut replica = vec![0.0; lengths[first]];
+        self.control.all_gather_stretches(&own, &mut replica, &lengths, "the first replica");
+        replica
+    }
+
+    /// As [`evaluate`](Self::evaluate), of the first trainer's own replica as training left it; `None` when
+    /// the published model is that one.
+    ///
+    /// # Errors
+    /// As `evaluate`.
+    pub fn evaluate_first_replica(&mut self, dataset: &Dataset) -> Result<Option<Figures>, Error> {
+        let apart = match self.sync.as_ref().map(DenseSync::algorithm) {
+            None => false,
+            Some(Algorithm::Elastic) => true,
+            Some(Algorithm::Average | Algorithm::BlockMomentum) => {
+                self.plan.roles.trainers.len() > 1
+            }
+        };
+        if !apart {
+            return Ok(None);
+        }
+        let first = self.gather_first();
+        let swap = |side: &TrainerSide, values: &[f32]| {
+            let mut before = vec![0.0; values.len()];
+            load(&side.shared.replica, &mut before);
+            store(&side.shared.replica, values);
+            before
+        };
+        let published = self.trainer.as_ref().map(|side| swap(side, &first));
+        let figures = self.evaluate(dataset);
+        if let (Some(side), Some(published)) = (&self.trainer, &published) {
+            swap(side, published);
+        }
+        figures.map(Some)
+    }
+}
