@@ -112,7 +112,7 @@ mod tests {
             let path = entry.unwrap().path();
             if path.is_dir() {
                 unguarded(&path, found);
-            } else if std::fs::read_to_string(&path).unwrap().contains("ffi::") {
+            } else if std::fs::read_to_string(&path).unwrap().contains("mpi::ffi") {
                 found.push(path.file_name().unwrap().to_string_lossy().into_owned());
             }
         }

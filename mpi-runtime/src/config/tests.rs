@@ -94,7 +94,6 @@ const BAD_ARGUMENTS: &[(&str, &str)] = &[
          for it",
     ),
     ("sync.core_share=0", "`sync.core_share = 0`: expected a finite number, above 0 and at most 1"),
-    ("recovery.inject.nan_step=3", "`recovery.inject.nan_trainer` is missing"),
     (
         "train.eval_every=100",
         "`train.eval_every = 100`: expected data.valid to be given: there is nothing to evaluate",
@@ -134,7 +133,7 @@ fn a_mistake_in_the_file_is_given_with_its_line() {
         ),
         (
             "[recovery]\nmode = \"cpr\"\n",
-            "jobs/small.toml:11: `recovery` (recovery from lost ranks) is not in this version; leave it out",
+            "jobs/small.toml:12: `recovery.mode` (recovery from lost ranks) is not in this version; leave it out",
         ),
         (
             "[train]\nepochs = \n",
@@ -144,6 +143,10 @@ fn a_mistake_in_the_file_is_given_with_its_line() {
         (
             "[roles]\nlayout = \"separate\"\n",
             "`roles.trainers` is missing: give the number of ranks that train, since roles.layout = \"separate\", in the file or with --set roles.trainers=…",
+        ),
+        (
+            "[recovery.inject]\nnan_step = 3\n",
+            "`recovery.inject.nan_trainer` is missing: give the trainer with the fault, in the file or with --set recovery.inject.nan_trainer=…",
         ),
         (
             "[train.early_stop]\nmetric = \"auc\"\n",
@@ -227,6 +230,11 @@ fn keys_and_types_agree() {
         "train.max_examples=100",
         "optim.sparse.decay_start_step=5",
         "optim.sparse.decay_steps=5",
+        "sync.method=shadow_bmuf",
+        "recovery.inject.nan_trainer=0",
+        "recovery.inject.nan_step=5",
+        "recovery.inject.short_trainer=0",
+        "recovery.inject.short_share=0.5",
     ];
     let config = minimal(&sets).unwrap().resolve(2, 2, 4).unwrap().config;
     let mut written = Vec::new();
@@ -241,11 +249,17 @@ fn keys_and_types_agree() {
         if let keys::Kind::Name { built, .. } = key.kind {
             for name in built {
                 let set = format!("{}={name}", key.path);
+                let method = match key.path {
+                    "sync.pair" => "sync.method=shadow_easgd",
+                    "sync.intake" => "sync.method=shadow_ma",
+                    _ => "sync.method=auto",
+                };
                 let result = minimal(&[
                     "data.valid=v.h5",
                     "train.early_stop.patience=1",
                     "roles.trainers=1",
                     "roles.embedding_ps=1",
+                    method,
                     &set,
                 ]);
                 let expected = (*name == "rowwise_adagrad") && key.path == "optim.dense.kind";
