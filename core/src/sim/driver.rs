@@ -280,6 +280,8 @@ impl Simulation<'_, '_> {
             driver.completion = Completion::Stop;
             return self.resume(number);
         }
+        // A step and the end of the workers at one moment both announce this round: the second finds it begun.
+        driver.turn += 1;
         driver.round = Some(RoundCost { began: Nanos(self.now), ..RoundCost::default() });
         let copy = self.cluster.copy_ns_per_byte * driver.instance.bytes as f64;
         self.busy(number, Deed::Load, copy);
