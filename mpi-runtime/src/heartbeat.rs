@@ -20,7 +20,7 @@ use std::time::Instant;
 use crate::comm::{Comm, Mailbox};
 use crate::counters::{Counters, READING_WORDS, Reading};
 use crate::signals::Signals;
-use crate::watch::{Waiting, Watch};
+use crate::watch::{LOOK, Waiting, Watch};
 
 /// The heartbeat thread of this rank.
 pub struct Heartbeat {
@@ -95,7 +95,13 @@ fn beat(mut pulse: Pulse, stop: &AtomicBool, training: &AtomicBool) {
     let (mut warned, mut trained) = (false, false);
     // Time without a word, by rank, once the rank has been heard of: suspended time does not count.
     let mut silence: Vec<Option<Waiting>> = vec![None; size];
+    let mut looked = Instant::now();
     while !stop.load(Relaxed) {
+        if looked.elapsed() > LOOK {
+            // This process was suspended, and others perhaps with it: nobody was late meanwhile.
+            ranks.iter_mut().for_each(|rank| rank.advanced = Instant::now());
+        }
+        looked = Instant::now();
         let reading = Reading::of(&pulse.counters);
         if own > 0 {
             if let Some(mailbox) = &mut mailbox

@@ -165,7 +165,8 @@ impl Inner {
             examples_per_second: (elapsed > 0.0 && examples > 0).then(|| examples as f64 / elapsed),
             lr_dense: Some(rate(&self.rates[0])),
             lr_sparse: Some(rate(&self.rates[1])),
-            sync_gap: (rounds.rounds > 0).then(|| steps as f64 / rounds.rounds as f64),
+            sync_gap: (rounds.round_ns > 0 && rounds.rounds > 0)
+                .then(|| steps as f64 / rounds.rounds as f64),
             sync_rounds_per_second: per_second(rounds.rounds),
             sync_bytes_per_second: per_second(rounds.bytes),
             disagreement: (rounds.disagreements > 0)
