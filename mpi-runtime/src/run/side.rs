@@ -133,6 +133,11 @@ impl TrainerSide {
                 let method = gate.map_or(Method::Alone, |gate| Method::Gated { gate, every });
                 let stopped =
                     run_workers(shared, workers, method, segment, counters, trace, &plan.pins);
+                if let (Err(error), false) = (&stopped, plan.local) {
+                    // The threads beside the workers stay in rounds until all trainers have ended: nobody
+                    // would hear of it before.
+                    shared.watch.end_job(error.exit_code(), error);
+                }
                 (stopped, start.elapsed())
             })?;
             let (stopped, trained) = worked.unwrap_or((Ok(false), Duration::ZERO));
