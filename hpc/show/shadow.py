@@ -2,7 +2,7 @@
 
 cost      one trainer with a core to spare, and two on two cores: shadow methods over none, in turn
 links     four trainers on the test cluster, links on which a full synchronization takes about ten steps
-scaling   1 to 64 trainers in the simulator, calibrated with the speed that "cost" measured
+scaling   1 to 64 trainers in the simulator, calibrated with a short run
 drivers   foreground averaging on 4 real ranks and in the simulator: figures that differ
 quality   one pass over Frappe and over synthetic clicks, 4 trainers x 2 workers, three seeds
 
@@ -99,7 +99,7 @@ def cost():
     print("== cost on one machine", flush=True)
     data = synth("shadow_speed.h5", 400_000)
     rounds = 7 if FULL else 3
-    worst, none_speed = {}, []
+    worst = {}
     for what, ranks, none, common, bound in (
         ("spare core", 1, "none", {"train.pin_workers": "true", "train.max_examples": 25_600}, 0.97),
         ("shared cores", 2, "independent", {"train.max_examples": 51_200}, 0.90),
@@ -112,8 +112,6 @@ def cost():
                 name = f"{what.replace(' ', '-')}-{method}-{number}"
                 runs[method] = train(name, "hpc/show/shadow.toml", sets, mpirun(ranks))
             base = speed(runs[none])
-            if ranks == 1:
-                none_speed.append(base)
             for method in SHADOW:
                 ratios[method].append(speed(runs[method]) / base)
                 expose(runs[method])
@@ -123,7 +121,6 @@ def cost():
         worst[what] = (min(median(ratios[method]) for method in SHADOW), bound)
     for what, (value, bound) in worst.items():
         show.at_least(f"shadow_over_none_{what.replace(' ', '_')}", value, bound)
-    return median(none_speed)
 
 
 def links():
@@ -168,9 +165,11 @@ def links():
     subprocess.run(["hpc/cluster/down.sh", "--quiet"], check=True)
 
 
-def scaling(examples_per_second):
-    """Efficiency from 1 to 64 trainers with one center, nodes of 10 Gbit/s."""
+def scaling():
+    """Efficiency from 1 to 64 trainers with one center, nodes of 10 Gbit/s, steps as long as one core takes here."""
     print("== scaling in the simulator", flush=True)
+    sets = {"data.train": synth("shadow_speed.h5", 400_000), "sync.method": "none", "train.max_examples": 12_800}
+    step = train("calibration", "hpc/show/shadow.toml", sets, mpirun(1))
     cluster = OUT / "cluster.toml"
     cluster.write_text(f"""trainers = 1
 embedding_ps = 8
@@ -179,7 +178,7 @@ steps = {4000 if FULL else 1000}
 [link]
 bytes_per_s = 1.25e9
 [compute]
-example_us = {1e6 / examples_per_second}
+example_us = {1e6 / speed(step)}
 """)
     data, found = synth("shadow_speed.h5", 400_000), {}
     for method in (*SHADOW, "foreground_easgd", "foreground_ma"):
@@ -283,13 +282,14 @@ def frappe():
     return {f"data.{split}": str((DATA / f"shadow_frappe_{split}.h5").resolve()) for split in ("train", "test")}
 
 
-measured = cost() if "cost" in PHASES else 3900.0
+if "cost" in PHASES:
+    cost()
 if "links" in PHASES:
     links()
 if exposed:
     show.at_most("exposed_share_max", max(exposed), 0.01)
 if "scaling" in PHASES:
-    scaling(measured)
+    scaling()
 if "drivers" in PHASES:
     drivers()
 if "quality" in PHASES:
