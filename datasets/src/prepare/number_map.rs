@@ -1,12 +1,14 @@
 //! A map from number keys to counts or ids: open addressing with linear probing (Knuth, The Art of
 //! Computer Programming 3, §6.4, algorithm L), a key and its value in one word.
 //!
-//! A key costs one cache miss where the standard map has two, and the misses of a group of keys
-//! overlap, since their first places are loaded before any is looked at. Frequent keys come early,
+//! A key costs one cache miss where the standard map has two, and the misses of many keys overlap, since
+//! their first places are asked for ahead. Frequent keys come early,
 //! so they lie where they are looked for first. The keys are the user's own data: nobody chooses
 //! them to collide.
 //!
 //! Invariants: a value of 0 marks a free place; at most three places in four are taken.
+
+use umbra_core::kernel::prefetch;
 
 use super::parsed::MISSING;
 use super::places::{Entry, Places};
@@ -57,17 +59,18 @@ impl NumberMap {
 
     /// Adds 1 to the value of every one of `keys`, up to the largest.
     pub(super) fn count(&mut self, keys: &[u64]) {
-        for group in keys.chunks(GROUP) {
-            self.reserve(group.len());
-            let places = &mut *self.places;
-            for (&key, (home, first)) in group.iter().zip(first_places(places, group)) {
+        self.ask_for(keys.iter().take(AHEAD));
+        let mut ahead = keys.iter().skip(AHEAD);
+        for keys in keys.chunks(AHEAD) {
+            self.reserve(keys.len());
+            for &key in keys {
+                self.ask_for(ahead.next());
                 if key == MISSING {
                     self.missing = self.missing.saturating_add(1);
                     continue;
                 }
-                let key = low(key);
-                let is_there = first[1] != 0 && first[0] == key;
-                let place = if is_there { home } else { find(places, key, home) };
+                let (key, places) = (low(key), &mut *self.places);
+                let place = find(places, key, home(places, key));
                 let value = places[place][1];
                 self.taken += usize::from(value == 0);
                 places[place] = [key, value.saturating_add(1)];
@@ -78,18 +81,24 @@ impl NumberMap {
     /// Calls `take` with the value of every one of `keys` in turn; 0 for a key that has none.
     pub(super) fn look_up(&self, keys: &[u64], mut take: impl FnMut(u32)) {
         let places = &*self.places;
-        for group in keys.chunks(GROUP) {
-            for (&key, (home, first)) in group.iter().zip(first_places(places, group)) {
-                take(if key == MISSING {
-                    self.missing
-                } else if first[0] == low(key) {
-                    // In a free place too this is the answer.
-                    first[1]
-                } else {
-                    places[find(places, low(key), home)][1]
-                });
-            }
+        self.ask_for(keys.iter().take(AHEAD));
+        let mut ahead = keys.iter().skip(AHEAD);
+        for &key in keys {
+            self.ask_for(ahead.next());
+            take(if key == MISSING {
+                self.missing
+            } else {
+                // In a free place too this is the answer.
+                places[find(places, low(key), home(places, low(key)))][1]
+            });
         }
+    }
+
+    /// Asks for the first places of `keys` ahead of their use.
+    #[inline(always)]
+    fn ask_for<'a>(&self, keys: impl IntoIterator<Item = &'a u64>) {
+        let places = &*self.places;
+        keys.into_iter().for_each(|&key| prefetch(&places[home(places, low(key))]));
     }
 
     /// Keys and values, in no order.
@@ -98,17 +107,6 @@ impl NumberMap {
         let missing = (self.missing != 0).then_some((MISSING, self.missing));
         taken.map(|&[key, value]| (u64::from(key), value)).chain(missing)
     }
-}
-
-/// Where the keys of `group` are looked for first, and what is there.
-#[inline]
-fn first_places(places: &[Entry], group: &[u64]) -> [(usize, Entry); GROUP] {
-    let keys = group
-        .first_chunk()
-        .copied()
-        .unwrap_or_else(|| core::array::from_fn(|at| group.get(at).copied().unwrap_or(MISSING)));
-    let homes = keys.map(|key| home(places, low(key)));
-    homes.map(|home| (home, places[home]))
 }
 
 /// Where `key` is, or the free place where it belongs.
@@ -144,9 +142,8 @@ pub(super) fn low(key: u64) -> u32 {
     key as u32
 }
 
-/// Keys whose first places are loaded together: enough to hide a miss, few enough for registers
-/// and the first cache.
-const GROUP: usize = 32;
+/// Keys asked for ahead: at a few ns each, as long as a memory access takes.
+const AHEAD: usize = 32;
 
 #[cfg(test)]
 mod tests {
