@@ -102,7 +102,7 @@ exec_on_node() {
 # meets the rate: it holds one full frame, and what the link carries in 50 us, the time by which a busy
 # machine wakes a queue late. The queue behind it is long enough that TCP's windows fill before it does:
 # nothing is lost, as on a fabric with flow control.
-mtu=4000
+mtu=${UMBRA_CLUSTER_MTU:-4000}
 bucket() {
     local rate=$1 number bits
     number=${rate%[kmg]bit}

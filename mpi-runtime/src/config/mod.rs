@@ -1,7 +1,7 @@
 //! The configuration of a job: TOML file and `--set` arguments to checked types.
 //!
 //! Map: `keys.rs` defines every key and its range; `overrides.rs` takes `--set` apart; `read.rs`
-//! merges both into a table and remembers where each value came from; `types.rs` holds the result;
+//! merges both into a table and remembers where each value came from; `types.rs` and `sync.rs` hold the result;
 //! `validate.rs` checks keys against each other; `resolve.rs` adds what only the launch decides.
 //!
 //! Invariant: a [`Config`] written with [`Config::to_toml`] reads back equal, so the run folder's
@@ -12,6 +12,7 @@ pub mod keys;
 mod overrides;
 mod read;
 mod resolve;
+mod sync;
 mod types;
 mod validate;
 
@@ -22,6 +23,7 @@ use toml::Value;
 
 pub use error::{ConfigError, Origin};
 pub use resolve::Job;
+pub use sync::*;
 pub use types::*;
 
 use read::Settings;

@@ -1,8 +1,8 @@
 //! What only the launch decides: roles, worker threads, the method behind `auto`.
 
 use super::error::ConfigError;
-use super::types::{Algorithm, Config, Layout, Rounds, SyncConfig, SyncMethod};
 use super::validate::one_trainer;
+use super::{Algorithm, Config, Layout, Rounds, SyncConfig, SyncMethod};
 use crate::error::Error;
 use crate::launch::LaunchError;
 

@@ -8,6 +8,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::sync::SyncConfig;
+
 /// A job: everything a user can set.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -282,158 +284,6 @@ pub struct EmbeddingConfig {
     pub partitions: usize,
 }
 
-/// `[sync]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct SyncConfig {
-    /// How replicas stay together.
-    pub method: SyncMethod,
-    /// `local_sgd` and the foreground methods: steps between rounds.
-    pub every: u64,
-    /// `bsp`: whose statistics batch normalisation uses.
-    pub batch_norm: BatchNormScope,
-    /// Share of the way that replicas and center move towards each other in a round.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub alpha: Option<f64>,
-    /// Elastic averaging: what the two sides of an exchange see.
-    pub pair: Pair,
-    /// Averaging methods: how a replica that has moved meanwhile takes the mean in.
-    pub intake: Intake,
-    /// BMUF: share of the mean's step that the global model takes.
-    pub block_rate: f64,
-    /// BMUF: share of the last step that it takes again.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub block_momentum: Option<f64>,
-    /// BMUF: replicas start a step of momentum ahead.
-    pub nesterov: bool,
-    /// Microseconds between two looks of a synchronizing thread at MPI; 0 only yields.
-    pub poll_us: u64,
-    /// Shadow methods: least microseconds from round to round.
-    pub min_interval_us: u64,
-    /// Shadow methods: most bytes a trainer sends per second; 0 for no bound.
-    pub max_bytes_per_s: u64,
-    /// Shadow methods: share of a core that a synchronizing thread may take.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub core_share: Option<f64>,
-}
-
-/// How dense replicas stay together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum SyncMethod {
-    /// `none` with one trainer, `bsp` with more; never left after `Config::resolve`.
-    #[default]
-    Auto,
-    /// One trainer.
-    None,
-    /// Several trainers that share the rows and nothing else: the anchor that methods are measured against.
-    Independent,
-    /// Gradients summed every step.
-    Bsp,
-    /// Replicas averaged every so many steps.
-    LocalSgd,
-    /// Elastic averaging in the background.
-    ShadowEasgd,
-    /// Model averaging in the background.
-    ShadowMa,
-    /// Block momentum in the background.
-    ShadowBmuf,
-    /// Elastic averaging with the workers gated.
-    ForegroundEasgd,
-    /// Model averaging with the workers gated.
-    ForegroundMa,
-    /// Block momentum with the workers gated.
-    ForegroundBmuf,
-}
-
-/// What the rounds of a method are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rounds {
-    /// The protocol.
-    pub algorithm: Algorithm,
-    /// Workers stand still during a round (a foreground method).
-    pub gated: bool,
-}
-
-/// A protocol of the core.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Algorithm {
-    /// Elastic averaging with a center.
-    Elastic,
-    /// Model averaging.
-    Average,
-    /// Block momentum.
-    BlockMomentum,
-}
-
-impl SyncMethod {
-    /// Its name in the file and in the summary.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::None => "none",
-            Self::Independent => "independent",
-            Self::Bsp => "bsp",
-            Self::LocalSgd => "local_sgd",
-            Self::ShadowEasgd => "shadow_easgd",
-            Self::ShadowMa => "shadow_ma",
-            Self::ShadowBmuf => "shadow_bmuf",
-            Self::ForegroundEasgd => "foreground_easgd",
-            Self::ForegroundMa => "foreground_ma",
-            Self::ForegroundBmuf => "foreground_bmuf",
-        }
-    }
-
-    /// Its rounds; `None` when it has none.
-    #[must_use]
-    pub const fn rounds(self) -> Option<Rounds> {
-        let (algorithm, gated) = match self {
-            Self::Auto | Self::None | Self::Independent | Self::Bsp => return None,
-            Self::LocalSgd | Self::ForegroundMa => (Algorithm::Average, true),
-            Self::ForegroundEasgd => (Algorithm::Elastic, true),
-            Self::ForegroundBmuf => (Algorithm::BlockMomentum, true),
-            Self::ShadowEasgd => (Algorithm::Elastic, false),
-            Self::ShadowMa => (Algorithm::Average, false),
-            Self::ShadowBmuf => (Algorithm::BlockMomentum, false),
-        };
-        Some(Rounds { algorithm, gated })
-    }
-}
-
-/// What the two sides of an elastic exchange see.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Pair {
-    /// The trainer moves towards the center that has moved already.
-    #[default]
-    Sequential,
-    /// Both move by the same difference.
-    Same,
-}
-
-/// How a replica that has moved during a round takes the mean in.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Intake {
-    /// Towards the mean from where it is.
-    #[default]
-    Interpolate,
-    /// By what the mean was away from the replica as loaded: what workers did meanwhile stays whole.
-    Delta,
-}
-
-/// Whose batch the statistics of batch normalisation describe.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum BatchNormScope {
-    /// The global batch.
-    #[default]
-    Global,
-    /// The worker's own.
-    Local,
-}
-
 /// `[recovery]`
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -527,26 +377,6 @@ impl Default for TrainConfig {
 impl Default for EmbeddingConfig {
     fn default() -> Self {
         Self { prefetch: 2, partitions: 2 }
-    }
-}
-
-impl Default for SyncConfig {
-    fn default() -> Self {
-        Self {
-            method: SyncMethod::Auto,
-            every: 16,
-            batch_norm: BatchNormScope::Global,
-            alpha: None,
-            pair: Pair::Sequential,
-            intake: Intake::Interpolate,
-            block_rate: 1.0,
-            block_momentum: None,
-            nesterov: false,
-            poll_us: 50,
-            min_interval_us: 0,
-            max_bytes_per_s: 0,
-            core_share: None,
-        }
     }
 }
 

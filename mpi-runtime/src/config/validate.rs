@@ -1,7 +1,7 @@
 //! What no single key can tell: keys that must agree with each other.
 
 use super::error::ConfigError;
-use super::types::{
+use super::{
     Algorithm, Config, Layout, ModelKind, OptimKind, OptimSection, Save, SyncConfig, SyncMethod,
 };
 
