@@ -23,6 +23,8 @@ pub enum Purpose {
     Test(u32),
     /// Times of simulated worker `0`.
     Simulation(u32),
+    /// Groups of a synchronization round.
+    Groups,
 }
 
 impl Purpose {
@@ -35,6 +37,7 @@ impl Purpose {
             Self::Synthetic(n) => (5, n),
             Self::Test(n) => (6, n),
             Self::Simulation(n) => (7, n),
+            Self::Groups => (8, 0),
         };
         (kind << 32) | number as u64
     }

@@ -8,10 +8,12 @@
 //! - `pace.rs`: how often rounds may begin
 //! - `model_average.rs`: replicas move towards their mean (local SGD, shadow and foreground MA)
 //! - `block_momentum.rs`: replicas move towards a model that follows their mean with momentum (BMUF)
+//! - `groups.rs`: who averages with whom in which round (DS-Sync)
 //! - `elastic.rs`: each replica and a center pull at each other (EASGD)
 
 mod block_momentum;
 mod elastic;
+mod groups;
 mod model_average;
 mod pace;
 mod protocol;
@@ -19,6 +21,7 @@ pub mod reduction;
 
 pub use block_momentum::{BlockMomentum, BlockState, Blocks};
 pub use elastic::{ElasticCenter, ElasticTrainer, Pair};
+pub use groups::{Dealing, contraction};
 pub use model_average::{Intake, ModelAverage};
 pub use pace::{Pace, RoundCost};
 pub use protocol::{Action, Completion, Group, OutOfTurn, Protocol};
