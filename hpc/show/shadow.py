@@ -63,7 +63,8 @@ def mpirun(ranks):
 
 
 def synth(name, rows, first=0):
-    path = DATA / name
+    # What lies there may be of another length.
+    path = DATA / f"{name}-{rows}.h5"
     if not path.exists():
         call(f"synth-{name}", [UMBRA, "synth", "--preset", "small", "--rows", str(rows),
                                "--first-row", str(first), "--output", str(path)])
@@ -102,7 +103,7 @@ def expose(figures):
 def cost():
     """Shadow methods over none where the machine has a core to spare, and where it has not."""
     print("== cost on one machine", flush=True)
-    data = synth("shadow_speed.h5", 400_000)
+    data = synth("shadow_speed", 400_000)
     rounds = 7 if FULL else 3
     worst = {}
     for what, ranks, none, common, bound in (
@@ -131,7 +132,7 @@ def cost():
 def links():
     """Four trainers, a store of rows and a center on nodes of their own, links at 12 Mbit/s."""
     print("== slow links", flush=True)
-    data = synth("shadow_speed.h5", 400_000)
+    data = synth("shadow_speed", 400_000)
     # A node's trainer gets less than its share of the machine's cores, so that what the machine spends on
     # playing the network is not taken from training.
     quota = [part for node in range(4) for part in ("--slow", f"{node}=36%")]
@@ -142,16 +143,15 @@ def links():
     }
     # Frames as long as network cards take them from the kernel (segmentation offload): with short ones the kernel's work
     # per frame, paid from the node's quota, is what would be measured.
-    frames = os.environ | {"UMBRA_CLUSTER_MTU": "60000"}
-    subprocess.run(["hpc/cluster/up.sh", "6", RATE, "0"], check=True, stdout=subprocess.DEVNULL, env=frames)
+    os.environ["UMBRA_CLUSTER_MTU"] = "60000"
+    subprocess.run(["hpc/cluster/up.sh", "6", RATE, "0"], check=True, stdout=subprocess.DEVNULL)
 
     def run(method, steps, name, every=None):
         ranks = 6 if method.endswith("easgd") else 5
-        sets = {**common, "sync.method": method, "train.max_examples": 4 * 2048 * steps}
+        sets = {**common, "sync.method": method, "train.max_examples": 4 * common["train.batch_size"] * steps}
         if every:
             sets["sync.every"] = every
-        launch = ["env", "UMBRA_CLUSTER_MTU=60000", "hpc/cluster/run", "-n", str(ranks), "--rate", RATE,
-                  *quota, "--", *window]
+        launch = ["hpc/cluster/run", "-n", str(ranks), "--rate", RATE, *quota, "--", *window]
         return train(f"links-{method}-{name}", "hpc/show/shadow.toml", sets, launch)
 
     steps, rounds = (120, 5) if FULL else (40, 3)
@@ -184,7 +184,7 @@ def links():
 def scaling():
     """Efficiency from 1 to 64 trainers with one center, nodes of 10 Gbit/s, steps as long as one core takes here."""
     print("== scaling in the simulator", flush=True)
-    sets = {"data.train": synth("shadow_speed.h5", 400_000), "sync.method": "none", "train.max_examples": 12_800}
+    sets = {"data.train": synth("shadow_speed", 400_000), "sync.method": "none", "train.max_examples": 12_800}
     step = train("calibration", "hpc/show/shadow.toml", sets, mpirun(1))
     cluster = OUT / "cluster.toml"
     cluster.write_text(f"""trainers = 1
@@ -196,7 +196,7 @@ bytes_per_s = 1.25e9
 [compute]
 example_us = {1e6 / speed(step)}
 """)
-    data, found, gaps = synth("shadow_speed.h5", 400_000), {}, {}
+    data, found, gaps = synth("shadow_speed", 400_000), {}, {}
     for method in METHODS:
         path = OUT / f"scaling-{method}.json"
         call(f"scaling-{method}", [
@@ -224,7 +224,7 @@ example_us = {1e6 / speed(step)}
 def drivers():
     """Gated averaging on 4 ranks and in the simulator. Rows, which ranks race for, stand still."""
     print("== one protocol, two drivers", flush=True)
-    data, test = synth("shadow_small.h5", 20_000), synth("shadow_small_test.h5", 4_000, 20_000)
+    data, test = synth("shadow_small", 20_000), synth("shadow_small_test", 4_000, 20_000)
     sets = {"data.train": data, "data.test": test, "sync.method": "foreground_ma", "sync.every": 5,
             "optim.sparse.lr": "1e-30", "model.top": "[64, 32]", "checkpoint.save": "none"}
     real = train("drivers-real", "hpc/show/shadow.toml", sets, mpirun(4))
@@ -250,8 +250,8 @@ def quality():
     """Log loss after one pass: shadow methods, their foreground counterparts, one trainer, no synchronization."""
     print("== quality", flush=True)
     jobs = {"synthetic": {
-        "data.train": synth("shadow_train.h5", 8_000_000),
-        "data.test": synth("shadow_test.h5", 400_000, 8_000_000),
+        "data.train": synth("shadow_train", 8_000_000),
+        "data.test": synth("shadow_test", 400_000, 8_000_000),
     }}
     if (SOURCE / "train.libsvm.xz").exists():
         jobs["frappe"] = frappe()
