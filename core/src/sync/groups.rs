@@ -1,9 +1,8 @@
 //! Divide and shuffle: who averages with whom in which round.
 //!
-//! W. Wang, C. Zhang, L. Yang, K. Chen, K. Tan, "DS-Sync: addressing network bottlenecks with
-//! divide-and-shuffle synchronization for distributed DNN training", arXiv 2007.03298: workers average in small groups, and the groups change
-//! from round to round. The pairs of four workers are the authors' own ([`Dealing::Ring`]); the other schedules are as
-//! implemented here.
+//! Wang, Zhang, Yang, Chen, Tan, "DS-Sync: addressing network bottlenecks ...", arXiv 2007.03298: workers
+//! average in small groups, and the groups change from round to round. The pairs of four workers are the
+//! authors' own ([`Dealing::Ring`]); the other schedules are as implemented here.
 //!
 //! | schedule | round t | replicas that nobody trains |
 //! | --- | --- | --- |
@@ -13,9 +12,9 @@
 //! | `Ring` | even: {0, 1} {2, 3} …, odd: {1, 2} {3, 4} … and the last with the first | the mean after 2 rounds of 4 ranks; else slowly |
 //! | `Random` | a permutation, cut | squared distance to the mean × [`contraction`] per round, in expectation |
 //!
-//! Invariants: a pure function of schedule, ranks and round, so every rank deals for itself and all deal alike; in every
-//! round each rank is in exactly one group, which is not empty; groups of uneven schedules differ in size, and a group of
-//! one leaves its replica as it is. Averaging within groups never moves the mean of all.
+//! Invariants: a pure function of schedule, ranks and round, so every rank deals for itself and all deal
+//! alike; in every round each rank is in exactly one group. Groups of uneven schedules differ in size, and a
+//! group of one leaves its replica as it is. Averaging within groups never moves the mean of all.
 
 use crate::rng::{Purpose, Stream};
 
@@ -96,19 +95,11 @@ impl Dealing<'_> {
             }
         }
     }
-
-    /// Rounds after which all schedules but `Random` and `Ring` begin again.
-    #[must_use]
-    pub const fn period(&self, ranks: usize) -> u64 {
-        match *self {
-            Self::Hypercube { base } => digits(ranks, base) as u64,
-            _ => 2,
-        }
-    }
 }
 
-/// What a round of random groups of `group` makes of the squared distance between the replicas of `ranks` and their mean, in
-/// expectation: (N − g) / (g (N − 1)). Derived: two ranks meet with probability (g − 1) / (N − 1).
+/// What a round of random groups of `group` makes of the squared distance between the replicas of `ranks`
+/// and their mean, in expectation: (N − g) / (g (N − 1)), for groups of equal size. Derived: two ranks meet
+/// with probability (g − 1) / (N − 1).
 #[must_use]
 pub fn contraction(ranks: usize, group: usize) -> f64 {
     if ranks <= 1 {
