@@ -2,9 +2,8 @@
 //! Computer Programming 3, §6.4, algorithm L), a key and its value in one word.
 //!
 //! A key costs one cache miss where the standard map has two, and the misses of many keys overlap, since
-//! their first places are asked for ahead. Frequent keys come early,
-//! so they lie where they are looked for first. The keys are the user's own data: nobody chooses
-//! them to collide.
+//! their first places are asked for ahead. Frequent keys come early, so they lie where they are looked for
+//! first. The keys are the user's own data: nobody chooses them to collide.
 //!
 //! Invariants: a value of 0 marks a free place; at most three places in four are taken.
 
