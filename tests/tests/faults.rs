@@ -216,6 +216,7 @@ fn a_damaged_chunk_ends_training_with_one_message() {
         // The other trainer would go on for ever, and the threads beside the workers with it.
         (2, &["sync.method=shadow_ma", "train.epochs=100000"]),
         (2, &["sync.method=shadow_easgd", "train.epochs=100000"]),
+        (2, &["sync.method=independent", "train.epochs=100000"]),
     ] {
         let sets = [&["run.overwrite=true", "run.watchdog_s=20"], sets].concat();
         let ended = folder.try_train(ranks, "job.toml", "run", &sets);
