@@ -28,12 +28,15 @@ use crate::processor::thread_time;
 use crate::record::say;
 use crate::reduce::sum_f32_in_pieces;
 use crate::trace::Track;
+use crate::trainer_groups::Groups;
 use crate::watch::{Backoff, LOOK, Waiting, Watch};
 
 /// What a protocol acts on.
 pub struct Surroundings<'a> {
-    /// Reductions go over this communicator; only this thread uses it. `None`: the one rank is the mean.
+    /// Reductions of all go over this communicator; only this thread uses it. `None`: the one rank is the mean.
     pub comm: Option<&'a Comm>,
+    /// Reductions of groups; they go by messages.
+    pub groups: Option<Groups<'a>>,
     /// Messages, for protocols that send any.
     pub post: Option<&'a mut Post>,
     /// The live slice of the dense replica; empty for a center. `[staging length - TAIL]`
@@ -154,14 +157,16 @@ impl<'a> Driver<'a> {
                 add(self.around.replica, alpha, slice(staging));
                 Completion::Done
             }
-            Action::ReduceMean { group: Group::All, weight, more } => {
-                contribute(staging, weight, more);
-                if let Some(comm) = self.around.comm {
-                    sum_f32_in_pieces(comm, staging, &mut self.scratch, "the average of replicas");
-                    let ranks = comm.size();
-                    self.sent(8 * (staging.len() * (ranks - 1) / ranks) as u64);
-                }
-                conclude(staging)
+            Action::ReduceMean { group, weight, silent } => {
+                contribute(staging, weight, silent);
+                let least = match group {
+                    Group::All => {
+                        self.sum_over_all(staging);
+                        None
+                    }
+                    Group::Dealt { round } => Some(self.sum_over_group(round, staging, silent)),
+                };
+                conclude(staging, least)
             }
             Action::Send { to, word, values } => {
                 let values = if values { slice(staging) } else { &mut [] };
@@ -179,6 +184,22 @@ impl<'a> Driver<'a> {
             }
             Action::Finish => unreachable!("the loop ends with it"),
         }
+    }
+
+    fn sum_over_all(&mut self, staging: &mut [f32]) {
+        let Some(comm) = self.around.comm else { return };
+        sum_f32_in_pieces(comm, staging, &mut self.scratch, "the average of replicas");
+        let ranks = comm.size();
+        self.sent(8 * (staging.len() * (ranks - 1) / ranks) as u64);
+    }
+
+    /// Returns the least `silent` of the group.
+    fn sum_over_group(&mut self, round: u64, staging: &mut [f32], silent: u32) -> u32 {
+        let Surroundings { groups, post, watch, poll, .. } = &mut self.around;
+        let (Some(groups), Some(post)) = (groups, post) else { return silent };
+        let (bytes, least) = groups.sum(post, round, staging, silent, (watch, *poll));
+        self.sent(bytes);
+        least
     }
 
     /// Ends the round under way, and begins another when the workers and the pace allow.

@@ -62,6 +62,7 @@ pub mod tables;
 pub mod trace;
 pub mod train;
 pub mod trainer;
+pub mod trainer_groups;
 pub mod turns;
 pub mod watch;
 pub mod wire;

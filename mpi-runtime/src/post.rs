@@ -27,7 +27,9 @@ struct Remote {
     outgoing: VecDeque<(usize, Vec<u32>, usize)>,
     /// By sender, what has come of its next message.
     incoming: BTreeMap<usize, Vec<u32>>,
-    /// Memory for the next message.
+    /// Messages that are here in full, with their senders, in the order in which they became so.
+    ready: VecDeque<(usize, Vec<u32>)>,
+    /// Memory for the next messages, empty.
     spare: Vec<Vec<u32>>,
 }
 
@@ -103,25 +105,47 @@ impl Post {
             return Some((self.rank, word));
         }
         let remote = self.remote.as_mut()?;
-        remote.push();
-        while let Some((from, piece)) = remote.mailbox.receive() {
-            let message = remote.incoming.entry(from).or_default();
-            message.extend_from_slice(&piece);
-            remote.mailbox.recycle(piece);
-            if message.len() == HEADER + message[HEADER - 1] as usize {
-                let word = read(message, values);
-                message.clear();
-                return Some((from, word));
-            }
-        }
-        None
+        remote.take_in();
+        remote.read(0, values)
+    }
+
+    /// As [`Post::receive`], the next message of rank `from` alone: its word.
+    pub fn receive_from(&mut self, from: usize, values: &mut [f32]) -> Option<u64> {
+        let remote = self.remote.as_mut()?;
+        remote.take_in();
+        let place = remote.ready.iter().position(|(sender, _)| *sender == from)?;
+        remote.read(place, values).map(|(_, word)| word)
     }
 }
 
 impl Remote {
     fn new(mailbox: Mailbox) -> Self {
         let (outgoing, incoming) = (VecDeque::new(), BTreeMap::new());
-        Self { mailbox, outgoing, incoming, spare: vec![] }
+        Self { mailbox, outgoing, incoming, ready: VecDeque::new(), spare: vec![] }
+    }
+
+    /// Sends on, and puts together what has come.
+    fn take_in(&mut self) {
+        self.push();
+        while let Some((from, piece)) = self.mailbox.receive() {
+            let spare = &mut self.spare;
+            let message =
+                self.incoming.entry(from).or_insert_with(|| spare.pop().unwrap_or_default());
+            message.extend_from_slice(&piece);
+            self.mailbox.recycle(piece);
+            if message.len() == HEADER + message[HEADER - 1] as usize {
+                self.ready.extend(self.incoming.remove(&from).map(|message| (from, message)));
+            }
+        }
+    }
+
+    /// The sender and the word of a message that is ready; its values go to the front of `values`.
+    fn read(&mut self, place: usize, values: &mut [f32]) -> Option<(usize, u64)> {
+        let (from, mut message) = self.ready.remove(place)?;
+        let word = read(&message, values);
+        message.clear();
+        self.spare.push(message);
+        Some((from, word))
     }
 
     /// Hands pieces to MPI while there is room for them.
@@ -136,8 +160,9 @@ impl Remote {
             self.mailbox.send(*to, piece);
             *sent = end;
             if end == words.len()
-                && let Some((_, words, _)) = self.outgoing.pop_front()
+                && let Some((_, mut words, _)) = self.outgoing.pop_front()
             {
+                words.clear();
                 self.spare.push(words);
             }
         }

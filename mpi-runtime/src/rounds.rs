@@ -8,6 +8,7 @@
 //! | --- | --- | --- | --- |
 //! | `*_easgd` | one per sync PS | a thread per slice exchanges with its center | a thread serves slice s |
 //! | `*_ma`, `*_bmuf`, `local_sgd` | the whole | a thread reduces with the other trainers | |
+//! | `*ds_sync` | the whole | a thread reduces with the trainers of its group | |
 //!
 //! Invariants: communicators are made here, on the main thread, in the order of slices; each is used by one
 //! thread. A foreground method is the same threads with the workers gated. Between stretches of training
@@ -21,13 +22,13 @@ use std::sync::Arc;
 use crossbeam_channel::unbounded;
 use umbra_core::sync::reduction::TAIL;
 use umbra_core::sync::{
-    self, BlockMomentum, BlockState, Blocks, ElasticCenter, ElasticTrainer, ModelAverage,
-    OutOfTurn, Pace,
+    self, BlockMomentum, BlockState, Blocks, Dealing, DivideShuffle, ElasticCenter, ElasticTrainer,
+    ModelAverage, OutOfTurn, Pace, Spread,
 };
 use umbra_core::units::Nanos;
 
 use crate::comm::{Comm, Mailbox};
-use crate::config::{self, Algorithm, Rounds};
+use crate::config::{self, Algorithm, Rounds, Schedule};
 use crate::counters::{Counters, RoundCounters};
 use crate::driver::{Gaps, GateKeeper, Surroundings, Workers, drive};
 use crate::error::Error;
@@ -36,6 +37,7 @@ use crate::post::Post;
 use crate::processor::Pins;
 use crate::trace::{Trace, Track};
 use crate::trainer::Gate;
+use crate::trainer_groups::Groups;
 use crate::watch::Watch;
 use crate::world::World;
 
@@ -43,11 +45,48 @@ use crate::world::World;
 pub struct DenseSync {
     settings: Settings,
     slices: Vec<Slice>,
-    trainers: usize,
+    /// Ranks of the trainers.
+    trainers: Range<usize>,
+    /// How groups are dealt.
+    dealt: Dealt,
     /// Block momentum's memory: global model and velocity. `[replica_len]` each, or empty.
     global: Vec<f32>,
     velocity: Vec<f32>,
     watch: Arc<Watch>,
+}
+
+/// What the schedule of groups is made of.
+#[derive(Default)]
+struct Dealt {
+    schedule: Schedule,
+    size: usize,
+    seed: u64,
+    /// Node of every trainer, and its number there. `[trainers]`
+    node: Vec<usize>,
+    place: Vec<usize>,
+}
+
+impl Dealt {
+    fn dealing(&self) -> Dealing<'_> {
+        match self.schedule {
+            Schedule::Grid => Dealing::Grid { columns: self.size },
+            Schedule::Nodes => Dealing::Nodes { node: &self.node, place: &self.place },
+            Schedule::Hypercube => Dealing::Hypercube { base: self.size },
+            Schedule::Ring => Dealing::Ring,
+            Schedule::Random => Dealing::Random { group: self.size, seed: self.seed },
+        }
+    }
+
+    /// Takes the nodes down by their names. `hosts: [trainers]`
+    fn place(&mut self, hosts: &[Vec<u8>]) {
+        for (trainer, host) in hosts.iter().enumerate() {
+            let before = &hosts[..trainer];
+            let known = before.iter().position(|other| other == host);
+            let next = self.node.iter().max().map_or(0, |node| node + 1);
+            self.node.push(known.map_or(next, |other| self.node[other]));
+            self.place.push(before.iter().filter(|other| *other == host).count());
+        }
+    }
 }
 
 /// A slice of the replica and this rank's ways to its other ends.
@@ -95,8 +134,24 @@ impl DenseSync {
         let roles = &plan.roles;
         let whole =
             || Slice { range: 0..initial.len(), center_rank: 0, trainer: None, center: None };
+        let config = &plan.job.config;
+        let mut dealt = Dealt {
+            schedule: config.sync.schedule,
+            size: config.sync.group_size.unwrap_or(1),
+            seed: config.seed,
+            ..Dealt::default()
+        };
         let slices = match settings.rounds.algorithm {
             Algorithm::Average | Algorithm::BlockMomentum => vec![whole()],
+            Algorithm::DivideShuffle if roles.trainers.len() == 1 => vec![whole()],
+            Algorithm::DivideShuffle => {
+                let mut comm = world.communicator(watch);
+                comm.set_poll(Some(settings.poll));
+                let hosts = comm.all_gather_varied(world.host.as_bytes(), "the hosts of trainers");
+                dealt.place(&hosts[roles.trainers.clone()]);
+                let post = Post::remote(world.rank, Mailbox::new(comm));
+                vec![Slice { trainer: Some(post), ..whole() }]
+            }
             Algorithm::Elastic => {
                 let centers = roles.sync_ps.len();
                 let start = |slice: usize| initial.len() * slice / centers;
@@ -130,7 +185,8 @@ impl DenseSync {
         Some(Self {
             settings,
             slices,
-            trainers: roles.trainers.len(),
+            trainers: roles.trainers.clone(),
+            dealt,
             global: if blocks { initial.to_vec() } else { vec![] },
             velocity: if blocks { vec![0.0; initial.len()] } else { vec![] },
             watch: Arc::clone(watch),
@@ -141,6 +197,12 @@ impl DenseSync {
     #[must_use]
     pub fn slices(&self) -> usize {
         self.slices.len()
+    }
+
+    /// Steps of a worker between two rounds, with gated workers.
+    #[must_use]
+    pub const fn every(&self) -> u64 {
+        self.settings.every
     }
 
     /// The algorithm.
@@ -178,8 +240,9 @@ impl DenseSync {
         pins: &Pins,
         work: impl FnOnce(Option<&Gate>) -> T,
     ) -> Result<(Option<T>, Gaps), Error> {
-        let Self { settings, slices, trainers, global, velocity, watch } = self;
-        let (settings, trainers, watch) = (*settings, *trainers, &*watch);
+        let Self { settings, slices, trainers, dealt, global, velocity, watch } = self;
+        let (settings, trainers, watch) = (*settings, &*trainers, &*watch);
+        let dealing = dealt.dealing();
         let ended = AtomicBool::new(false);
         let ended = &ended;
         let done = std::thread::scope(|scope| {
@@ -199,6 +262,7 @@ impl DenseSync {
                 let Slice { range, center_rank, trainer: post, center } = slice;
                 if let Some((post, values)) = center {
                     let track = Track::of(trace, "center");
+                    let trainers = trainers.len();
                     let end = CenterEnd { settings, trainers, post, values, watch, track };
                     centers.push(scope.spawn(move || {
                         off_the_workers(pins, watch);
@@ -213,6 +277,8 @@ impl DenseSync {
                     center: *center_rank,
                     post: post.as_mut(),
                     comm: comm.take(),
+                    trainers: trainers.clone(),
+                    dealing,
                     blocks: blocks.take(),
                     counters: &counters.rounds[index],
                     steps: counters,
@@ -270,6 +336,8 @@ struct SliceEnd<'a> {
     center: usize,
     post: Option<&'a mut Post>,
     comm: Option<&'a mut Comm>,
+    trainers: Range<usize>,
+    dealing: Dealing<'a>,
     blocks: Option<(&'a mut [f32], &'a mut [f32])>,
     counters: &'a RoundCounters,
     steps: &'a Counters,
@@ -288,8 +356,13 @@ impl SliceEnd<'_> {
         } else {
             sync::Intake::Interpolate
         };
+        let count = self.trainers.len();
+        let dealt = settings.rounds.algorithm == Algorithm::DivideShuffle;
+        let number = comm.as_ref().map_or(0, |comm| comm.rank());
+        let groups = dealt.then(|| Groups::new(self.dealing, number, count, self.trainers.start));
         let around = Surroundings {
             comm: comm.as_deref(),
+            groups,
             post,
             replica,
             workers,
@@ -312,6 +385,11 @@ impl SliceEnd<'_> {
                     &mut BlockMomentum::new(&mut staging, alpha, intake, blocks, state, parameters),
                     around,
                 )
+            }
+            (Algorithm::DivideShuffle, _) => {
+                let (mut labels, mut sets) = (vec![0; count], vec![0; Spread::words(count)]);
+                let spread = Spread::new(self.dealing, &mut labels, &mut sets);
+                drive(&mut DivideShuffle::new(&mut staging, alpha, intake, spread), around)
             }
             _ => drive(&mut ModelAverage::new(&mut staging, alpha, intake), around),
         }
@@ -336,6 +414,7 @@ impl CenterEnd<'_> {
         let mut staging = vec![0.0; values.len() + TAIL];
         let around = Surroundings {
             comm: None,
+            groups: None,
             post: Some(post),
             replica: &[],
             workers: Workers::None,
@@ -359,6 +438,7 @@ pub fn average_once(comm: &mut Comm, replica: &[AtomicU32]) -> Result<(), Error>
     let mut staging = vec![0.0; replica.len() + TAIL];
     let around = Surroundings {
         comm: Some(comm),
+        groups: None,
         post: None,
         replica,
         workers: Workers::None,
@@ -386,7 +466,7 @@ impl Settings {
         };
         Some(Self {
             rounds,
-            every: sync.every,
+            every: sync.every.unwrap_or(1),
             alpha: single(sync.alpha),
             pair: match sync.pair {
                 config::Pair::Sequential => sync::Pair::Sequential,

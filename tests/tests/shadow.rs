@@ -13,13 +13,15 @@ const JOB: Job = Job {
     batch_size: 64,
 };
 
-const METHODS: [&str; 6] = [
+const METHODS: [&str; 8] = [
     "shadow_easgd",
     "shadow_ma",
     "shadow_bmuf",
     "foreground_easgd",
     "foreground_ma",
     "foreground_bmuf",
+    "ds_sync",
+    "shadow_ds_sync",
 ];
 
 fn folder(rows: u64) -> Folder {

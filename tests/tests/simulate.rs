@@ -56,10 +56,15 @@ fn one_worker_learns_what_it_learns_in_real_time() {
 #[test]
 fn gated_averaging_equals_that_of_real_ranks_bit_for_bit() {
     let (folder, _) = folder();
-    for (ranks, method) in [(2, "foreground_ma"), (4, "foreground_bmuf")] {
+    for (ranks, method, more) in [
+        (2, "foreground_ma", "sync.every=5"),
+        (4, "foreground_bmuf", "sync.every=5"),
+        (4, "ds_sync", "sync.schedule=hypercube"),
+        (3, "ds_sync", "sync.schedule=random"),
+    ] {
         let sets = [
             &*format!("sync.method={method}"),
-            "sync.every=5",
+            more,
             "optim.sparse.lr=1e-30",
             "run.overwrite=true",
         ];
@@ -81,7 +86,7 @@ fn four_trainers_learn_in_virtual_time_and_repeat_bit_for_bit() {
     let (folder, planted) = folder();
     let short = "\n[[short]]\ntrainer = 3\nshare = 0.5\n";
     folder.write("short.toml", folder.text("training.toml") + short);
-    for method in ["shadow_easgd", "shadow_ma", "foreground_bmuf"] {
+    for method in ["shadow_easgd", "shadow_ma", "foreground_bmuf", "shadow_ds_sync"] {
         let sets = [&*format!("sync.method={method}"), "sync.every=5", "run.overwrite=true"];
         let first = simulate(&folder, "training.toml", "run", &sets);
         let auc = first["test"]["auc"].as_f64().unwrap();

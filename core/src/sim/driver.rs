@@ -14,7 +14,7 @@ use super::run::{Event, Simulation};
 use super::trace::{Deed, Who};
 use crate::dense::replica::{add as add_to_replica, interpolate, load_finite};
 use crate::sync::reduction::{add, conclude, contribute, slice, sum_into_first};
-use crate::sync::{Action, Completion, RoundCost};
+use crate::sync::{Action, Completion, Group, RoundCost};
 use crate::units::Nanos;
 
 /// Bytes of a message beside its values: the word.
@@ -32,6 +32,8 @@ pub(super) struct Driver<'p> {
     action: Action,
     /// The action is a receive, and nothing has come yet.
     receiving: bool,
+    /// It waits for the others of a group to come to this reduction.
+    joined: Option<Group>,
     /// What the protocol will be told next.
     completion: Completion,
     inbox: VecDeque<Message>,
@@ -67,6 +69,7 @@ impl<'p> Driver<'p> {
             finished: false,
             action: Action::Finish,
             receiving: false,
+            joined: None,
             completion: Completion::Start,
             inbox: VecDeque::new(),
             turn: 0,
@@ -154,11 +157,15 @@ impl Simulation<'_, '_> {
                     };
                     self.drivers[instance].completion = received;
                 }
-                Action::ReduceMean { weight, more, .. } => {
+                Action::ReduceMean { group, weight, silent } => {
                     trainer?;
+                    if group != Group::All && driver.instance.dealing.is_none() {
+                        return Err(misplaced);
+                    }
                     driver.doing = Deed::Reduce;
-                    contribute(driver.instance.protocol.staging(), weight, more);
-                    self.join_reduction(self.drivers[instance].instance.channel);
+                    driver.joined = Some(group);
+                    contribute(driver.instance.protocol.staging(), weight, silent);
+                    self.join_reduction(number, group);
                     return Ok(());
                 }
                 Action::Sleep { until } => {
@@ -401,22 +408,48 @@ impl Simulation<'_, '_> {
         self.at(self.awake(number, self.now), Event::Resume(number));
     }
 
-    /// A rank has come to the reduction of its channel; the last one starts it.
-    fn join_reduction(&mut self, channel: u32) {
-        let (members, came) = &mut self.meetings[channel as usize];
-        *came += 1;
-        if *came < members.len() {
-            return;
+    /// An instance has come to a reduction; the last of the group starts it.
+    fn join_reduction(&mut self, number: u32, group: Group) {
+        let instance = &self.drivers[number as usize].instance;
+        let (channel, came) = &mut self.channels[instance.channel as usize];
+        let members: Vec<u32> = match (group, instance.dealing) {
+            (Group::Dealt { round }, Some(dealing)) => {
+                let place = channel.partition_point(|member| *member < number);
+                self.dealt.resize(channel.len(), 0);
+                let places = dealing.deal(round, place, &mut self.dealt);
+                let members: Vec<u32> = places.iter().map(|place| channel[*place]).collect();
+                let here = |member: &u32| self.drivers[*member as usize].joined == Some(group);
+                if !members.iter().all(here) {
+                    return;
+                }
+                members
+            }
+            _ => {
+                *came += 1;
+                if *came < channel.len() {
+                    return;
+                }
+                *came = 0;
+                channel.clone()
+            }
+        };
+        for &member in &members {
+            self.drivers[member as usize].joined = None;
         }
-        *came = 0;
-        let scattered = self.exchange(channel);
-        self.at(scattered, Event::Scattered(channel));
+        let scattered = self.exchange(&members);
+        let free = self.reductions.iter().position(Vec::is_empty);
+        let place = free.unwrap_or(self.reductions.len());
+        self.reductions.resize(self.reductions.len().max(place + 1), Vec::new());
+        self.reductions[place] = members;
+        #[expect(clippy::cast_possible_truncation, reason = "at most one for each instance")]
+        self.at(scattered, Event::Scattered(place as u32));
     }
 
     /// The second half of a reduction; all get the mean when it ends.
-    pub(super) fn scattered(&mut self, channel: u32) {
-        let gathered = self.exchange(channel);
-        let members = core::mem::take(&mut self.meetings[channel as usize].0);
+    pub(super) fn scattered(&mut self, reduction: u32) {
+        let members = core::mem::take(&mut self.reductions[reduction as usize]);
+        let gathered = self.exchange(&members);
+        let least = self.least_silent(&members);
         let mut all: Vec<&mut [f32]> = Vec::with_capacity(members.len());
         let mut drivers = self.drivers.iter_mut();
         let mut next = 0;
@@ -430,7 +463,7 @@ impl Simulation<'_, '_> {
         sum_into_first(&mut all, |to, from| add(to, from));
         let mut completion = Completion::Done;
         if let Some((first, others)) = all.split_first_mut() {
-            completion = conclude(first);
+            completion = conclude(first, least);
             others.iter_mut().for_each(|other| other.copy_from_slice(first));
         }
         for &member in &members {
@@ -439,12 +472,19 @@ impl Simulation<'_, '_> {
             self.record(Who::Instance(member), Deed::Reduce, since, gathered);
             self.at(self.awake(member, gathered), Event::Resume(member));
         }
-        self.meetings[channel as usize].0 = members;
     }
 
-    /// Half a reduction of a channel, from now on: its end.
-    fn exchange(&mut self, channel: u32) -> u64 {
-        let members = &self.meetings[channel as usize].0;
+    /// The least of what a dealt group says; a reduction of all has votes.
+    fn least_silent(&self, members: &[u32]) -> Option<u32> {
+        let of = |member: &u32| match self.drivers[*member as usize].action {
+            Action::ReduceMean { group: Group::Dealt { .. }, silent, .. } => Some(silent),
+            _ => None,
+        };
+        members.iter().filter_map(of).min()
+    }
+
+    /// Half a reduction, from now on: its end.
+    fn exchange(&mut self, members: &[u32]) -> u64 {
         let ranks = members.len() as u64;
         if ranks == 1 {
             return self.now;
@@ -452,8 +492,7 @@ impl Simulation<'_, '_> {
         let node = |member: &u32| self.drivers[*member as usize].node();
         let nodes: Vec<usize> = members.iter().map(node).collect();
         let bytes = self.drivers[members[0] as usize].instance.bytes * (ranks - 1) / ranks;
-        for place in 0..members.len() {
-            let member = self.meetings[channel as usize].0[place];
+        for &member in members {
             self.sent(member, bytes);
         }
         exchange(&mut self.ports, &nodes, self.now, bytes)

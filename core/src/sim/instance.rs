@@ -3,7 +3,7 @@
 use core::ops::Range;
 use core::sync::atomic::AtomicU32;
 
-use crate::sync::{Pace, Protocol};
+use crate::sync::{Dealing, Pace, Protocol};
 
 /// One protocol on a thread of its own. Messages name instances by their place in the list that is run.
 pub struct Instance<'a> {
@@ -13,6 +13,8 @@ pub struct Instance<'a> {
     pub duty: Duty,
     /// Instances of trainers that reduce together have the same number: the number of the slice.
     pub channel: u32,
+    /// How the groups of its channel are dealt, if its protocol reduces in groups.
+    pub dealing: Option<Dealing<'a>>,
     /// Elements of the replica that it synchronizes; empty when only time is simulated.
     pub slice: Range<usize>,
     /// Bytes of these elements, also when they are not there.

@@ -3,7 +3,7 @@
 //! | method | trainers | centers |
 //! | --- | --- | --- |
 //! | none | nothing | |
-//! | model averaging, block momentum | one instance each | |
+//! | model averaging, block momentum, divide and shuffle | one instance each | |
 //! | elastic averaging | an instance per slice | one per slice: on the sync PSs in turn, or on the first trainers when there are none |
 
 use alloc::boxed::Box;
@@ -18,8 +18,8 @@ use super::run::run;
 use crate::dense::replica::load;
 use crate::sync::reduction::TAIL;
 use crate::sync::{
-    BlockMomentum, BlockState, Blocks, ElasticCenter, ElasticTrainer, Intake, ModelAverage, Pace,
-    Pair, Protocol,
+    BlockMomentum, BlockState, Blocks, Dealing, DivideShuffle, ElasticCenter, ElasticTrainer,
+    Intake, ModelAverage, Pace, Pair, Protocol, Spread,
 };
 
 /// How the replicas of a cluster stay together.
@@ -52,6 +52,13 @@ pub enum Algorithm {
     BlockMomentum {
         /// How the global model follows the mean.
         blocks: Blocks,
+        /// A round keeps what workers did meanwhile.
+        delta: bool,
+    },
+    /// Averaging in groups.
+    DivideShuffle {
+        /// How they are dealt.
+        dealing: Dealing<'static>,
         /// A round keeps what workers did meanwhile.
         delta: bool,
     },
@@ -92,6 +99,8 @@ struct Buffers {
     loaded: Vec<f32>,
     global: Vec<f32>,
     momentum: Vec<f32>,
+    labels: Vec<usize>,
+    sets: Vec<u64>,
 }
 
 /// Runs a method until every worker has made its steps; the arguments are those of [`run`].
@@ -113,7 +122,7 @@ pub fn simulate(
     let synchronized = if method.algorithm == Algorithm::None { 0 } else { trainers };
     let mut buffers: Vec<Buffers> = (0..synchronized)
         .flat_map(|trainer| pieces.iter().map(move |piece| (trainer, piece.clone())))
-        .map(|(trainer, piece)| method.buffers(replicas.get(trainer).copied(), piece))
+        .map(|(trainer, piece)| method.buffers(replicas.get(trainer).copied(), piece, trainers))
         .collect();
     let elastic = match method.algorithm {
         Algorithm::Elastic { pair, .. } => Some(pair),
@@ -153,6 +162,10 @@ pub fn simulate(
                 duty: duty(number),
                 #[expect(clippy::cast_possible_truncation, reason = "slices are few")]
                 channel: slice as u32,
+                dealing: match method.algorithm {
+                    Algorithm::DivideShuffle { dealing, .. } => Some(dealing),
+                    _ => None,
+                },
                 slice: pieces[slice].clone(),
                 bytes: method.bytes(slice, slices),
             }
@@ -176,7 +189,9 @@ impl Method {
     /// Whether a round keeps what workers did meanwhile.
     const fn delta(&self) -> bool {
         match self.algorithm {
-            Algorithm::Average { delta } | Algorithm::BlockMomentum { delta, .. } => delta,
+            Algorithm::Average { delta }
+            | Algorithm::BlockMomentum { delta, .. }
+            | Algorithm::DivideShuffle { delta, .. } => delta,
             Algorithm::None | Algorithm::Elastic { .. } => false,
         }
     }
@@ -186,14 +201,23 @@ impl Method {
         at(slice + 1) - at(slice)
     }
 
-    fn buffers(&self, replica: Option<&[AtomicU32]>, piece: Range<usize>) -> Buffers {
+    fn buffers(
+        &self,
+        replica: Option<&[AtomicU32]>,
+        piece: Range<usize>,
+        trainers: usize,
+    ) -> Buffers {
         let len = piece.len();
         let block = matches!(self.algorithm, Algorithm::BlockMomentum { .. });
+        let dealt = matches!(self.algorithm, Algorithm::DivideShuffle { .. });
+        let ranks = if dealt { trainers } else { 0 };
         Buffers {
             staging: alloc::vec![0.0; len + TAIL],
             loaded: alloc::vec![0.0; if self.delta() { len } else { 0 }],
             global: if block { values(replica, &piece) } else { Vec::new() },
             momentum: alloc::vec![0.0; if block { len } else { 0 }],
+            labels: alloc::vec![0; ranks],
+            sets: alloc::vec![0; Spread::words(ranks)],
         }
     }
 
@@ -207,7 +231,7 @@ impl Method {
 
     /// The protocol of a trainer; `center` is the instance that serves its slice.
     fn protocol<'a>(&self, buffers: &'a mut Buffers, center: usize) -> Box<dyn Protocol + 'a> {
-        let Buffers { staging, loaded, global, momentum } = buffers;
+        let Buffers { staging, loaded, global, momentum, labels, sets } = buffers;
         let intake = if self.delta() { Intake::Delta { loaded } } else { Intake::Interpolate };
         match self.algorithm {
             Algorithm::None => Box::new(ModelAverage::once(staging)),
@@ -216,6 +240,10 @@ impl Method {
                 let parameters = self.parameters.min(global.len());
                 let state = BlockState { global, momentum };
                 Box::new(BlockMomentum::new(staging, self.alpha, intake, blocks, state, parameters))
+            }
+            Algorithm::DivideShuffle { dealing, .. } => {
+                let spread = Spread::new(dealing, labels, sets);
+                Box::new(DivideShuffle::new(staging, self.alpha, intake, spread))
             }
             Algorithm::Elastic { pair, .. } => {
                 Box::new(ElasticTrainer::new(staging, center, self.alpha, pair))

@@ -47,7 +47,7 @@ pub(super) enum Event {
     Delivered(u32),
     /// A receive of this turn of an instance reaches its deadline.
     TimedOut { instance: u32, turn: u64 },
-    /// The first half of a reduction is over.
+    /// The first half of a reduction, given by its place, is over.
     Scattered(u32),
 }
 
@@ -66,8 +66,13 @@ pub(super) struct Simulation<'c, 'p> {
     pub(super) crews: Vec<Crew>,
     pub(super) workers: Vec<Worker>,
     pub(super) drivers: Vec<Driver<'p>>,
-    /// Members of each channel's reductions, and how many of them have come.
-    pub(super) meetings: Vec<(Vec<u32>, usize)>,
+    /// The instances of each channel that reduce with each other, ascending, and how many of them have come to a
+    /// reduction of all.
+    pub(super) channels: Vec<(Vec<u32>, usize)>,
+    /// The members of the reductions under way, ascending; empty where there is none.
+    pub(super) reductions: Vec<Vec<u32>>,
+    /// Memory for dealing groups.
+    pub(super) dealt: Vec<usize>,
     pub(super) flights: Vec<Option<Message>>,
     pub(super) free_slots: Vec<u32>,
     /// When the last protocol so far finished.
@@ -124,7 +129,7 @@ impl<'c, 'p> Simulation<'c, 'p> {
             workers.extend((0u32..).take(spec.workers).map(|local| Worker::new(trainer, local)));
         }
         let nodes = cluster.trainers.len() + cluster.sync_ps.len();
-        let mut meetings: Vec<(Vec<u32>, usize)> = Vec::new();
+        let mut channels: Vec<(Vec<u32>, usize)> = Vec::new();
         for (number, instance) in (0u32..).zip(&mut instances) {
             let (node, limit) = match instance.duty {
                 Duty::Center { node } => (node, nodes),
@@ -150,10 +155,10 @@ impl<'c, 'p> Simulation<'c, 'p> {
             }
             if !matches!(instance.duty, Duty::Center { .. }) {
                 let channel = instance.channel as usize;
-                if meetings.len() <= channel {
-                    meetings.resize(channel + 1, (Vec::new(), 0));
+                if channels.len() <= channel {
+                    channels.resize(channel + 1, (Vec::new(), 0));
                 }
-                meetings[channel].0.push(number);
+                channels[channel].0.push(number);
             }
         }
         Ok(Self {
@@ -168,7 +173,9 @@ impl<'c, 'p> Simulation<'c, 'p> {
             crews,
             workers,
             drivers: instances.into_iter().map(Driver::new).collect(),
-            meetings,
+            channels,
+            reductions: Vec::new(),
+            dealt: Vec::new(),
             flights: Vec::new(),
             free_slots: Vec::new(),
             finished_at: 0,
@@ -203,7 +210,7 @@ impl<'c, 'p> Simulation<'c, 'p> {
             Event::MessageArrived { slot, last } => self.message_arrived(slot, last),
             Event::Delivered(slot) => self.delivered(slot),
             Event::TimedOut { instance, turn } => self.timed_out(instance, turn),
-            Event::Scattered(channel) => self.scattered(channel),
+            Event::Scattered(reduction) => self.scattered(reduction),
         }
         Ok(())
     }
@@ -250,7 +257,7 @@ impl<'c, 'p> Simulation<'c, 'p> {
     }
 
     fn outcome(mut self, events: u64) -> Outcome {
-        let slices = self.meetings.len().max(1) as f64;
+        let slices = self.channels.len().max(1) as f64;
         let mut all: Vec<u64> = Vec::new();
         let figures = |crew: &mut Crew| {
             let workers = crew.len.max(1) as f64;

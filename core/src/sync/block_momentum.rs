@@ -112,9 +112,9 @@ mod tests {
             for expected in expected {
                 let reduce =
                     machine.step(Nanos(0), Completion::Loaded { finite: true, last: false });
-                assert!(matches!(reduce, Ok(Action::ReduceMean { weight: 1.0, more: true, .. })));
+                assert!(matches!(reduce, Ok(Action::ReduceMean { weight: 1.0, silent: 0, .. })));
                 machine.staging()[..2].copy_from_slice(&[8.0, 3.0]);
-                let reduced = Completion::Reduced { weight: 2.0, more: true };
+                let reduced = Completion::Reduced { weight: 2.0, silent: 0 };
                 assert_eq!(machine.step(Nanos(0), reduced), Ok(Action::Store { alpha: 0.25 }));
                 assert_eq!(machine.staging()[..2], [expected, 3.0], "nesterov {nesterov}");
                 assert_eq!(machine.step(Nanos(0), Completion::Done), Ok(Action::Load));

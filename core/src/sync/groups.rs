@@ -50,50 +50,57 @@ pub enum Dealing<'a> {
 }
 
 impl Dealing<'_> {
-    /// The group of `rank` in `round`, in ascending order: the first so many of `members`. `members: [ranks]`, and
-    /// overwritten.
-    pub fn deal<'m>(&self, round: u64, rank: usize, members: &'m mut [usize]) -> &'m [usize] {
-        let ranks = members.len();
+    /// The group of every rank in `round`: equal numbers below the number of ranks, which are otherwise arbitrary.
+    /// `labels: [ranks]`, overwritten.
+    pub fn label(&self, round: u64, labels: &mut [usize]) {
+        let ranks = labels.len();
         let even = round.is_multiple_of(2);
         match *self {
             Self::Grid { columns } => {
                 let columns = columns.max(1);
-                if even {
-                    among(members, |other| other / columns == rank / columns)
-                } else {
-                    among(members, |other| other % columns == rank % columns)
-                }
+                fill(labels, |rank| if even { rank / columns } else { rank % columns });
             }
             Self::Nodes { node, place } => {
                 let line = if even { node } else { place };
-                among(members, |other| line[other] == line[rank])
+                fill(labels, |rank| line[rank]);
             }
             Self::Hypercube { base } => {
                 let base = base.max(2);
                 let digits = u64::from(digits(ranks, base));
                 #[expect(clippy::cast_possible_truncation, reason = "below the digits of a usize")]
                 let low = base.pow((round % digits) as u32);
-                let fixed = |n: usize| (n / (low * base), n % low);
-                among(members, |other| fixed(other) == fixed(rank))
+                fill(labels, |rank| rank / (low * base) * low + rank % low);
             }
             Self::Ring => {
-                let shift = |n: usize| if even { n } else { (n + ranks - 1) % ranks };
-                among(members, |other| shift(other) / 2 == shift(rank) / 2)
+                let shift = |rank: usize| if even { rank } else { (rank + ranks - 1) % ranks };
+                fill(labels, |rank| shift(rank) / 2);
             }
             Self::Random { group, seed } => {
-                members.iter_mut().enumerate().for_each(|(at, member)| *member = at);
-                Stream::new(seed, Purpose::Groups).shuffle(round * ranks as u64, members);
-                let at = members.iter().position(|member| *member == rank).unwrap_or(0);
                 let groups = (ranks / group.max(1)).max(1);
-                // Group i has places i · ranks / groups up to the next one's.
-                let start = |group: usize| (group * ranks).div_ceil(groups);
-                let own = at * groups / ranks;
-                members.copy_within(start(own)..start(own + 1), 0);
-                let members = &mut members[..start(own + 1) - start(own)];
-                members.sort_unstable();
-                members
+                fill(labels, |rank| rank * groups / ranks);
+                Stream::new(seed, Purpose::Groups).shuffle(round * ranks as u64, labels);
             }
         }
+    }
+
+    /// The group of `rank` in `round`, in ascending order: the first so many of `members`. `members: [ranks]`, and
+    /// overwritten.
+    pub fn deal<'m>(&self, round: u64, rank: usize, members: &'m mut [usize]) -> &'m [usize] {
+        self.label(round, members);
+        let (own, mut found) = (members[rank], 0);
+        for other in 0..members.len() {
+            if members[other] == own {
+                members[found] = other;
+                found += 1;
+            }
+        }
+        &members[..found]
+    }
+
+    /// Whether ranks ever meet; in groups of one they do not.
+    #[must_use]
+    pub const fn meets(&self) -> bool {
+        !matches!(*self, Self::Random { group: 0 | 1, .. })
     }
 }
 
@@ -108,14 +115,8 @@ pub fn contraction(ranks: usize, group: usize) -> f64 {
     (ranks - group) as f64 / (group * (ranks - 1)) as f64
 }
 
-/// The ranks that `belongs` names, in ascending order.
-fn among(members: &mut [usize], belongs: impl Fn(usize) -> bool) -> &[usize] {
-    let mut found = 0;
-    for other in (0..members.len()).filter(|other| belongs(*other)) {
-        members[found] = other;
-        found += 1;
-    }
-    &members[..found]
+fn fill(labels: &mut [usize], label: impl Fn(usize) -> usize) {
+    labels.iter_mut().enumerate().for_each(|(rank, place)| *place = label(rank));
 }
 
 /// Digits of the largest rank's number, at least 1.

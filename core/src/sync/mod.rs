@@ -9,9 +9,11 @@
 //! - `model_average.rs`: replicas move towards their mean (local SGD, shadow and foreground MA)
 //! - `block_momentum.rs`: replicas move towards a model that follows their mean with momentum (BMUF)
 //! - `groups.rs`: who averages with whom in which round (DS-Sync)
+//! - `divide_shuffle.rs`: replicas move towards the mean of a group (DS-Sync)
 //! - `elastic.rs`: each replica and a center pull at each other (EASGD)
 
 mod block_momentum;
+mod divide_shuffle;
 mod elastic;
 mod groups;
 mod model_average;
@@ -20,6 +22,7 @@ mod protocol;
 pub mod reduction;
 
 pub use block_momentum::{BlockMomentum, BlockState, Blocks};
+pub use divide_shuffle::{DivideShuffle, Spread};
 pub use elastic::{ElasticCenter, ElasticTrainer, Pair};
 pub use groups::{Dealing, contraction};
 pub use model_average::{Intake, ModelAverage};

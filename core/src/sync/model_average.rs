@@ -8,13 +8,14 @@
 //! | paper | here | unit |
 //! | --- | --- | --- |
 //! | w^(i) | the slice of the replica, running statistics included | `[slice]` f32 |
-//! | n | trainers in [`Group::All`] whose replica is finite and whose workers train | ranks |
+//! | n | trainers of the group whose replica is finite and whose workers train | ranks |
 //! | α | `alpha` | 1 |
 //!
 //! Invariants: a round is Load, ReduceMean, Store or Add, in this order. Every trainer joins every
 //! round until all have ended: one whose workers have ended, or whose replica is not finite, takes part with
 //! weight 0. A replica that was not finite becomes the mean.
 
+use super::divide_shuffle::Spread;
 use super::protocol::{Action, Completion, Group, OutOfTurn, Protocol};
 use super::reduction::slice;
 use crate::units::Nanos;
@@ -69,8 +70,12 @@ pub(super) struct Round<'a> {
     intake: Intake<'a>,
     /// Rounds left; without a number, until all have ended.
     left: Option<u64>,
-    /// The replica of this round was not finite.
-    refused: bool,
+    /// The number of the round, and how its groups hear of each other; `None`: all in every round.
+    dealt: Option<(u64, Spread<'a>)>,
+    /// Rounds for which this trainer has heard of nobody who wanted another.
+    silent: u32,
+    /// This trainer's say in the round: 0 when its replica was not finite or its workers have ended.
+    weight: f32,
     outstanding: Option<Action>,
 }
 
@@ -81,7 +86,19 @@ impl<'a> Round<'a> {
         intake: Intake<'a>,
         left: Option<u64>,
     ) -> Self {
-        Self { staging, alpha, intake, left, refused: false, outstanding: None }
+        let (dealt, silent, weight, outstanding) = (None, 0, 0.0, None);
+        Self { staging, alpha, intake, left, dealt, silent, weight, outstanding }
+    }
+
+    pub(super) const fn dealt(
+        staging: &'a mut [f32],
+        alpha: f32,
+        intake: Intake<'a>,
+        spread: Spread<'a>,
+    ) -> Self {
+        let (left, silent, weight, outstanding) = (None, 0, 0.0, None);
+        let dealt = Some((0, spread));
+        Self { staging, alpha, intake, left, dealt, silent, weight, outstanding }
     }
 
     /// The next action; `make` turns the mean in the slice into what replicas move towards.
@@ -100,20 +117,16 @@ impl<'a> Round<'a> {
                 if let Intake::Delta { loaded } = &mut self.intake {
                     loaded.copy_from_slice(slice(self.staging));
                 }
-                self.refused = !finite;
                 let weight = if finite { 1.0 } else { 0.0 };
                 self.reduce(weight, self.left.is_none() && !last)
             }
-            (Some(Action::Load), Completion::Stop) => {
-                // There is nothing to add to, if this round is a delta: the trainer follows.
-                self.refused = true;
-                self.reduce(0.0, false)
-            }
-            (Some(Action::ReduceMean { .. }), Completion::Reduced { weight, more }) => {
-                if self.left.is_none() && !more {
-                    self.left = Some(0);
-                }
-                if weight > 0.0 { self.take_in(make) } else { self.next_round() }
+            // There is nothing to add to, if this round is a delta: the trainer follows.
+            (Some(Action::Load), Completion::Stop) => self.reduce(0.0, false),
+            (Some(Action::ReduceMean { .. }), Completion::Reduced { weight, silent }) => {
+                self.heard(silent);
+                // In a small group this trainer may be the only one with a say: its replica is the mean.
+                let own = if self.dealt.is_some() { self.weight } else { 0.0 };
+                if weight > own { self.take_in(make) } else { self.next_round() }
             }
             (expected, got) => return Err(OutOfTurn { expected, got }),
         };
@@ -130,15 +143,36 @@ impl<'a> Round<'a> {
         Action::Load
     }
 
-    const fn reduce(&self, weight: f32, more: bool) -> Action {
-        Action::ReduceMean { group: Group::All, weight, more }
+    fn reduce(&mut self, weight: f32, more: bool) -> Action {
+        self.weight = weight;
+        self.silent = if more { 0 } else { self.silent + 1 };
+        let group = match &self.dealt {
+            None => Group::All,
+            Some((round, _)) => Group::Dealt { round: *round },
+        };
+        Action::ReduceMean { group, weight, silent: self.silent }
+    }
+
+    /// Counts the round, and ends the rounds when nobody can want another.
+    fn heard(&mut self, silent: u32) {
+        self.silent = silent;
+        let over = silent > 0
+            && self.dealt.as_mut().is_none_or(|(round, spread)| {
+                spread.reaches_all(*round + 1 - u64::from(silent), u64::from(silent))
+            });
+        if let Some((round, _)) = &mut self.dealt {
+            *round += 1;
+        }
+        if self.left.is_none() && over {
+            self.left = Some(0);
+        }
     }
 
     fn take_in(&mut self, make: impl FnOnce(&mut [f32])) -> Action {
         let found = slice(self.staging);
         make(found);
         match &self.intake {
-            _ if self.refused => Action::Store { alpha: 1.0 },
+            _ if self.weight == 0.0 => Action::Store { alpha: 1.0 },
             Intake::Interpolate => Action::Store { alpha: self.alpha },
             Intake::Delta { loaded } => {
                 found.iter_mut().zip(loaded.iter()).for_each(|(x, loaded)| *x -= loaded);
@@ -153,8 +187,8 @@ mod tests {
     use super::*;
     use crate::sync::reduction::TAIL;
 
-    fn reduce(weight: f32, more: bool) -> Result<Action, OutOfTurn> {
-        Ok(Action::ReduceMean { group: Group::All, weight, more })
+    fn reduce(weight: f32, silent: u32) -> Result<Action, OutOfTurn> {
+        Ok(Action::ReduceMean { group: Group::All, weight, silent })
     }
 
     const LOADED: Completion = Completion::Loaded { finite: true, last: false };
@@ -165,19 +199,14 @@ mod tests {
     fn the_turns_of_a_trainer() {
         let (mut staging, mut loaded) = ([0.0; 1 + TAIL], [0.0]);
         let mut it = ModelAverage::new(&mut staging, 0.25, Intake::Delta { loaded: &mut loaded });
-        let reduced = |weight, more| Completion::Reduced { weight, more };
+        let reduced = |weight, silent| Completion::Reduced { weight, silent };
         let bad = Completion::Loaded { finite: false, last: false };
         let rounds = [
-            (LOADED, reduce(1.0, true), reduced(2.0, true), Some(Action::Add { alpha: 0.25 })),
-            (bad, reduce(0.0, true), reduced(0.0, true), None),
-            (bad, reduce(0.0, true), reduced(1.0, true), Some(Action::Store { alpha: 1.0 })),
-            (
-                Completion::Stop,
-                reduce(0.0, false),
-                reduced(1.0, true),
-                Some(Action::Store { alpha: 1.0 }),
-            ),
-            (Completion::Stop, reduce(0.0, false), reduced(0.0, false), None),
+            (LOADED, reduce(1.0, 0), reduced(2.0, 0), Some(Action::Add { alpha: 0.25 })),
+            (bad, reduce(0.0, 0), reduced(0.0, 0), None),
+            (bad, reduce(0.0, 0), reduced(1.0, 0), Some(Action::Store { alpha: 1.0 })),
+            (Completion::Stop, reduce(0.0, 1), reduced(1.0, 0), Some(Action::Store { alpha: 1.0 })),
+            (Completion::Stop, reduce(0.0, 1), reduced(0.0, 1), None),
         ];
         let mut next = it.step(Nanos(0), Completion::Start);
         for (load, reduce, reduced, intake) in rounds {
@@ -200,9 +229,9 @@ mod tests {
         let mut it = ModelAverage::new(&mut staging, 0.5, Intake::Delta { loaded: &mut loaded });
         assert_eq!(it.step(Nanos(0), Completion::Start), Ok(Action::Load));
         it.staging()[0] = 3.0;
-        assert_eq!(it.step(Nanos(0), LOADED), reduce(1.0, true));
+        assert_eq!(it.step(Nanos(0), LOADED), reduce(1.0, 0));
         it.staging()[0] = 7.0;
-        let reduced = Completion::Reduced { weight: 2.0, more: false };
+        let reduced = Completion::Reduced { weight: 2.0, silent: 1 };
         assert_eq!(it.step(Nanos(0), reduced), Ok(Action::Add { alpha: 0.5 }));
         assert_eq!(it.staging()[0], 4.0);
         assert_eq!(it.step(Nanos(0), Completion::Done), Ok(Action::Finish), "nobody wants more");
@@ -213,8 +242,8 @@ mod tests {
         let mut staging = [0.0; 1 + TAIL];
         let mut it = ModelAverage::once(&mut staging);
         assert_eq!(it.step(Nanos(0), Completion::Start), Ok(Action::Load));
-        assert_eq!(it.step(Nanos(0), LOADED), reduce(1.0, false));
-        let reduced = Completion::Reduced { weight: 2.0, more: false };
+        assert_eq!(it.step(Nanos(0), LOADED), reduce(1.0, 1));
+        let reduced = Completion::Reduced { weight: 2.0, silent: 1 };
         assert_eq!(it.step(Nanos(0), reduced), Ok(Action::Store { alpha: 1.0 }));
         assert_eq!(it.step(Nanos(0), Completion::Done), Ok(Action::Finish));
     }

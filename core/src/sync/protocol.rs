@@ -33,6 +33,11 @@ pub trait Protocol {
 pub enum Group {
     /// Every trainer.
     All,
+    /// The group that the driver's schedule ([`Dealing`](super::Dealing)) deals this trainer.
+    Dealt {
+        /// Rounds before this one.
+        round: u64,
+    },
 }
 
 /// What a protocol asks its driver to do.
@@ -73,8 +78,9 @@ pub enum Action {
         group: Group,
         /// Weight of this rank's staging: 0 takes part without a say.
         weight: f32,
-        /// This rank wants another round after this one.
-        more: bool,
+        /// 0 if this rank wants another round after this one, else the rounds for which it has heard of
+        /// nobody who wanted one, this one included.
+        silent: u32,
     },
     /// Do nothing until then.
     Sleep {
@@ -110,8 +116,8 @@ pub enum Completion {
     Reduced {
         /// Sum of all weights; if it is 0 there is no mean and staging is all zeros.
         weight: f32,
-        /// Some rank wants another round.
-        more: bool,
+        /// The least of the group; of all ranks, whether it is 0.
+        silent: u32,
     },
     /// A receive reached its deadline.
     TimedOut,

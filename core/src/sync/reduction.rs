@@ -14,7 +14,7 @@ use super::protocol::Completion;
 pub const TAIL: usize = 2;
 
 /// Makes `staging: [slice + TAIL]` this rank's term of the sum.
-pub fn contribute(staging: &mut [f32], weight: f32, more: bool) {
+pub fn contribute(staging: &mut [f32], weight: f32, silent: u32) {
     let (slice, tail) = split(staging);
     if weight == 0.0 {
         // Not a product: 0 times an infinity would poison the mean.
@@ -22,16 +22,17 @@ pub fn contribute(staging: &mut [f32], weight: f32, more: bool) {
     } else if weight != 1.0 {
         slice.iter_mut().for_each(|x| *x *= weight);
     }
-    *tail = [weight, if more { 1.0 } else { 0.0 }];
+    *tail = [weight, if silent == 0 { 1.0 } else { 0.0 }];
 }
 
-/// Makes `staging: [slice + TAIL]`, the sum of all terms, the mean.
-pub fn conclude(staging: &mut [f32]) -> Completion {
+/// Makes `staging: [slice + TAIL]`, the sum of all terms, the mean. `silent`: the least of the group, where it is
+/// known; else the votes tell whether it is 0.
+pub fn conclude(staging: &mut [f32], silent: Option<u32>) -> Completion {
     let (slice, &mut [weight, votes]) = split(staging);
     if weight > 0.0 {
         slice.iter_mut().for_each(|x| *x /= weight);
     }
-    Completion::Reduced { weight, more: votes > 0.0 }
+    Completion::Reduced { weight, silent: silent.unwrap_or(u32::from(votes <= 0.0)) }
 }
 
 /// The slice of a staging buffer, without its tail.
@@ -88,11 +89,11 @@ mod tests {
     #[test]
     fn a_weight_of_nothing_keeps_what_is_not_a_number_out() {
         let mut terms = [[f32::NAN, f32::INFINITY, 9.0, 9.0], [3.0, 5.0, 9.0, 9.0]];
-        contribute(&mut terms[0], 0.0, true);
-        contribute(&mut terms[1], 2.0, false);
+        contribute(&mut terms[0], 0.0, 0);
+        contribute(&mut terms[1], 2.0, 1);
         sum_into_first(&mut terms, |to, from| add(to, from));
-        let outcome = conclude(&mut terms[0]);
-        assert_eq!(outcome, Completion::Reduced { weight: 2.0, more: true });
+        let outcome = conclude(&mut terms[0], None);
+        assert_eq!(outcome, Completion::Reduced { weight: 2.0, silent: 0 });
         assert_eq!(terms[0][..2], [3.0, 5.0]);
     }
 }

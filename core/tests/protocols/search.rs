@@ -190,8 +190,8 @@ impl State<'_> {
     fn begins(&mut self, rank: usize, finite: bool, wants_more: bool) {
         let it = &self.world.ranks[rank];
         match it.outstanding {
-            Action::ReduceMean { weight, more, .. } => {
-                assert_eq!((weight, more), (f32::from(u8::from(finite)), wants_more));
+            Action::ReduceMean { weight, silent, .. } => {
+                assert_eq!((weight, silent == 0), (f32::from(u8::from(finite)), wants_more));
                 *self.weights.entry(it.joined - 1).or_default() += weight;
             }
             Action::Send { word, values, .. } => {
@@ -284,8 +284,9 @@ fn completions(ranks: usize) -> Vec<Completion> {
         received.map(|(from, word)| Completion::Received { from, word }).collect();
     for yes in [false, true] {
         all.extend([false, true].map(|last| Completion::Loaded { finite: yes, last }));
-        all.push(Completion::Reduced { weight: 1.0, more: yes });
-        all.push(Completion::Reduced { weight: 0.0, more: yes });
+        let silent = u32::from(yes);
+        all.push(Completion::Reduced { weight: 1.0, silent });
+        all.push(Completion::Reduced { weight: 0.0, silent });
     }
     all.extend([Completion::Start, Completion::Done, Completion::TimedOut, Completion::Stop]);
     all

@@ -2,14 +2,14 @@
 //!
 //! Invariants: nothing happens by itself: every function is one event at one rank. Messages between two
 //! ranks keep their order, those of different senders have none; a reduction ends at each rank at a time of its own,
-//! after all trainers have joined it. Sums and moves are the library's.
+//! after all of its group have joined it. Sums and moves are the library's.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Debug;
 use std::sync::atomic::AtomicU32;
 
 use umbra_core::dense::replica::{add, element, interpolate, load_finite, store};
-use umbra_core::sync::{Action, Completion, Group, Intake, Protocol, reduction};
+use umbra_core::sync::{Action, Completion, Dealing, Group, Intake, Protocol, reduction};
 use umbra_core::units::Nanos;
 
 pub(crate) trait Machine: Protocol + Debug {}
@@ -49,6 +49,10 @@ impl Rank<'_> {
     }
 }
 
+/// What a trainer brings to a reduction: its number, staging, and for how long it has heard of nobody who wants
+/// another.
+type Term = (usize, Vec<f32>, u32);
+
 /// A word and, if the message has them, values.
 type Message = (u64, Option<Vec<f32>>);
 
@@ -58,13 +62,24 @@ pub(crate) struct World<'a> {
     /// By sender and receiver.
     messages: BTreeMap<(usize, usize), VecDeque<Message>>,
     /// Terms of the reductions that some trainer has no outcome of, by number.
-    reductions: BTreeMap<usize, Vec<(usize, Vec<f32>)>>,
+    reductions: BTreeMap<usize, Vec<Term>>,
     trainers: usize,
+    /// The groups of reductions; without it all trainers.
+    dealing: Option<Dealing<'a>>,
 }
 
 impl<'a> World<'a> {
     /// All machines started; the ranks after those of `replicas` are centers.
     pub(crate) fn new(machines: Vec<Box<dyn Machine + 'a>>, replicas: &[Vec<f32>]) -> Self {
+        Self::dealt(machines, replicas, None)
+    }
+
+    /// As [`World::new`]; the number of a reduction is its round.
+    pub(crate) fn dealt(
+        machines: Vec<Box<dyn Machine + 'a>>,
+        replicas: &[Vec<f32>],
+        dealing: Option<Dealing<'a>>,
+    ) -> Self {
         let start = |(rank, mut machine): (usize, Box<dyn Machine + 'a>)| {
             let outstanding = machine.step(Nanos(0), Completion::Start).unwrap();
             let values = replicas.get(rank).map_or(&[][..], Vec::as_slice);
@@ -73,16 +88,26 @@ impl<'a> World<'a> {
         };
         let ranks = machines.into_iter().enumerate().map(start).collect();
         let (messages, reductions) = (BTreeMap::new(), BTreeMap::new());
-        Self { ranks, messages, reductions, trainers: replicas.len() }
+        Self { ranks, messages, reductions, trainers: replicas.len(), dealing }
+    }
+
+    /// Who reduces with `rank` in a reduction.
+    fn group(&self, rank: usize, number: usize) -> Vec<usize> {
+        let mut members: Vec<usize> = (0..self.trainers).collect();
+        let dealt = self.dealing.map(|it| it.deal(number as u64, rank, &mut members).len());
+        members.truncate(dealt.unwrap_or(self.trainers));
+        members
     }
 
     fn complete(&mut self, rank: usize, completion: Completion) {
         let it = &mut self.ranks[rank];
         it.outstanding = it.machine.step(Nanos(0), completion).unwrap();
-        if let Action::ReduceMean { group: Group::All, weight, more } = it.outstanding {
+        if let Action::ReduceMean { group, weight, silent } = it.outstanding {
+            let round = self.dealing.map(|_| it.joined as u64);
+            assert_eq!(group, round.map_or(Group::All, |round| Group::Dealt { round }));
             let staging = it.machine.staging();
-            reduction::contribute(staging, weight, more);
-            let term = (rank, staging.to_vec());
+            reduction::contribute(staging, weight, silent);
+            let term = (rank, staging.to_vec(), silent);
             self.reductions.entry(it.joined).or_default().push(term);
             it.joined += 1;
         }
@@ -126,21 +151,29 @@ impl<'a> World<'a> {
     /// Whether the outcome of the reduction that `rank` waits for is there.
     pub(crate) fn is_reduced(&self, rank: usize) -> bool {
         let it = &self.ranks[rank];
-        let all = |number| self.reductions.get(&number).is_some_and(|t| t.len() == self.trainers);
-        it.concluded < it.joined && all(it.concluded)
+        let here = |number| self.terms(rank, number).len() == self.group(rank, number).len();
+        it.concluded < it.joined && here(it.concluded)
+    }
+
+    /// What has come for a reduction of `rank`, in the order of ranks.
+    fn terms(&self, rank: usize, number: usize) -> Vec<Term> {
+        let group = self.group(rank, number);
+        let all = self.reductions.get(&number).into_iter().flatten();
+        let mut terms: Vec<Term> = all.filter(|term| group.contains(&term.0)).cloned().collect();
+        terms.sort_by_key(|term| term.0);
+        terms
     }
 
     pub(crate) fn conclude(&mut self, rank: usize) -> Completion {
         assert!(self.is_reduced(rank));
+        let number = self.ranks[rank].concluded;
+        let mut sums = self.terms(rank, number);
+        let heard = sums.iter().map(|term| term.2).min().filter(|_| self.dealing.is_some());
+        reduction::sum_into_first(&mut sums, |to, from| reduction::add(&mut to.1, &from.1));
         let it = &mut self.ranks[rank];
-        let number = it.concluded;
         it.concluded += 1;
-        let terms = self.reductions.get_mut(&number).unwrap();
-        terms.sort_by_key(|(rank, _)| *rank);
-        let mut sums = terms.clone();
-        reduction::sum_into_first(&mut sums, |(_, to), (_, from)| reduction::add(to, from));
         it.machine.staging().copy_from_slice(&sums[0].1);
-        let outcome = reduction::conclude(it.machine.staging());
+        let outcome = reduction::conclude(it.machine.staging(), heard);
         if self.ranks[..self.trainers].iter().all(|it| it.concluded > number) {
             self.reductions.remove(&number);
         }

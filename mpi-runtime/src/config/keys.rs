@@ -276,8 +276,10 @@ const METHODS: Kind = Kind::Name {
         "foreground_easgd",
         "foreground_ma",
         "foreground_bmuf",
+        "ds_sync",
+        "shadow_ds_sync",
     ],
-    later: &["ds_sync", "shadow_ds_sync", "async_ps", "bsp_ps", "hop_bs", "hop_bw", "gba"],
+    later: &["async_ps", "bsp_ps", "hop_bs", "hop_bw", "gba"],
 };
 
 /// Greatest count of ranks, threads and the like.
@@ -352,7 +354,7 @@ pub static KEYS: &[Key] = &[
     key("embedding.prefetch", integer(0, 4096), "batches whose rows are fetched ahead"),
     key("embedding.partitions", integer(1, 4096), "partitions per embedding PS rank"),
     key("sync.method", METHODS, "auto: none with one trainer, bsp with more"),
-    key("sync.every", integer(1, i64::MAX), "local_sgd, foreground_*: steps between rounds"),
+    key("sync.every", integer(1, i64::MAX), "gated methods: steps between rounds; 16, ds_sync: 1"),
     key(
         "sync.batch_norm",
         Kind::Name { built: &["global", "local"], later: &[] },
@@ -367,8 +369,14 @@ pub static KEYS: &[Key] = &[
     key(
         "sync.intake",
         Kind::Name { built: &["interpolate", "delta"], later: &[] },
-        "*_ma, *_bmuf: how a replica takes the mean in",
+        "*_ma, *_bmuf, *ds_sync: how a replica takes the mean in",
     ),
+    key(
+        "sync.schedule",
+        Kind::Name { built: &["grid", "nodes", "hypercube", "ring", "random"], later: &[] },
+        "*ds_sync: how groups are dealt",
+    ),
+    key("sync.group_size", integer(1, COUNT_MAX), "*ds_sync: trainers of a group"),
     key("sync.block_rate", POSITIVE, "*_bmuf: share of the mean's step that is taken"),
     key("sync.block_momentum", SHARE, "*_bmuf: share of the last step that is taken again"),
     key("sync.nesterov", Kind::Flag, "*_bmuf: replicas start a step of momentum ahead"),

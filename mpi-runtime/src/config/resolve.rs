@@ -2,7 +2,7 @@
 
 use super::error::ConfigError;
 use super::validate::one_trainer;
-use super::{Algorithm, Config, Layout, Rounds, SyncConfig, SyncMethod};
+use super::{Algorithm, Config, Layout, Rounds, Schedule, SyncConfig, SyncMethod};
 use crate::error::Error;
 use crate::launch::LaunchError;
 
@@ -143,6 +143,19 @@ impl SyncConfig {
             (_, true) => 1.0,
         };
         self.alpha.get_or_insert(alpha);
+        let dealt = rounds.algorithm == Algorithm::DivideShuffle;
+        if rounds.gated {
+            // As published: after every local step.
+            self.every.get_or_insert(if dealt { 1 } else { 16 });
+        }
+        if dealt {
+            let size = match self.schedule {
+                Schedule::Grid => Some(columns(trainers)),
+                Schedule::Hypercube | Schedule::Random => Some(2),
+                Schedule::Nodes | Schedule::Ring => None,
+            };
+            self.group_size = self.group_size.or(size);
+        }
         if rounds.algorithm == Algorithm::BlockMomentum {
             // 1 − 1/n belongs to long blocks; background rounds are a few steps apart.
             let momentum =
@@ -153,6 +166,14 @@ impl SyncConfig {
             self.core_share.get_or_insert(if shared { SHARED_CORE } else { SPARE_CORE });
         }
     }
+}
+
+/// Columns of a grid that is nearly square and, if it can be, full.
+fn columns(trainers: usize) -> usize {
+    let side = (1..=trainers).find(|side| side * side >= trainers).unwrap_or(1);
+    // A prime has no full grid but a row of all.
+    let full = (side..trainers).find(|columns| trainers.is_multiple_of(*columns));
+    full.unwrap_or(side)
 }
 
 /// Block momentum of background rounds.
@@ -221,6 +242,18 @@ mod tests {
         assert_eq!(sync("shadow_bmuf", 4, 2, 4).3, Some(0.25));
         assert_eq!(sync("foreground_bmuf", 4, 2, 4), (0, Some(1.0), None, Some(0.75)));
         assert_eq!(sync("local_sgd", 4, 2, 4), (0, Some(1.0), None, None));
+    }
+
+    #[test]
+    fn groups_are_the_rows_of_a_grid_that_is_nearly_square() {
+        let columns: Vec<usize> = [1, 2, 3, 4, 7, 8, 9, 12, 16, 64].map(columns).into();
+        assert_eq!(columns, [1, 2, 2, 2, 3, 4, 3, 4, 4, 8]);
+        let job = minimal(&["sync.method=ds_sync"]).unwrap().resolve(9, 9, 9).unwrap();
+        let sync = &job.config.sync;
+        assert_eq!((sync.every, sync.group_size, sync.alpha), (Some(1), Some(3), Some(1.0)));
+        let ring = minimal(&["sync.method=shadow_ds_sync", "sync.schedule=ring"]).unwrap();
+        let ring = ring.resolve(9, 9, 9).unwrap().config.sync;
+        assert_eq!((ring.every, ring.group_size, ring.alpha), (None, None, Some(0.5)));
     }
 
     #[test]

@@ -8,8 +8,9 @@ use serde::{Deserialize, Serialize};
 pub struct SyncConfig {
     /// How replicas stay together.
     pub method: SyncMethod,
-    /// `local_sgd` and the foreground methods: steps between rounds.
-    pub every: u64,
+    /// `local_sgd`, `ds_sync` and the foreground methods: steps between rounds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub every: Option<u64>,
     /// `bsp`: whose statistics batch normalisation uses.
     pub batch_norm: BatchNormScope,
     /// Share of the way that replicas and center move towards each other in a round.
@@ -19,6 +20,11 @@ pub struct SyncConfig {
     pub pair: Pair,
     /// Averaging methods: how a replica that has moved meanwhile takes the mean in.
     pub intake: Intake,
+    /// DS-Sync: how groups are dealt.
+    pub schedule: Schedule,
+    /// DS-Sync: trainers of a group.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group_size: Option<usize>,
     /// BMUF: share of the mean's step that the global model takes.
     pub block_rate: f64,
     /// BMUF: share of the last step that it takes again.
@@ -41,11 +47,13 @@ impl Default for SyncConfig {
     fn default() -> Self {
         Self {
             method: SyncMethod::Auto,
-            every: 16,
+            every: None,
             batch_norm: BatchNormScope::Global,
             alpha: None,
             pair: Pair::Sequential,
             intake: Intake::Interpolate,
+            schedule: Schedule::Grid,
+            group_size: None,
             block_rate: 1.0,
             block_momentum: None,
             nesterov: false,
@@ -84,6 +92,10 @@ pub enum SyncMethod {
     ForegroundMa,
     /// Block momentum with the workers gated.
     ForegroundBmuf,
+    /// Averages within groups that change from round to round, with the workers gated.
+    DsSync,
+    /// The same in the background.
+    ShadowDsSync,
 }
 
 /// What the rounds of a method are.
@@ -104,6 +116,8 @@ pub enum Algorithm {
     Average,
     /// Block momentum.
     BlockMomentum,
+    /// Averages within groups that change from round to round.
+    DivideShuffle,
 }
 
 impl SyncMethod {
@@ -122,6 +136,8 @@ impl SyncMethod {
             Self::ForegroundEasgd => "foreground_easgd",
             Self::ForegroundMa => "foreground_ma",
             Self::ForegroundBmuf => "foreground_bmuf",
+            Self::DsSync => "ds_sync",
+            Self::ShadowDsSync => "shadow_ds_sync",
         }
     }
 
@@ -136,6 +152,8 @@ impl SyncMethod {
             Self::ShadowEasgd => (Algorithm::Elastic, false),
             Self::ShadowMa => (Algorithm::Average, false),
             Self::ShadowBmuf => (Algorithm::BlockMomentum, false),
+            Self::DsSync => (Algorithm::DivideShuffle, true),
+            Self::ShadowDsSync => (Algorithm::DivideShuffle, false),
         };
         Some(Rounds { algorithm, gated })
     }
@@ -150,6 +168,23 @@ pub enum Pair {
     Sequential,
     /// Both move by the same difference.
     Same,
+}
+
+/// How the groups of DS-Sync are dealt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Schedule {
+    /// Rows of a grid, then its columns.
+    #[default]
+    Grid,
+    /// The trainers of a node, then one of each node.
+    Nodes,
+    /// Trainers whose numbers differ in one digit.
+    Hypercube,
+    /// Neighbours to one side, then to the other.
+    Ring,
+    /// Drawn anew every round.
+    Random,
 }
 
 /// How a replica that has moved during a round takes the mean in.

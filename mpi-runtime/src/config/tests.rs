@@ -51,7 +51,8 @@ const BAD_ARGUMENTS: &[(&str, &str)] = &[
     (
         "sync.method=gba",
         "sync.method = \"gba\" is not in this version; built: none, independent, bsp, local_sgd, \
-         shadow_easgd, shadow_ma, shadow_bmuf, foreground_easgd, foreground_ma, foreground_bmuf",
+         shadow_easgd, shadow_ma, shadow_bmuf, foreground_easgd, foreground_ma, foreground_bmuf, ds_sync, \
+         shadow_ds_sync",
     ),
     (
         "sync.switch=1",
@@ -84,8 +85,8 @@ const BAD_ARGUMENTS: &[(&str, &str)] = &[
     (
         "sync=bsp",
         "`sync = \"bsp\"`: `sync` is a section; its keys are method, every, batch_norm, alpha, pair, \
-         intake, block_rate, block_momentum, nesterov, poll_us, min_interval_us, max_bytes_per_s, \
-         core_share, switch",
+         intake, schedule, group_size, block_rate, block_momentum, nesterov, poll_us, min_interval_us, \
+         max_bytes_per_s, core_share, switch",
     ),
     ("roles.sync_ps=1", "`roles.sync_ps = 1`: expected 0: sync.method = \"auto\" has no center"),
     (
@@ -230,15 +231,17 @@ fn keys_and_types_agree() {
         "train.max_examples=100",
         "optim.sparse.decay_start_step=5",
         "optim.sparse.decay_steps=5",
-        "sync.method=shadow_bmuf",
         "recovery.inject.nan_trainer=0",
         "recovery.inject.nan_step=5",
         "recovery.inject.short_trainer=0",
         "recovery.inject.short_share=0.5",
     ];
-    let config = minimal(&sets).unwrap().resolve(2, 2, 4).unwrap().config;
     let mut written = Vec::new();
-    collect("", &toml::Table::try_from(&config).unwrap(), &mut written);
+    for method in ["sync.method=shadow_bmuf", "sync.method=ds_sync"] {
+        let sets = [&sets[..], &[method]].concat();
+        let config = minimal(&sets).unwrap().resolve(2, 2, 4).unwrap().config;
+        collect("", &toml::Table::try_from(&config).unwrap(), &mut written);
+    }
     for path in &written {
         assert!(keys::find(path).is_some(), "{path} is a field but not in KEYS");
     }
@@ -252,6 +255,7 @@ fn keys_and_types_agree() {
                 let method = match key.path {
                     "sync.pair" => "sync.method=shadow_easgd",
                     "sync.intake" => "sync.method=shadow_ma",
+                    "sync.schedule" => "sync.method=ds_sync",
                     _ => "sync.method=auto",
                 };
                 let result = minimal(&[

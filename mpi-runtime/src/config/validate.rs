@@ -2,7 +2,8 @@
 
 use super::error::ConfigError;
 use super::{
-    Algorithm, Config, Layout, ModelKind, OptimKind, OptimSection, Save, SyncConfig, SyncMethod,
+    Algorithm, Config, Layout, ModelKind, OptimKind, OptimSection, Save, Schedule, SyncConfig,
+    SyncMethod,
 };
 
 impl Config {
@@ -26,6 +27,7 @@ impl Config {
         let rounds = sync.method.rounds();
         let algorithm = rounds.map(|rounds| rounds.algorithm);
         let blocks = algorithm == Some(Algorithm::BlockMomentum);
+        let dealt = algorithm == Some(Algorithm::DivideShuffle);
         let shadow = rounds.is_some_and(|rounds| !rounds.gated);
         let plain = SyncConfig::default();
         let unused = [
@@ -37,9 +39,12 @@ impl Config {
             ),
             (
                 "sync.intake",
-                sync.intake != plain.intake && !blocks && algorithm != Some(Algorithm::Average),
-                "an *_ma or *_bmuf",
+                sync.intake != plain.intake
+                    && algorithm.is_none_or(|algorithm| algorithm == Algorithm::Elastic),
+                "an averaging",
             ),
+            ("sync.schedule", sync.schedule != plain.schedule && !dealt, "a *ds_sync"),
+            ("sync.group_size", sync.group_size.is_some() && !dealt, "a *ds_sync"),
             (
                 "sync.block_rate",
                 sync.block_rate.to_bits() != plain.block_rate.to_bits() && !blocks,
@@ -61,7 +66,19 @@ impl Config {
                 ));
             }
         }
-        Ok(())
+        match (sync.schedule, sync.group_size) {
+            (Schedule::Ring | Schedule::Nodes, Some(size)) => Err(ConfigError::value(
+                "sync.group_size",
+                size,
+                "no group_size: with sync.schedule = \"ring\" groups are pairs, with \"nodes\" they are nodes",
+            )),
+            (Schedule::Hypercube, Some(1)) => Err(ConfigError::value(
+                "sync.group_size",
+                1,
+                "at least 2 with sync.schedule = \"hypercube\": trainers' numbers are written in this base",
+            )),
+            _ => Ok(()),
+        }
     }
 
     fn check_inject(&self) -> Result<(), ConfigError> {
@@ -193,8 +210,8 @@ pub(super) fn one_trainer(trainers: usize) -> ConfigError {
         "sync.method",
         "\"none\"",
         format!(
-            "a method that keeps {trainers} trainers together: \"auto\", \"bsp\", \"local_sgd\", a shadow_* or \
-             foreground_* one; or \"independent\", which keeps them apart"
+            "a method that keeps {trainers} trainers together: \"auto\", \"bsp\", \"local_sgd\", \"ds_sync\", a \
+             shadow_* or foreground_* one; or \"independent\", which keeps them apart"
         ),
     )
 }

@@ -24,7 +24,7 @@ impl Run<'_> {
         let independent = self.plan.job.method == SyncMethod::Independent;
         let published = match algorithm {
             Some(Algorithm::Elastic) => self.gather_center(),
-            Some(Algorithm::Average | Algorithm::BlockMomentum) if trainers > 1 => {
+            Some(_) if trainers > 1 => {
                 if let (Some(side), Some(dense)) = (&mut self.trainer, &mut self.dense) {
                     side.keep_own();
                     average_once(dense, &side.shared.replica)?;
@@ -75,9 +75,7 @@ impl Run<'_> {
         let apart = match self.sync.as_ref().map(DenseSync::algorithm) {
             None => false,
             Some(Algorithm::Elastic) => true,
-            Some(Algorithm::Average | Algorithm::BlockMomentum) => {
-                self.plan.roles.trainers.len() > 1
-            }
+            Some(_) => self.plan.roles.trainers.len() > 1,
         };
         if !apart {
             return Ok(None);

@@ -128,7 +128,7 @@ impl TrainerSide {
             let parameters = shared.model.parameters_len();
             let replica = &shared.replica;
             let end = TrainerEnd { comm: dense, replica, parameters, workers: count };
-            let every = plan.job.config.sync.every;
+            let every = sync.every();
             let (worked, gaps) = sync.run(Some(end), counters, trace, &plan.pins, |gate| {
                 let method = gate.map_or(Method::Alone, |gate| Method::Gated { gate, every });
                 let stopped =

@@ -15,9 +15,10 @@ use std::sync::Arc;
 
 use serde_json::json;
 use umbra_core::sim::{self, Method, Outcome, Simulated};
+use umbra_core::sync::Dealing;
 
 use crate::comm::Comm;
-use crate::config::{Algorithm, Config, Layout, SyncMethod};
+use crate::config::{Algorithm, Config, Layout, Schedule, SyncMethod};
 use crate::error::Error;
 use crate::plan::Plan;
 use crate::record::{
@@ -88,7 +89,7 @@ impl Virtual {
             return Err(Error::Usage(
                 "sync.method = bsp: simulate runs methods of rounds; expected one of independent, \
                  local_sgd, shadow_easgd, shadow_ma, shadow_bmuf, foreground_easgd, foreground_ma, \
-                 foreground_bmuf (none with one trainer)"
+                 foreground_bmuf, ds_sync, shadow_ds_sync (none with one trainer)"
                     .into(),
             ));
         }
@@ -221,10 +222,25 @@ fn method(plan: &Plan) -> Method {
         Algorithm::Elastic => sim::Algorithm::Elastic { pair, slices: plan.roles.sync_ps.len() },
         Algorithm::Average => sim::Algorithm::Average { delta },
         Algorithm::BlockMomentum => sim::Algorithm::BlockMomentum { blocks, delta },
+        Algorithm::DivideShuffle => sim::Algorithm::DivideShuffle { dealing: dealing(plan), delta },
     };
     let rounds =
         if rounds.gated { sim::Rounds::Gated { every } } else { sim::Rounds::Background(pace) };
     Method { algorithm, alpha, rounds, ..nothing }
+}
+
+/// The job's schedule of groups. A node of the simulated cluster has one trainer.
+fn dealing(plan: &Plan) -> Dealing<'static> {
+    let config = &plan.job.config;
+    let size = config.sync.group_size.unwrap_or(1);
+    match config.sync.schedule {
+        // Nodes of one trainer: alone in even rounds, with all others in odd ones.
+        Schedule::Nodes => Dealing::Grid { columns: 1 },
+        Schedule::Grid => Dealing::Grid { columns: size },
+        Schedule::Hypercube => Dealing::Hypercube { base: size },
+        Schedule::Ring => Dealing::Ring,
+        Schedule::Random => Dealing::Random { group: size, seed: config.seed },
+    }
 }
 
 /// Spans for chrome://tracing: a process per trainer and one for the instances that synchronize.

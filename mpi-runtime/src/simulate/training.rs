@@ -139,9 +139,9 @@ impl Learners {
         let (model, apart) = match method.algorithm {
             sim::Algorithm::None => (own.clone(), false),
             sim::Algorithm::Elastic { .. } => (simulated.center.clone(), true),
-            sim::Algorithm::Average { .. } | sim::Algorithm::BlockMomentum { .. } => {
-                (self.mean(), several)
-            }
+            sim::Algorithm::Average { .. }
+            | sim::Algorithm::BlockMomentum { .. }
+            | sim::Algorithm::DivideShuffle { .. } => (self.mean(), several),
         };
         store(&self.trainers[0].replica, &model);
         let valid = self.figures(plan, plan.valid.as_ref(), control)?;
@@ -159,13 +159,13 @@ impl Learners {
         let term = |trainer: &Trainer| {
             let mut staging = vec![0.0; trainer.replica.len() + TAIL];
             let finite = load_finite(&trainer.replica, slice(&mut staging));
-            contribute(&mut staging, if finite { 1.0 } else { 0.0 }, false);
+            contribute(&mut staging, if finite { 1.0 } else { 0.0 }, 1);
             staging
         };
         let mut terms: Vec<Vec<f32>> = self.trainers.iter().map(term).collect();
         sum_into_first(&mut terms, |to, from| add(to, from));
         let mut mean = terms.swap_remove(0);
-        conclude(&mut mean);
+        conclude(&mut mean, None);
         slice(&mut mean).to_vec()
     }
 

@@ -34,7 +34,8 @@ fn around<'a>(
 ) -> Surroundings<'a> {
     let (poll, track) = (Duration::from_micros(50), Track::of(None, ""));
     let steps = None;
-    Surroundings { comm, post, replica, workers, steps, poll, counters, track, watch }
+    let groups = None;
+    Surroundings { comm, groups, post, replica, workers, steps, poll, counters, track, watch }
 }
 
 /// Where rank `rank` is before round `round`.

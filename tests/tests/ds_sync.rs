@@ -1,0 +1,109 @@
+//! Divide and shuffle on real ranks: every schedule learns, and its limits are what they should be, bit for bit.
+//! What it shares with the other methods of rounds (uneven data, a NaN, one trainer) is in `shadow.rs`.
+#![allow(clippy::unwrap_used)]
+
+use serde_json::Value;
+use umbra_tests::{Folder, Job};
+
+const JOB: Job = Job {
+    model: "kind = \"dlrm\"\nembedding_dim = 8\nbottom = [16, 8]\ntop = [24, 12]\nbatch_norm = true",
+    optim: [("adagrad", 0.02), ("rowwise_adagrad", 0.05)],
+    batch_size: 64,
+};
+
+fn folder(rows: u64) -> Folder {
+    let folder = Folder::new();
+    folder.synth("train.h5", rows, 0);
+    folder.synth("test.h5", 4000, rows);
+    folder.write("job.toml", JOB.text());
+    folder
+}
+
+fn train(folder: &Folder, ranks: usize, sets: &[&str]) -> Value {
+    folder.train(ranks, "job.toml", "run", &[&["run.overwrite=true"], sets].concat());
+    folder.summary("run")
+}
+
+/// Groups of two or three, full and uneven, in the foreground and in the background.
+#[test]
+fn every_schedule_learns() {
+    let folder = folder(40_000);
+    let alone = train(&folder, 1, &["sync.method=none"])["test"]["auc"].as_f64().unwrap();
+    for (ranks, method, sets) in [
+        (4, "ds_sync", &["sync.schedule=grid"][..]),
+        (4, "ds_sync", &["sync.schedule=ring", "sync.every=2"]),
+        (3, "ds_sync", &["sync.schedule=nodes"]),
+        (5, "ds_sync", &["sync.schedule=grid", "train.batch_size=32"]),
+        (4, "shadow_ds_sync", &["sync.schedule=hypercube"]),
+        (3, "shadow_ds_sync", &["sync.schedule=random", "sync.intake=delta"]),
+    ] {
+        let method = format!("sync.method={method}");
+        let summary = train(&folder, ranks, &[&[&*method], sets].concat());
+        let auc = summary["test"]["auc"].as_f64().unwrap();
+        assert!((auc - alone).abs() < 0.04, "{method} {sets:?}: {auc}, one trainer {alone}");
+        assert_eq!(summary["examples"], 40_000, "{method} {sets:?}");
+        assert!(summary["wire"]["dense_bytes"].as_u64().unwrap() > 0, "{method} {sets:?}");
+        assert_eq!(folder.eval(1, "run", "test.h5"), summary["test"], "{method} {sets:?}");
+    }
+}
+
+/// Groups of all trainers are full averaging; groups of one are no synchronization; so is a single trainer. Rows,
+/// for which ranks race, stand still.
+#[test]
+fn the_limits_are_full_averaging_and_none_bit_for_bit() {
+    let folder = folder(10_000);
+    let still = "optim.sparse.lr=1e-30";
+    let dealt = |ranks, group: &str| {
+        let group = format!("sync.group_size={group}");
+        train(&folder, ranks, &["sync.method=ds_sync", "sync.schedule=random", &group, still])
+    };
+    for ranks in [2, 3] {
+        let all = dealt(ranks, &ranks.to_string());
+        let full = train(&folder, ranks, &["sync.method=foreground_ma", "sync.every=1", still]);
+        for figure in ["test", "test_replica", "train"] {
+            assert_eq!(all[figure], full[figure], "{ranks} ranks, {figure}");
+        }
+        let none = train(&folder, ranks, &["sync.method=independent", still]);
+        let one = dealt(ranks, "1");
+        // Without synchronization the first replica is what is evaluated.
+        assert_eq!(one["test_replica"], none["test"], "{ranks} ranks");
+        assert_eq!(one["train"], none["train"], "{ranks} ranks");
+    }
+    let alone = train(&folder, 1, &["sync.method=none"]);
+    let dealt = train(&folder, 1, &["sync.method=ds_sync"]);
+    assert_eq!(alone["test"], dealt["test"]);
+}
+
+/// One seed, one answer: rounds with gated workers repeat themselves.
+#[test]
+fn foreground_rounds_repeat_bit_for_bit() {
+    let folder = folder(10_000);
+    let sets = ["sync.method=ds_sync", "sync.schedule=random", "optim.sparse.lr=1e-30"];
+    let first = train(&folder, 4, &sets);
+    let again = train(&folder, 4, &sets);
+    for figure in ["test", "test_replica", "train"] {
+        assert_eq!(first[figure], again[figure], "{figure}");
+    }
+    let other = train(&folder, 4, &[&sets[..], &["seed=8"]].concat());
+    assert_ne!(first["test"], other["test"]);
+}
+
+/// What does not fit is refused before anything starts.
+#[test]
+fn mistakes_are_one_message() {
+    let folder = folder(1000);
+    for (sets, part) in [
+        (
+            &["sync.method=ds_sync", "sync.schedule=ring", "sync.group_size=2"][..],
+            "groups are pairs",
+        ),
+        (&["sync.method=ds_sync", "sync.schedule=hypercube", "sync.group_size=1"], "at least 2"),
+        (&["sync.method=shadow_ma", "sync.group_size=2"], "a *ds_sync method"),
+        (&["sync.method=ds_sync", "sync.pair=same"], "an *_easgd method"),
+        (&["sync.method=ds_sync", "sync.core_share=0.5"], "a shadow_* method"),
+    ] {
+        let ended = folder.try_train(2, "job.toml", "run", sets);
+        assert_eq!(ended.code, 2, "{sets:?}: {}", ended.stderr);
+        assert!(ended.stderr.contains(part), "{sets:?}: {}", ended.stderr);
+    }
+}
