@@ -4,72 +4,30 @@ cost      one trainer with a core to spare, and two on two cores: shadow methods
 links     four trainers on the test cluster, links on which a full synchronization takes about ten steps
 scaling   1 to 64 trainers in the simulator, calibrated with a short run
 drivers   foreground averaging on 4 real ranks and in the simulator: figures that differ
-quality   one pass over Frappe and over synthetic clicks, 4 trainers x 2 workers, three seeds
+quality   one pass over Frappe and over synthetic clicks, 4 trainers x 2 workers, five seeds
 
 Speeds are of the training loop: the sum over trainers of what each learned from per second until its own last step
 (summary.json: sync.trainers). Trainers do not wait for each other, so the slowest one's end is not the others' time.
 """
 
 import json
-import lzma
 import os
 import subprocess
-import sys
-import time
-from pathlib import Path
 from statistics import mean, median
 
 import curves
+from runs import UMBRA, Runs, mpirun, settings, speed
 from show import Show, summary
 
-UMBRA = os.environ["UMBRA"]
 FULL = bool(os.environ.get("FULL"))
 PHASES = os.environ.get("PHASES", "cost links scaling drivers quality").split()
-SOURCE = Path(os.environ.get("UMBRA_DATA", "../shared/data")) / "frappe"
-OUT, DATA = Path("target/show/shadow"), Path("runs/data")
 SHADOW = ("shadow_easgd", "shadow_ma", "shadow_bmuf")
 METHODS = (*SHADOW, "foreground_easgd", "foreground_ma")
 TRAINERS = (1, 2, 4, 8, 16, 32, 64)
 # Of a link; with the batch of `links`, a full synchronization takes about ten steps.
 RATE = "12mbit"
-SEEDS = [1, 2, 3] + ([4, 5] if FULL else [])
-show = Show("shadow", SEEDS)
-OUT.mkdir(parents=True, exist_ok=True)
-DATA.mkdir(parents=True, exist_ok=True)
-
-
-def call(name, command):
-    """Runs a command; its output is kept and shown only when it fails."""
-    began = time.monotonic()
-    log = OUT / f"{name}.log"
-    with log.open("w") as out:
-        code = subprocess.run(command, stdout=out, stderr=subprocess.STDOUT).returncode
-    if code != 0:
-        tail = "\n".join(log.read_text().splitlines()[-15:])
-        sys.exit(f"{tail}\nshow: {name} failed with exit code {code}; its log is {log}")
-    print(f"   {name}: {time.monotonic() - began:.0f} s", flush=True)
-
-
-def train(name, job, sets, launch):
-    """The summary of a training run."""
-    sets = {"run.dir": str((OUT / name).resolve()), "run.overwrite": "true", **sets}
-    arguments = [part for key, value in sets.items() for part in ("--set", f"{key}={value}")]
-    call(name, [*launch, UMBRA, "train", "-c", str(Path(job).resolve()), *arguments])
-    return summary(OUT / name)
-
-
-def mpirun(ranks):
-    return ["mpirun", "-n", str(ranks), "--bind-to", "none"]
-
-
-def synth(name, rows, first=0):
-    # What lies there may be of another length.
-    path = DATA / f"{name}-{rows}.h5"
-    if not path.exists():
-        call(f"synth-{name}", [UMBRA, "synth", "--preset", "small", "--rows", str(rows),
-                               "--first-row", str(first), "--output", str(path)])
-    return str(path.resolve())
-
+SEEDS = [1, 2, 3, 4, 5] + ([6, 7, 8] if FULL else [])
+show, runs = Show("shadow", SEEDS), Runs("shadow")
 
 COLUMNS = ["what", "method", "examples_per_second", "over_none", "gap_mean", "gap_p99", "seconds_exposed",
            "processor_per_second", "center_per_second", "seconds_publish", "disagreement"]
@@ -86,12 +44,6 @@ def speed_row(what, name, figures, ratio):
     return ratio
 
 
-def speed(figures):
-    """Examples per second, each trainer by its own clock."""
-    trainers = figures["sync"].get("trainers") or [{"steps": figures["steps"], "seconds": figures["seconds"]}]
-    return sum(trainer["steps"] * figures["batch_size"] / trainer["seconds"] for trainer in trainers)
-
-
 exposed = []
 
 
@@ -103,7 +55,7 @@ def expose(figures):
 def cost():
     """Shadow methods over none where the machine has a core to spare, and where it has not."""
     print("== cost on one machine", flush=True)
-    data = synth("shadow_speed", 400_000)
+    data = runs.synth("shadow_speed", 400_000)
     rounds = 7 if FULL else 3
     worst = {}
     for what, ranks, none, common, bound in (
@@ -111,19 +63,19 @@ def cost():
         ("shared cores", 2, "independent", {"train.max_examples": 51_200}, 0.90),
     ):
         ratios = {method: [] for method in SHADOW}
-        runs = {}
+        last = {}
         for number in range(rounds):
             for method in (none, *SHADOW):
                 sets = {"data.train": data, "sync.method": method, **common}
                 name = f"{what.replace(' ', '-')}-{method}-{number}"
-                runs[method] = train(name, "hpc/show/shadow.toml", sets, mpirun(ranks))
-            base = speed(runs[none])
+                last[method] = runs.train(name, "hpc/show/shadow.toml", sets, mpirun(ranks))
+            base = speed(last[none])
             for method in SHADOW:
-                ratios[method].append(speed(runs[method]) / base)
-                expose(runs[method])
-        speed_row(what, none, runs[none], None)
+                ratios[method].append(speed(last[method]) / base)
+                expose(last[method])
+        speed_row(what, none, last[none], None)
         for method in SHADOW:
-            speed_row(what, method, runs[method], median(ratios[method]))
+            speed_row(what, method, last[method], median(ratios[method]))
         worst[what] = (min(median(ratios[method]) for method in SHADOW), bound)
     for what, (value, bound) in worst.items():
         show.at_least(f"shadow_over_none_{what.replace(' ', '_')}", value, bound)
@@ -132,7 +84,7 @@ def cost():
 def links():
     """Four trainers, a store of rows and a center on nodes of their own, links at 12 Mbit/s."""
     print("== slow links", flush=True)
-    data = synth("shadow_speed", 400_000)
+    data = runs.synth("shadow_speed", 400_000)
     # A node's trainer gets less than its share of the machine's cores, so that what the machine spends on
     # playing the network is not taken from training.
     quota = [part for node in range(4) for part in ("--slow", f"{node}=36%")]
@@ -152,7 +104,7 @@ def links():
         if every:
             sets["sync.every"] = every
         launch = ["hpc/cluster/run", "-n", str(ranks), "--rate", RATE, *quota, "--", *window]
-        return train(f"links-{method}-{name}", "hpc/show/shadow.toml", sets, launch)
+        return runs.train(f"links-{method}-{name}", "hpc/show/shadow.toml", sets, launch)
 
     steps, rounds = (120, 5) if FULL else (40, 3)
     bases, ratios, last = [], {method: [] for method in SHADOW}, {}
@@ -184,9 +136,9 @@ def links():
 def scaling():
     """Efficiency from 1 to 64 trainers with one center, nodes of 10 Gbit/s, steps as long as one core takes here."""
     print("== scaling in the simulator", flush=True)
-    sets = {"data.train": synth("shadow_speed", 400_000), "sync.method": "none", "train.max_examples": 12_800}
-    step = train("calibration", "hpc/show/shadow.toml", sets, mpirun(1))
-    cluster = OUT / "cluster.toml"
+    sets = {"data.train": runs.synth("shadow_speed", 400_000), "sync.method": "none", "train.max_examples": 12_800}
+    step = runs.train("calibration", "hpc/show/shadow.toml", sets, mpirun(1))
+    cluster = runs.out / "cluster.toml"
     cluster.write_text(f"""trainers = 1
 embedding_ps = 8
 sync_ps = 1
@@ -196,10 +148,10 @@ bytes_per_s = 1.25e9
 [compute]
 example_us = {1e6 / speed(step)}
 """)
-    data, found, gaps = synth("shadow_speed", 400_000), {}, {}
+    data, found, gaps = runs.synth("shadow_speed", 400_000), {}, {}
     for method in METHODS:
-        path = OUT / f"scaling-{method}.json"
-        call(f"scaling-{method}", [
+        path = runs.out / f"scaling-{method}.json"
+        runs.call(f"scaling-{method}", [
             UMBRA, "simulate", "-c", "hpc/show/shadow.toml", "--cluster", str(cluster),
             "--trainers", ",".join(map(str, TRAINERS)), "--json", str(path), "--set", f"data.train={data}",
             "--set", f"sync.method={method}", "--set", "sync.every=5", "--set", "train.worker_threads=4",
@@ -211,7 +163,7 @@ example_us = {1e6 / speed(step)}
             gaps[method, trainers] = figures["sync"]["gap_mean"]
             show.row(what="simulated", method=f"{method} x {trainers}", over_none=row["efficiency"],
                      examples_per_second=figures["examples_per_second"], gap_mean=gaps[method, trainers])
-    curves.draw(OUT / "scaling.svg", [
+    curves.draw(runs.out / "scaling.svg", [
         curves.Panel("examples/s per trainer, over one trainer's", {method: [
             (trainers, found[method, trainers]) for trainers in TRAINERS] for method in METHODS}, top=1.05),
         curves.Panel("sync gap: steps of a trainer between rounds", {method: [
@@ -224,11 +176,11 @@ example_us = {1e6 / speed(step)}
 def drivers():
     """Gated averaging on 4 ranks and in the simulator. Rows, which ranks race for, stand still."""
     print("== one protocol, two drivers", flush=True)
-    data, test = synth("shadow_small", 20_000), synth("shadow_small_test", 4_000, 20_000)
+    data, test = runs.synth("shadow_small", 20_000), runs.synth("shadow_small_test", 4_000, 20_000)
     sets = {"data.train": data, "data.test": test, "sync.method": "foreground_ma", "sync.every": 5,
             "optim.sparse.lr": "1e-30", "model.top": "[64, 32]", "checkpoint.save": "none"}
-    real = train("drivers-real", "hpc/show/shadow.toml", sets, mpirun(4))
-    cluster = OUT / "drivers.toml"
+    real = runs.train("drivers-real", "hpc/show/shadow.toml", sets, mpirun(4))
+    cluster = runs.out / "drivers.toml"
     cluster.write_text("""fidelity = "training"
 trainers = 4
 [link]
@@ -236,10 +188,10 @@ bytes_per_s = 1.25e9
 [compute]
 example_us = 20.0
 """)
-    sets |= {"run.dir": str(OUT / "drivers-virtual"), "run.overwrite": "true"}
-    arguments = [part for key, value in sets.items() for part in ("--set", f"{key}={value}")]
-    call("drivers-virtual", [UMBRA, "simulate", "-c", "hpc/show/shadow.toml", "--cluster", str(cluster), *arguments])
-    virtual = summary(OUT / "drivers-virtual")
+    sets |= {"run.dir": str(runs.out / "drivers-virtual"), "run.overwrite": "true"}
+    simulate = [UMBRA, "simulate", "-c", "hpc/show/shadow.toml", "--cluster", str(cluster)]
+    runs.call("drivers-virtual", [*simulate, *settings(sets)])
+    virtual = summary(runs.out / "drivers-virtual")
     pairs = [(real[key].get(figure), virtual[key].get(figure)) for key in ("test", "test_replica")
              for figure in real[key]]
     pairs += [(real["sync"][key], virtual["sync"][key]) for key in ("rounds", "gap_mean", "gap_p99")]
@@ -250,13 +202,12 @@ def quality():
     """Log loss after one pass: shadow methods, their foreground counterparts, one trainer, no synchronization."""
     print("== quality", flush=True)
     jobs = {"synthetic": {
-        "data.train": synth("shadow_train", 8_000_000),
-        "data.test": synth("shadow_test", 400_000, 8_000_000),
+        "data.train": runs.synth("shadow_train", 8_000_000),
+        "data.test": runs.synth("shadow_test", 400_000, 8_000_000),
     }}
-    if (SOURCE / "train.libsvm.xz").exists():
-        jobs["frappe"] = frappe()
-    else:
-        print(f"   no Frappe in {SOURCE}: set UMBRA_DATA to the folder that has frappe/train.libsvm.xz")
+    frappe = runs.frappe()
+    if frappe:
+        jobs["frappe"] = frappe
     worst, behind = 0.0, []
     for data, files in jobs.items():
         losses = {}
@@ -265,7 +216,7 @@ def quality():
             for seed in SEEDS:
                 name = f"quality-{data}-{what.replace(', ', '-').replace(' ', '-')}-{seed}"
                 sets, trainers = recipe(data, what)
-                run = train(name, f"hpc/show/shadow-{data}.toml", {**files, **sets, "seed": seed}, mpirun(trainers))
+                run = runs.train(name, f"hpc/show/shadow-{data}.toml", {**files, **sets, "seed": seed}, mpirun(trainers))
                 losses.setdefault(what, []).append(run["test"]["logloss"])
         one = mean(losses["one trainer"])
         for what, values in losses.items():
@@ -308,26 +259,13 @@ def recipe(data, what):
     return sets, trainers
 
 
-# Rows, batch, dense rate, row rate, whether rates fall to 0 over the second half: the best of a few each, of
-# seeds 1 and 2 (docs/synchronization.md).
+# Rows, batch, dense rate, row rate, whether rates fall to 0 over the second half: the best of a few each
+# (docs/synchronization.md). On synthetic clicks four trainers have a quarter of the batch, and so as many examples in
+# flight (ELP) as one.
 QUALITY = {
-    "synthetic": {"one": (8_000_000, 256, 0.02, 0.02, True), "four": (8_000_000, 256, 0.02, 0.02, True)},
+    "synthetic": {"one": (8_000_000, 256, 0.02, 0.02, True), "four": (8_000_000, 64, 0.02, 0.02, True)},
     "frappe": {"one": (202_027, 8, 0.01, 0.15, False), "four": (202_027, 8, 0.02, 0.15, False)},
 }
-
-
-def frappe():
-    vocabulary = []
-    for split in ("train", "test"):
-        output = DATA / f"shadow_frappe_{split}.h5"
-        if not output.exists():
-            text = OUT / f"{split}.libsvm"
-            text.write_bytes(lzma.open(SOURCE / f"{split}.libsvm.xz").read())
-            call(f"prepare-{split}", [UMBRA, "prepare", "--format", "libfm", "--input", str(text), "--output",
-                                      str(output), *vocabulary])
-            text.unlink()
-        vocabulary = ["--vocabulary", str(DATA / "shadow_frappe_train.h5")]
-    return {f"data.{split}": str((DATA / f"shadow_frappe_{split}.h5").resolve()) for split in ("train", "test")}
 
 
 if "cost" in PHASES:

@@ -135,10 +135,10 @@ fn mistakes_are_one_message_with_its_place() {
         (1, "nowhere.toml", "sync.method=shadow_ma", 2, "--cluster nowhere.toml: cannot read it"),
         (
             1,
-            "timing.toml",
+            "training.toml",
             "sync.method=bsp",
             2,
-            "sync.method = bsp: simulate runs methods of rounds",
+            "sync.method = bsp: its time alone is simulated",
         ),
         (
             2,

@@ -11,10 +11,10 @@ use std::path::PathBuf;
 
 use umbra_core::rng::{Purpose, Stream};
 use umbra_core::sim::{
-    Algorithm, Cluster, Embedding, Jitter, Link, Method, Outcome, Pause, Rounds, Simulated, Step,
-    Trainer, lines, simulate,
+    Algorithm, Cluster, Collective, Embedding, Jitter, Link, Method, Outcome, Pause, Rounds,
+    Simulated, Step, Trainer, lines, simulate,
 };
-use umbra_core::sync::{Blocks, Pace, Pair};
+use umbra_core::sync::{Blocks, Dealing, Pace, Pair};
 use umbra_core::units::Nanos;
 
 const MS: u64 = 1_000_000;
@@ -37,6 +37,8 @@ fn cluster(trainers: usize, steps: u64) -> Cluster {
         seed: 1,
         trainers: vec![trainer; trainers],
         sync_ps: vec![link],
+        leaves: None,
+        collective: Collective::Direct,
         embedding: None,
         jitter: Jitter::None,
         copy_ns_per_byte: 0.1,
@@ -100,6 +102,41 @@ fn golden(name: &str, text: &str) {
         assert_eq!(expected, got, "{name}, line {number} that is no comment");
     }
     assert_eq!(body.count(), got.count(), "{name}: lines");
+}
+
+fn pairs(delta: bool) -> Algorithm {
+    Algorithm::DivideShuffle { dealing: Dealing::Grid { columns: 2 }, delta }
+}
+
+/// arXiv 2007.03298: groups of a full grid share the mean of all after two rounds; trainers that ended earlier follow.
+#[test]
+fn groups_reach_the_mean_of_all() {
+    for rounds in [Rounds::Gated { every: 1 }, SHADOW] {
+        let mut cluster = cluster(4, 2);
+        cluster.trainers[1].steps = 5;
+        let start = random(9, 4, 5);
+        let method = Method { alpha: 1.0, ..method(pairs(false), rounds) };
+        let (_, after) = training(&cluster, &method, &start, &mut |_| {});
+        for (i, x) in after[0].iter().enumerate() {
+            let mean = start.iter().map(|replica| f64::from(replica[i])).sum::<f64>() / 4.0;
+            assert!((f64::from(*x) - mean).abs() < 1e-6, "{rounds:?}: {x}, mean {mean}, seed 9");
+        }
+        assert!(after.iter().all(|replica| *replica == after[0]), "{rounds:?}: {after:?}");
+    }
+}
+
+/// A straggler keeps its own group waiting, and the others only when they are dealt into one with it.
+#[test]
+fn a_straggler_keeps_its_group_waiting() {
+    let mut cluster = cluster(4, 1);
+    cluster.trainers[3].slowdown = 10.0;
+    let seconds = |algorithm| {
+        let outcome = timing(&cluster, &method(algorithm, Rounds::Gated { every: 1 }));
+        outcome.trainers[0].seconds
+    };
+    let (grouped, all) = (seconds(pairs(false)), seconds(Algorithm::Average { delta: false }));
+    assert!(grouped < 0.005, "a step of 1 ms and a round: {grouped}");
+    assert!(all > 0.011, "a straggler's step of 10 ms and a round: {all}");
 }
 
 /// "Elastic averaging", the invariants at the head of `sync/elastic.rs`: w − c shrinks by (1 − α)² a round

@@ -15,6 +15,10 @@ pub struct Cluster {
     pub trainers: Vec<Trainer>,
     /// Links of the sync PSs, which are the nodes after the trainers.
     pub sync_ps: Vec<Link>,
+    /// Switches under a common spine; `None` for one switch that never blocks.
+    pub leaves: Option<Leaves>,
+    /// How all trainers reduce together; groups of them do it directly.
+    pub collective: Collective,
     /// Where rows are; `None` when they cost nothing.
     pub embedding: Option<Embedding>,
     /// How the time of a step varies.
@@ -34,6 +38,28 @@ pub struct Link {
     pub latency: Nanos,
     /// Time for which a message occupies the link beside its bytes.
     pub overhead: Nanos,
+}
+
+/// Leaf switches: nodes in their order, so many to each. Reductions cross them; other messages are few and do not
+/// count.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Leaves {
+    /// Nodes of a leaf, at least 1.
+    pub nodes: usize,
+    /// From a leaf to the spine.
+    pub uplink: Link,
+}
+
+/// How a reduction moves its values; see `collective.rs`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Collective {
+    /// Everybody with everybody at once, as the MPI driver does.
+    #[default]
+    Direct,
+    /// Around a ring of the ranks in their order.
+    Ring,
+    /// Up and down a binomial tree.
+    Tree,
 }
 
 /// A node that trains.

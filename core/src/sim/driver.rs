@@ -6,9 +6,9 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use super::cluster::nanoseconds;
+use super::cluster::{Collective, nanoseconds};
+use super::collective::Fabric;
 use super::instance::{Duty, Instance};
-use super::network::exchange;
 use super::outcome::SimError;
 use super::run::{Event, Simulation};
 use super::trace::{Deed, Who};
@@ -491,10 +491,14 @@ impl Simulation<'_, '_> {
         }
         let node = |member: &u32| self.drivers[*member as usize].node();
         let nodes: Vec<usize> = members.iter().map(node).collect();
-        let bytes = self.drivers[members[0] as usize].instance.bytes * (ranks - 1) / ranks;
+        let first = &self.drivers[members[0] as usize].instance;
+        let (bytes, grouped) = (first.bytes, first.dealing.is_some());
         for &member in members {
-            self.sent(member, bytes);
+            self.sent(member, bytes * (ranks - 1) / ranks);
         }
-        exchange(&mut self.ports, &nodes, self.now, bytes)
+        let collective = if grouped { Collective::Direct } else { self.cluster.collective };
+        let leaf = self.cluster.leaves.map_or(usize::MAX, |leaves| leaves.nodes);
+        let (ports, uplinks) = (&mut self.ports, &mut self.uplinks);
+        Fabric { ports, uplinks, nodes: leaf }.half(collective, &nodes, self.now, bytes)
     }
 }

@@ -11,7 +11,7 @@
 //! - `run.rs`: the events and their loop
 //! - `workers.rs`: steps, rows and the gate
 //! - `driver.rs`: what protocols ask for
-//! - `network.rs`: links
+//! - `network.rs`, `collective.rs`: links, and reductions over them
 //! - `outcome.rs`, `trace.rs`: what a run came to, and what happened in it
 //!
 //! What is modelled, and how:
@@ -19,7 +19,7 @@
 //! | thing | model |
 //! | --- | --- |
 //! | link | full duplex; each direction carries one message at a time, first come first served. A message occupies the sender's link for overhead + bytes / bandwidth and, a latency later, the receiver's for as long (cut-through) |
-//! | reduction | starts when the last rank has come; two exchanges that each move (R − 1)/R of the buffer per rank in R − 1 messages (a reduce-scatter and an all-gather, as the MPI driver does) |
+//! | reduction | starts when the last rank has come; two halves of a [`Collective`]; `Direct`: a reduce-scatter and an all-gather, as the MPI driver does |
 //! | center | one thread per slice; an answer with values takes service time per byte |
 //! | rows | see [`Embedding`] |
 //! | cores | work that begins while more threads of its node are busy than there are cores takes longer by that ratio; a ratio that changes meanwhile does not count, so the mean is right and a single piece of work is not |
@@ -31,6 +31,7 @@
 //! With replicas of no elements (staging of a tail alone) bytes are declared and only time is simulated.
 
 mod cluster;
+mod collective;
 mod driver;
 mod instance;
 mod method;
@@ -40,7 +41,7 @@ mod run;
 mod trace;
 mod workers;
 
-pub use cluster::{Cluster, Embedding, Jitter, Link, Pause, Trainer};
+pub use cluster::{Cluster, Collective, Embedding, Jitter, Leaves, Link, Pause, Trainer};
 pub use instance::{Duty, Instance, Step};
 pub use method::{Algorithm, Method, Rounds, Simulated, simulate};
 pub use outcome::{Outcome, SimError, TrainerFigures};

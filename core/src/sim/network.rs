@@ -52,6 +52,21 @@ impl Port {
         self.ingress_free
     }
 
+    /// When both directions are free.
+    pub(super) fn free(&self) -> u64 {
+        self.egress_free.max(self.ingress_free)
+    }
+
+    /// Time from the begin of a message to its end at the other side.
+    pub(super) fn takes(&self, bytes: u64) -> u64 {
+        self.latency + self.occupied(bytes, 1.0)
+    }
+
+    /// Both directions carry something else until then.
+    pub(super) fn hold(&mut self, until: u64) {
+        (self.egress_free, self.ingress_free) = (until, until);
+    }
+
     fn occupied(&self, bytes: u64, messages: f64) -> u64 {
         nanoseconds(self.overhead as f64, messages) + nanoseconds(self.ns_per_byte, bytes as f64)
     }

@@ -61,6 +61,8 @@ pub(super) struct Simulation<'c, 'p> {
     foreseen: u64,
     /// Trainers, sync PSs, and the one that stands for all embedding PSs.
     pub(super) ports: Vec<Port>,
+    /// Of leaves, towards the spine.
+    pub(super) uplinks: Vec<Port>,
     /// When the row store of a trainer, or the one that stands for all, has done what it was asked.
     pub(super) stores_free: Vec<u64>,
     pub(super) crews: Vec<Crew>,
@@ -169,6 +171,10 @@ impl<'c, 'p> Simulation<'c, 'p> {
             queue: BinaryHeap::new(),
             foreseen: 0,
             ports: ports.collect(),
+            uplinks: cluster.leaves.map_or(Vec::new(), |leaves| {
+                let count = cluster.trainers.len().div_ceil(leaves.nodes);
+                alloc::vec![Port::new(leaves.uplink); count]
+            }),
             stores_free: alloc::vec![0; cluster.trainers.len().max(1)],
             crews,
             workers,

@@ -233,6 +233,7 @@ mod tests {
 
     #[test]
     fn random_groups_contract_as_derived() {
+        let mut largest: f64 = 0.0;
         for (ranks, group) in [(4, 2), (8, 2), (16, 4), (16, 2), (64, 8)] {
             let dealing = Dealing::Random { group, seed: 11 };
             let (mut before, mut after) = (0.0, 0.0);
@@ -245,11 +246,10 @@ mod tests {
                 after += distance(&values);
             }
             let (measured, derived) = (after / before, contraction(ranks, group));
-            assert!(
-                (measured / derived - 1.0).abs() < 0.03,
-                "{ranks}, {group}: {measured} {derived}"
-            );
+            largest = largest.max((measured / derived - 1.0).abs());
+            assert!(largest < 0.03, "{ranks}, {group}: {measured} {derived}, seeds 3 and 11");
         }
+        std::println!("largest deviation of a contraction: {largest}");
     }
 
     fn distance(values: &[f64]) -> f64 {

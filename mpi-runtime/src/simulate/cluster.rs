@@ -10,11 +10,16 @@
 //! steps = 1000               # of a worker, whatever the data has; default 1000. In "training" at most
 //!                            # these; default: the data's
 //! seconds = 60.0             # no step begins later; default: no such end
+//! collective = "direct"      # how all trainers reduce together: "direct" (as umbra does), "ring", "tree"
 //!
 //! [link]                     # of every node, full duplex
 //! bytes_per_s = 1.25e9       # in each direction
 //! latency_us = 20.0
 //! overhead_us = 1.0          # time a message occupies the link beside its bytes
+//!
+//! [leaves]                   # switches under a common spine; without it one switch has all nodes
+//! nodes = 16                 # trainers of a leaf
+//! uplink_bytes_per_s = 5.0e9 # from a leaf to the spine, in each direction
 //!
 //! [compute]
 //! example_us = 20.0          # forward and backward of an example, by one worker alone
@@ -54,7 +59,7 @@
 use std::path::Path;
 
 use serde::Deserialize;
-use umbra_core::sim::{self, Embedding, Jitter, Link, Pause, Trainer};
+use umbra_core::sim::{self, Embedding, Jitter, Leaves, Link, Pause, Trainer};
 use umbra_core::units::Nanos;
 
 use crate::config::{Inject, Job};
@@ -81,6 +86,9 @@ pub struct ClusterFile {
     pub steps: Option<u64>,
     /// Virtual time after which no step begins. s
     pub seconds: Option<f64>,
+    #[serde(default)]
+    collective: Collective,
+    leaves: Option<LeavesSection>,
     link: LinkSection,
     compute: ComputeSection,
     #[serde(default)]
@@ -106,6 +114,23 @@ pub enum Fidelity {
     Timing,
     /// Every step trains the model.
     Training,
+}
+
+/// How all trainers reduce together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Collective {
+    #[default]
+    Direct,
+    Ring,
+    Tree,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LeavesSection {
+    nodes: usize,
+    uplink_bytes_per_s: f64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
@@ -258,6 +283,10 @@ impl ClusterFile {
         not_negative("link.latency_us", self.link.latency_us)?;
         not_negative("link.overhead_us", self.link.overhead_us)?;
         positive("compute.example_us", self.compute.example_us)?;
+        if let Some(leaves) = self.leaves {
+            positive("leaves.nodes", leaves.nodes as f64)?;
+            positive("leaves.uplink_bytes_per_s", leaves.uplink_bytes_per_s)?;
+        }
         not_negative("compute.spread", self.compute.spread)?;
         if self.compute.jitter == JitterKind::Uniform && self.compute.spread >= 1.0 {
             let spread = self.compute.spread;
@@ -297,6 +326,12 @@ impl ClusterFile {
         Ok(())
     }
 
+    /// Trainers of a leaf switch, where there are any.
+    #[must_use]
+    pub fn nodes_of_leaf(&self) -> Option<usize> {
+        self.leaves.map(|leaves| leaves.nodes)
+    }
+
     /// The cluster in the core's words: `job` is resolved on it, workers make `steps` steps of these
     /// `sizes`.
     #[must_use]
@@ -331,6 +366,15 @@ impl ClusterFile {
         sim::Cluster {
             seed: job.config.seed,
             trainers: (0..job.trainers).map(trainer).collect(),
+            leaves: self.leaves.map(|leaves| Leaves {
+                nodes: leaves.nodes,
+                uplink: Link { bytes_per_second: leaves.uplink_bytes_per_s, ..link },
+            }),
+            collective: match self.collective {
+                Collective::Direct => sim::Collective::Direct,
+                Collective::Ring => sim::Collective::Ring,
+                Collective::Tree => sim::Collective::Tree,
+            },
             sync_ps: vec![link; if self.embedding_ps == 0 { 0 } else { job.sync_ps }],
             embedding: Some(Embedding {
                 ps: self.embedding_ps,

@@ -85,9 +85,9 @@ impl Virtual {
         };
         let cores = if file.cores == 0 { worker_threads + 1 } else { file.cores };
         let job = config.resolve(ranks, 1, cores)?;
-        if job.method == SyncMethod::Bsp {
+        if job.method == SyncMethod::Bsp && file.fidelity == Fidelity::Training {
             return Err(Error::Usage(
-                "sync.method = bsp: simulate runs methods of rounds; expected one of independent, \
+                "sync.method = bsp: its time alone is simulated (fidelity = \"timing\"); expected one of independent, \
                  local_sgd, shadow_easgd, shadow_ma, shadow_bmuf, foreground_easgd, foreground_ma, \
                  foreground_bmuf, ds_sync, shadow_ds_sync (none with one trainer)"
                     .into(),
@@ -105,7 +105,14 @@ impl Virtual {
             width: plan.layout.width,
         };
         let cluster = file.cluster(&plan.job, steps, sizes);
-        Ok(Self { method: method(&plan), plan, steps, ranks, fidelity: file.fidelity, cluster })
+        Ok(Self {
+            method: method(&plan, file.nodes_of_leaf()),
+            plan,
+            steps,
+            ranks,
+            fidelity: file.fidelity,
+            cluster,
+        })
     }
 
     /// Simulates. `control`: a communicator of this process alone, for metrics.
@@ -207,7 +214,7 @@ impl Virtual {
 }
 
 /// The job's method in the simulator's words.
-fn method(plan: &Plan) -> Method {
+fn method(plan: &Plan, leaf: Option<usize>) -> Method {
     let (model, sync) = (&plan.model, &plan.job.config.sync);
     let nothing = Method {
         algorithm: sim::Algorithm::None,
@@ -216,26 +223,36 @@ fn method(plan: &Plan) -> Method {
         replica_bytes: 4 * model.replica_len() as u64,
         parameters: model.parameters_len(),
     };
+    if plan.job.method == SyncMethod::Bsp {
+        // Gradients are as many as parameters, and all wait for all after every step.
+        return Method {
+            algorithm: sim::Algorithm::Average { delta: false },
+            alpha: 1.0,
+            ..nothing
+        };
+    }
     let Some(settings) = Settings::new(sync) else { return nothing };
     let Settings { rounds, every, alpha, pair, delta, blocks, pace, .. } = settings;
     let algorithm = match rounds.algorithm {
         Algorithm::Elastic => sim::Algorithm::Elastic { pair, slices: plan.roles.sync_ps.len() },
         Algorithm::Average => sim::Algorithm::Average { delta },
         Algorithm::BlockMomentum => sim::Algorithm::BlockMomentum { blocks, delta },
-        Algorithm::DivideShuffle => sim::Algorithm::DivideShuffle { dealing: dealing(plan), delta },
+        Algorithm::DivideShuffle => {
+            sim::Algorithm::DivideShuffle { dealing: dealing(plan, leaf), delta }
+        }
     };
     let rounds =
         if rounds.gated { sim::Rounds::Gated { every } } else { sim::Rounds::Background(pace) };
     Method { algorithm, alpha, rounds, ..nothing }
 }
 
-/// The job's schedule of groups. A node of the simulated cluster has one trainer.
-fn dealing(plan: &Plan) -> Dealing<'static> {
+/// The job's schedule of groups. A node of the simulated cluster has one trainer, so it is the leaves that `"nodes"`
+/// tells apart.
+fn dealing(plan: &Plan, leaf: Option<usize>) -> Dealing<'static> {
     let config = &plan.job.config;
     let size = config.sync.group_size.unwrap_or(1);
     match config.sync.schedule {
-        // Nodes of one trainer: alone in even rounds, with all others in odd ones.
-        Schedule::Nodes => Dealing::Grid { columns: 1 },
+        Schedule::Nodes => Dealing::Grid { columns: leaf.unwrap_or(1) },
         Schedule::Grid => Dealing::Grid { columns: size },
         Schedule::Hypercube => Dealing::Hypercube { base: size },
         Schedule::Ring => Dealing::Ring,
