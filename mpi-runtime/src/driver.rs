@@ -94,7 +94,9 @@ pub fn drive(protocol: &mut impl Protocol, around: Surroundings<'_>) -> Result<G
         last = match action {
             Action::Finish => {
                 driver.end_round();
-                driver.flush();
+                if let Some(post) = &mut driver.around.post {
+                    post.flush(driver.around.watch, driver.around.poll);
+                }
                 return Ok(driver.gaps);
             }
             action => driver.act(action, protocol.staging()),
@@ -276,15 +278,6 @@ impl<'a> Driver<'a> {
         self.around.counters.add(&RoundReading { bytes, ..RoundReading::default() });
         if let Some(round) = &mut self.round {
             round.bytes += bytes;
-        }
-    }
-
-    /// Waits until all that was sent has left.
-    fn flush(&mut self) {
-        let (mut waiting, mut backoff) = (Waiting::default(), Backoff::default());
-        while self.around.post.as_mut().is_some_and(|post| post.is_sending()) {
-            waiting.check(self.around.watch, &"the last parameters to be sent");
-            backoff.rest(self.around.poll);
         }
     }
 

@@ -6,12 +6,14 @@
 //! in pieces of [`PIECE`], a few at a time, so that other messages to the same rank (rows of embeddings) find
 //! their way between them; MPI keeps the order of a sender's pieces, and each message is put together again.
 
+use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use crate::comm::Mailbox;
 use crate::reduce::PIECE;
+use crate::watch::{Backoff, Waiting, Watch};
 
 /// One thread's end.
 pub struct Post {
@@ -64,7 +66,7 @@ impl Post {
         (trainer, Self { rank, remote, local: local(answer, asked) })
     }
 
-    /// Starts sending to rank `to`; goes on in [`Post::receive`] and [`Post::is_sending`]. Returns the bytes
+    /// Starts sending to rank `to`; goes on in [`Post::receive`] and [`Post::flush`]. Returns the bytes
     /// that leave this rank.
     pub fn send(&mut self, to: usize, word: u64, values: &[f32]) -> u64 {
         match (&mut self.local, &mut self.remote) {
@@ -87,8 +89,16 @@ impl Post {
         }
     }
 
-    /// Whether something waits to be sent.
-    pub fn is_sending(&mut self) -> bool {
+    /// Waits until all that was sent has left: nothing moves while its thread is elsewhere.
+    pub fn flush(&mut self, watch: &Watch, poll: Duration) {
+        let (mut waiting, mut backoff) = (Waiting::default(), Backoff::default());
+        while self.is_sending() {
+            waiting.check(watch, &"the last parameters to be sent");
+            backoff.rest(poll);
+        }
+    }
+
+    fn is_sending(&mut self) -> bool {
         self.remote.as_mut().is_some_and(|remote| {
             remote.push();
             !remote.outgoing.is_empty() || remote.mailbox.sending() > 0

@@ -49,12 +49,13 @@ impl<'a> Groups<'a> {
         let Some(own) = members.iter().position(|member| *member == self.trainer) else {
             unreachable!("a trainer is in its group");
         };
+        // Each begins with the one after it, so that not all send to the same at once.
         let others = || {
-            let ranks = members.iter().map(|member| self.first_rank + member).enumerate();
-            ranks.filter(|(place, _)| *place != own)
+            let places = (own + 1..own + count).map(|place| place % count);
+            places.map(|place| (place, self.first_rank + members[place]))
         };
         // A pair moves as much either way, and little is not worth a second way.
-        let whole = count <= 2 || len * count <= SHORT;
+        let whole = count <= 2 || len * count <= SHORT || len < count;
         let stretch = |place: usize| {
             if whole { 0..len } else { len * place / count..len * (place + 1) / count }
         };
@@ -80,6 +81,7 @@ impl<'a> Groups<'a> {
                 receive(post, rank, &mut staging[stretch(place)], watch, poll);
             }
         }
+        post.flush(watch, poll);
         (bytes, least)
     }
 }
