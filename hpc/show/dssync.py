@@ -46,10 +46,14 @@ SERIES = {
 }
 
 
+# What the kernel holds of dense parameters stands before the rows of others.
+WINDOW = ["--mca", "btl_tcp_sndbuf", "65536", "--mca", "btl_tcp_rcvbuf", "65536"]
+
+
 def data():
     """Training and test clicks."""
     return {"data.train": runs.synth("shadow_train", 8_000_000),
-            "data.test": runs.synth("shadow_test", 400_000, 8_000_000)}
+            "data.test": runs.synth("shadow_test", 100_000, 8_000_000)}
 
 
 def contraction():
@@ -66,7 +70,7 @@ def on_cluster(name, ranks, series, sets):
     # Frames as long as network cards take them from the kernel (segmentation offload).
     os.environ["UMBRA_CLUSTER_MTU"] = "60000"
     slow = [part for node, quota in quotas.items() for part in ("--slow", f"{node}={quota}%")]
-    launch = ["hpc/cluster/run", "-n", str(ranks), "--rate", rate, "--latency-us", str(latency), *slow, "--"]
+    launch = ["hpc/cluster/run", "-n", str(ranks), "--rate", rate, "--latency-us", str(latency), *slow, "--", *WINDOW]
     return runs.train(name.replace(", ", "-").replace(" ", "-"), JOB, {**data_of_speed(), **sets}, launch)
 
 
@@ -80,7 +84,7 @@ measured = {}
 def links():
     """Examples per second of every method over bsp's, in turn."""
     print("== links", flush=True)
-    rounds, steps = (5, 80) if FULL else (3, 30)
+    rounds, steps = (5, 60) if FULL else (3, 20)
     best = 0.0
     for ranks in (4, 9):
         subprocess.run(["hpc/cluster/up.sh", str(ranks)], check=True, stdout=subprocess.DEVNULL)
@@ -109,7 +113,7 @@ def loss():
     """Seconds until the test log loss that bsp ends with; between the lengths that were run it is interpolated."""
     print("== time to the same loss", flush=True)
     subprocess.run(["hpc/cluster/up.sh", "4"], check=True, stdout=subprocess.DEVNULL)
-    steps, ratios, apart = 200, [], []
+    steps, ratios, apart = 300 if FULL else 120, [], []
     for seed in SEEDS:
         def ended(method, share):
             sets = {**METHODS[method], **data(), "seed": seed, "train.max_examples": int(steps * share) * 64 * 4}
@@ -213,7 +217,8 @@ example_us = {1e6 / alone * busy}
 def quality():
     """AUC after one pass on fast links."""
     print("== quality", flush=True)
-    jobs = {"synthetic": (JOB, data(), {"train.batch_size": 128, "train.max_examples": 2_000_384})}
+    jobs = {"synthetic": (JOB, data(), {
+        "train.batch_size": 128, "train.max_examples": 2_000_384, "embedding.prefetch": 0})}
     frappe = runs.frappe()
     if frappe:
         jobs["frappe"] = ("hpc/show/shadow-frappe.toml", frappe, {
