@@ -26,7 +26,8 @@ def settings(sets):
 def speed(figures):
     """Examples per second, each trainer by its own clock: trainers do not wait for each other at the end."""
     trainers = figures["sync"].get("trainers")
-    if not trainers:
+    # Under bsp all end together, and a trainer's steps are those of its slices.
+    if not trainers or figures["sync"]["method"] == "bsp":
         return figures["examples"] / figures["seconds"]
     return sum(trainer["steps"] * figures["batch_size"] / trainer["seconds"] for trainer in trainers)
 
