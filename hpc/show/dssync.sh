@@ -2,7 +2,7 @@
 # make show-dssync: averaging in small groups against bulk-synchronous training, over slow links, at scale in the
 # simulator, and what it does to the model.
 #
-#     make show-dssync                         about 40 minutes on 2 cores
+#     make show-dssync                         about an hour on 2 cores
 #     make show-dssync PHASES="links scale"    some of: contraction links loss scale quality
 #     make show-dssync FULL=1                  more rounds, longer runs, more seeds
 #
