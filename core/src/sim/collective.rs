@@ -88,20 +88,23 @@ impl Fabric<'_> {
     ) -> u64 {
         let free = members.iter().map(|node| self.ports[*node].free()).max();
         let mut end = now.max(free.unwrap_or(0));
-        let mut crossing = alloc::vec![0u64; self.uplinks.len()];
+        // Bytes out of a leaf and into it.
+        let mut crossing = alloc::vec![[0u64; 2]; self.uplinks.len()];
         for flows in steps {
-            crossing.fill(0);
+            crossing.fill([0, 0]);
             let mut longest = 0;
             for &(from, to) in flows {
                 longest =
                     longest.max(self.ports[from].takes(bytes)).max(self.ports[to].takes(bytes));
                 let (own, other) = (from / self.nodes, to / self.nodes);
                 if own != other && !crossing.is_empty() {
-                    crossing[own] += bytes;
+                    crossing[own][0] += bytes;
+                    crossing[other][1] += bytes;
                 }
             }
-            for (uplink, crossing) in self.uplinks.iter().zip(&crossing) {
-                longest = longest.max(if *crossing > 0 { uplink.takes(*crossing) } else { 0 });
+            for (uplink, [out, into]) in self.uplinks.iter().zip(&crossing) {
+                let most = *out.max(into);
+                longest = longest.max(if most > 0 { uplink.takes(most) } else { 0 });
             }
             end += longest;
         }

@@ -11,7 +11,8 @@
 //! - `run.rs`: the events and their loop
 //! - `workers.rs`: steps, rows and the gate
 //! - `driver.rs`: what protocols ask for
-//! - `network.rs`, `collective.rs`: links, and reductions over them
+//! - `reductions.rs`: who has come to a reduction, and what they get
+//! - `network.rs`, `collective.rs`: links, and what reductions take on them
 //! - `outcome.rs`, `trace.rs`: what a run came to, and what happened in it
 //!
 //! What is modelled, and how:
@@ -37,6 +38,7 @@ mod instance;
 mod method;
 mod network;
 mod outcome;
+mod reductions;
 mod run;
 mod trace;
 mod workers;

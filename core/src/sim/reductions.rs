@@ -1,0 +1,109 @@
+//! Reductions under way: who has come, and what they get.
+//!
+//! Invariants: a reduction starts when the last of its group has come, and all of the group get its outcome at one
+//! moment; the arithmetic and its order are those of every driver (`sync::reduction`).
+
+use alloc::vec::Vec;
+
+use super::cluster::Collective;
+use super::collective::Fabric;
+use super::run::{Event, Simulation};
+use super::trace::{Deed, Who};
+use crate::sync::reduction::{add, conclude, sum_into_first};
+use crate::sync::{Action, Completion, Group};
+
+impl Simulation<'_, '_> {
+    /// An instance has come to a reduction; the last of the group starts it.
+    pub(super) fn join_reduction(&mut self, number: u32, group: Group) {
+        let instance = &self.drivers[number as usize].instance;
+        let (channel, came) = &mut self.channels[instance.channel as usize];
+        let members: Vec<u32> = match (group, instance.dealing) {
+            (Group::Dealt { round }, Some(dealing)) => {
+                let place = channel.partition_point(|member| *member < number);
+                self.dealt.resize(channel.len(), 0);
+                let places = dealing.deal(round, place, &mut self.dealt);
+                let members: Vec<u32> = places.iter().map(|place| channel[*place]).collect();
+                let here = |member: &u32| self.drivers[*member as usize].joined == Some(group);
+                if !members.iter().all(here) {
+                    return;
+                }
+                members
+            }
+            _ => {
+                *came += 1;
+                if *came < channel.len() {
+                    return;
+                }
+                *came = 0;
+                channel.clone()
+            }
+        };
+        for &member in &members {
+            self.drivers[member as usize].joined = None;
+        }
+        let scattered = self.exchange(&members);
+        let free = self.reductions.iter().position(Vec::is_empty);
+        let place = free.unwrap_or(self.reductions.len());
+        self.reductions.resize(self.reductions.len().max(place + 1), Vec::new());
+        self.reductions[place] = members;
+        #[expect(clippy::cast_possible_truncation, reason = "at most one for each instance")]
+        self.at(scattered, Event::Scattered(place as u32));
+    }
+
+    /// The second half of a reduction; all get the mean when it ends.
+    pub(super) fn scattered(&mut self, reduction: u32) {
+        let members = core::mem::take(&mut self.reductions[reduction as usize]);
+        let gathered = self.exchange(&members);
+        let least = self.least_silent(&members);
+        let mut all: Vec<&mut [f32]> = Vec::with_capacity(members.len());
+        let mut drivers = self.drivers.iter_mut();
+        let mut next = 0;
+        for &member in &members {
+            // Members ascend, as they were listed.
+            if let Some(driver) = drivers.nth(member as usize - next) {
+                all.push(driver.instance.protocol.staging());
+            }
+            next = member as usize + 1;
+        }
+        sum_into_first(&mut all, |to, from| add(to, from));
+        let mut completion = Completion::Done;
+        if let Some((first, others)) = all.split_first_mut() {
+            completion = conclude(first, least);
+            others.iter_mut().for_each(|other| other.copy_from_slice(first));
+        }
+        for &member in &members {
+            let since = self.drivers[member as usize].since;
+            self.drivers[member as usize].completion = completion;
+            self.record(Who::Instance(member), Deed::Reduce, since, gathered);
+            self.at(self.awake(member, gathered), Event::Resume(member));
+        }
+    }
+
+    /// The least of what a dealt group says; a reduction of all has votes.
+    fn least_silent(&self, members: &[u32]) -> Option<u32> {
+        let of = |member: &u32| match self.drivers[*member as usize].action {
+            Action::ReduceMean { group: Group::Dealt { .. }, silent, .. } => Some(silent),
+            _ => None,
+        };
+        members.iter().filter_map(of).min()
+    }
+
+    /// Half a reduction, from now on: its end.
+    fn exchange(&mut self, members: &[u32]) -> u64 {
+        let ranks = members.len() as u64;
+        if ranks == 1 {
+            return self.now;
+        }
+        let node = |member: &u32| self.drivers[*member as usize].node();
+        let nodes: Vec<usize> = members.iter().map(node).collect();
+        let first = &self.drivers[members[0] as usize].instance;
+        let (bytes, grouped) = (first.bytes, first.dealing.is_some());
+        for &member in members {
+            self.sent(member, bytes * (ranks - 1) / ranks);
+        }
+        let collective = if grouped { Collective::Direct } else { self.cluster.collective };
+        let leaf = self.cluster.leaves.map_or(usize::MAX, |leaves| leaves.nodes);
+        let (ports, uplinks) = (&mut self.ports, &mut self.uplinks);
+        Fabric { ports, uplinks, nodes: leaf }.half(collective, &nodes, self.now, bytes)
+    }
+}
