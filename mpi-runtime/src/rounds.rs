@@ -47,45 +47,32 @@ pub struct DenseSync {
     slices: Vec<Slice>,
     /// Ranks of the trainers.
     trainers: Range<usize>,
-    /// How groups are dealt.
-    dealt: Dealt,
+    places: Places,
     /// Block momentum's memory: global model and velocity. `[replica_len]` each, or empty.
     global: Vec<f32>,
     velocity: Vec<f32>,
     watch: Arc<Watch>,
 }
 
-/// What the schedule of groups is made of.
+/// Where trainers are: their nodes, and their numbers there. `[trainers]` each, empty unless groups are dealt.
 #[derive(Default)]
-struct Dealt {
-    schedule: Schedule,
-    size: usize,
-    seed: u64,
-    /// Node of every trainer, and its number there. `[trainers]`
+struct Places {
     node: Vec<usize>,
     place: Vec<usize>,
 }
 
-impl Dealt {
-    fn dealing(&self) -> Dealing<'_> {
-        match self.schedule {
-            Schedule::Grid => Dealing::Grid { columns: self.size },
-            Schedule::Nodes => Dealing::Nodes { node: &self.node, place: &self.place },
-            Schedule::Hypercube => Dealing::Hypercube { base: self.size },
-            Schedule::Ring => Dealing::Ring,
-            Schedule::Random => Dealing::Random { group: self.size, seed: self.seed },
-        }
-    }
-
-    /// Takes the nodes down by their names. `hosts: [trainers]`
-    fn place(&mut self, hosts: &[Vec<u8>]) {
+impl Places {
+    /// By the names of nodes. `hosts: [trainers]`
+    fn new(hosts: &[Vec<u8>]) -> Self {
+        let mut places = Self::default();
         for (trainer, host) in hosts.iter().enumerate() {
             let before = &hosts[..trainer];
             let known = before.iter().position(|other| other == host);
-            let next = self.node.iter().max().map_or(0, |node| node + 1);
-            self.node.push(known.map_or(next, |other| self.node[other]));
-            self.place.push(before.iter().filter(|other| *other == host).count());
+            let next = places.node.iter().max().map_or(0, |node| node + 1);
+            places.node.push(known.map_or(next, |other| places.node[other]));
+            places.place.push(before.iter().filter(|other| *other == host).count());
         }
+        places
     }
 }
 
@@ -111,6 +98,9 @@ pub(crate) struct Settings {
     pub(crate) blocks: Blocks,
     pub(crate) pace: Pace,
     pub(crate) poll: Duration,
+    schedule: Schedule,
+    group_size: usize,
+    seed: u64,
 }
 
 /// A trainer's part in a stretch of training.
@@ -130,17 +120,11 @@ impl DenseSync {
     /// model before the first step. *Collective over all ranks, main thread only.*
     #[must_use]
     pub fn new(world: &World, plan: &Plan, initial: &[f32], watch: &Arc<Watch>) -> Option<Self> {
-        let mut settings = Settings::new(&plan.job.config.sync)?;
+        let mut settings = Settings::new(&plan.job.config)?;
         let roles = &plan.roles;
         let whole =
             || Slice { range: 0..initial.len(), center_rank: 0, trainer: None, center: None };
-        let config = &plan.job.config;
-        let mut dealt = Dealt {
-            schedule: config.sync.schedule,
-            size: config.sync.group_size.unwrap_or(1),
-            seed: config.seed,
-            ..Dealt::default()
-        };
+        let mut places = Places::default();
         let slices = match settings.rounds.algorithm {
             Algorithm::Average | Algorithm::BlockMomentum => vec![whole()],
             Algorithm::DivideShuffle if roles.trainers.len() == 1 => vec![whole()],
@@ -148,7 +132,7 @@ impl DenseSync {
                 let mut comm = world.communicator(watch);
                 comm.set_poll(Some(settings.poll));
                 let hosts = comm.all_gather_varied(world.host.as_bytes(), "the hosts of trainers");
-                dealt.place(&hosts[roles.trainers.clone()]);
+                places = Places::new(&hosts[roles.trainers.clone()]);
                 let post = Post::remote(world.rank, Mailbox::new(comm));
                 vec![Slice { trainer: Some(post), ..whole() }]
             }
@@ -186,7 +170,7 @@ impl DenseSync {
             settings,
             slices,
             trainers: roles.trainers.clone(),
-            dealt,
+            places,
             global: if blocks { initial.to_vec() } else { vec![] },
             velocity: if blocks { vec![0.0; initial.len()] } else { vec![] },
             watch: Arc::clone(watch),
@@ -240,9 +224,9 @@ impl DenseSync {
         pins: &Pins,
         work: impl FnOnce(Option<&Gate>) -> T,
     ) -> Result<(Option<T>, Gaps), Error> {
-        let Self { settings, slices, trainers, dealt, global, velocity, watch } = self;
+        let Self { settings, slices, trainers, places, global, velocity, watch } = self;
         let (settings, trainers, watch) = (*settings, &*trainers, &*watch);
-        let dealing = dealt.dealing();
+        let dealing = settings.dealing(Dealing::Nodes { node: &places.node, place: &places.place });
         let ended = AtomicBool::new(false);
         let ended = &ended;
         let done = std::thread::scope(|scope| {
@@ -454,7 +438,8 @@ pub fn average_once(comm: &mut Comm, replica: &[AtomicU32]) -> Result<(), Error>
 
 impl Settings {
     /// The settings of a method that has rounds.
-    pub(crate) fn new(sync: &config::SyncConfig) -> Option<Self> {
+    pub(crate) fn new(config: &config::Config) -> Option<Self> {
+        let sync = &config.sync;
         let rounds = sync.method.rounds()?;
         let single = |x: Option<f64>| {
             #[expect(
@@ -485,6 +470,21 @@ impl Settings {
                 core_share: sync.core_share.filter(|share| *share < 1.0).unwrap_or(0.0),
             },
             poll: Duration::from_micros(sync.poll_us),
+            schedule: sync.schedule,
+            group_size: sync.group_size.unwrap_or(1),
+            seed: config.seed,
         })
+    }
+
+    /// The schedule of groups; `nodes` is what `"nodes"` means here.
+    pub(crate) fn dealing<'a>(&self, nodes: Dealing<'a>) -> Dealing<'a> {
+        let size = self.group_size;
+        match self.schedule {
+            Schedule::Grid => Dealing::Grid { columns: size },
+            Schedule::Nodes => nodes,
+            Schedule::Hypercube => Dealing::Hypercube { base: size },
+            Schedule::Ring => Dealing::Ring,
+            Schedule::Random => Dealing::Random { group: size, seed: self.seed },
+        }
     }
 }

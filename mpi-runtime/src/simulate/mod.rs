@@ -18,7 +18,7 @@ use umbra_core::sim::{self, Method, Outcome, Simulated};
 use umbra_core::sync::Dealing;
 
 use crate::comm::Comm;
-use crate::config::{Algorithm, Config, Layout, Schedule, SyncMethod};
+use crate::config::{Algorithm, Config, Layout, SyncMethod};
 use crate::error::Error;
 use crate::plan::Plan;
 use crate::record::{
@@ -215,7 +215,7 @@ impl Virtual {
 
 /// The job's method in the simulator's words.
 fn method(plan: &Plan, leaf: Option<usize>) -> Method {
-    let (model, sync) = (&plan.model, &plan.job.config.sync);
+    let model = &plan.model;
     let nothing = Method {
         algorithm: sim::Algorithm::None,
         alpha: 0.0,
@@ -231,33 +231,21 @@ fn method(plan: &Plan, leaf: Option<usize>) -> Method {
             ..nothing
         };
     }
-    let Some(settings) = Settings::new(sync) else { return nothing };
+    let Some(settings) = Settings::new(&plan.job.config) else { return nothing };
     let Settings { rounds, every, alpha, pair, delta, blocks, pace, .. } = settings;
     let algorithm = match rounds.algorithm {
         Algorithm::Elastic => sim::Algorithm::Elastic { pair, slices: plan.roles.sync_ps.len() },
         Algorithm::Average => sim::Algorithm::Average { delta },
         Algorithm::BlockMomentum => sim::Algorithm::BlockMomentum { blocks, delta },
         Algorithm::DivideShuffle => {
-            sim::Algorithm::DivideShuffle { dealing: dealing(plan, leaf), delta }
+            // A node of the simulated cluster has one trainer, so it is the leaves that "nodes" tells apart.
+            let leaves = Dealing::Grid { columns: leaf.unwrap_or(1) };
+            sim::Algorithm::DivideShuffle { dealing: settings.dealing(leaves), delta }
         }
     };
     let rounds =
         if rounds.gated { sim::Rounds::Gated { every } } else { sim::Rounds::Background(pace) };
     Method { algorithm, alpha, rounds, ..nothing }
-}
-
-/// The job's schedule of groups. A node of the simulated cluster has one trainer, so it is the leaves that `"nodes"`
-/// tells apart.
-fn dealing(plan: &Plan, leaf: Option<usize>) -> Dealing<'static> {
-    let config = &plan.job.config;
-    let size = config.sync.group_size.unwrap_or(1);
-    match config.sync.schedule {
-        Schedule::Nodes => Dealing::Grid { columns: leaf.unwrap_or(1) },
-        Schedule::Grid => Dealing::Grid { columns: size },
-        Schedule::Hypercube => Dealing::Hypercube { base: size },
-        Schedule::Ring => Dealing::Ring,
-        Schedule::Random => Dealing::Random { group: size, seed: config.seed },
-    }
 }
 
 /// Spans for chrome://tracing: a process per trainer and one for the instances that synchronize.
