@@ -36,6 +36,16 @@ impl Job {
             dense.0, dense.1, sparse.0, sparse.1
         )
     }
+
+    /// A folder with `rows` rows to train from, the next 4000 to test with, and this job as job.toml.
+    #[must_use]
+    pub fn folder(&self, rows: u64) -> Folder {
+        let folder = Folder::new();
+        folder.synth("train.h5", rows, 0);
+        folder.synth("test.h5", 4000, rows);
+        folder.write("job.toml", self.text());
+        folder
+    }
 }
 
 impl Folder {

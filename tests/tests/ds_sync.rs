@@ -11,14 +11,6 @@ const JOB: Job = Job {
     batch_size: 64,
 };
 
-fn folder(rows: u64) -> Folder {
-    let folder = Folder::new();
-    folder.synth("train.h5", rows, 0);
-    folder.synth("test.h5", 4000, rows);
-    folder.write("job.toml", JOB.text());
-    folder
-}
-
 fn train(folder: &Folder, ranks: usize, sets: &[&str]) -> Value {
     folder.train(ranks, "job.toml", "run", &[&["run.overwrite=true"], sets].concat());
     folder.summary("run")
@@ -27,7 +19,7 @@ fn train(folder: &Folder, ranks: usize, sets: &[&str]) -> Value {
 /// Groups of two or three, full and uneven, in the foreground and in the background.
 #[test]
 fn every_schedule_learns() {
-    let folder = folder(40_000);
+    let folder = JOB.folder(40_000);
     let alone = train(&folder, 1, &["sync.method=none"])["test"]["auc"].as_f64().unwrap();
     for (ranks, method, sets) in [
         (4, "ds_sync", &["sync.schedule=grid"][..]),
@@ -51,7 +43,7 @@ fn every_schedule_learns() {
 /// for which ranks race, stand still.
 #[test]
 fn the_limits_are_full_averaging_and_none_bit_for_bit() {
-    let folder = folder(10_000);
+    let folder = JOB.folder(10_000);
     let still = "optim.sparse.lr=1e-30";
     let dealt = |ranks, group: &str| {
         let group = format!("sync.group_size={group}");
@@ -77,7 +69,7 @@ fn the_limits_are_full_averaging_and_none_bit_for_bit() {
 /// One seed, one answer: rounds with gated workers repeat themselves.
 #[test]
 fn foreground_rounds_repeat_bit_for_bit() {
-    let folder = folder(10_000);
+    let folder = JOB.folder(10_000);
     let sets = ["sync.method=ds_sync", "sync.schedule=random", "optim.sparse.lr=1e-30"];
     let first = train(&folder, 4, &sets);
     let again = train(&folder, 4, &sets);
@@ -91,7 +83,7 @@ fn foreground_rounds_repeat_bit_for_bit() {
 /// What does not fit is refused before anything starts.
 #[test]
 fn mistakes_are_one_message() {
-    let folder = folder(1000);
+    let folder = JOB.folder(1000);
     for (sets, part) in [
         (
             &["sync.method=ds_sync", "sync.schedule=ring", "sync.group_size=2"][..],

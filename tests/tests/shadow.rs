@@ -24,14 +24,6 @@ const METHODS: [&str; 8] = [
     "shadow_ds_sync",
 ];
 
-fn folder(rows: u64) -> Folder {
-    let folder = Folder::new();
-    folder.synth("train.h5", rows, 0);
-    folder.synth("test.h5", 4000, rows);
-    folder.write("job.toml", JOB.text());
-    folder
-}
-
 fn auc(summary: &Value) -> f64 {
     summary["test"]["auc"].as_f64().unwrap()
 }
@@ -44,7 +36,7 @@ fn method(name: &str) -> String {
 /// of shadow methods never stand still.
 #[test]
 fn every_method_learns_what_one_trainer_learns() {
-    let folder = folder(60_000);
+    let folder = JOB.folder(60_000);
     folder.train(1, "job.toml", "alone", &[]);
     let expected = auc(&folder.summary("alone"));
     assert!(expected > 0.6, "one trainer learns nothing: {expected}");
@@ -75,7 +67,7 @@ fn every_method_learns_what_one_trainer_learns() {
 /// Centers on ranks of their own, several slices, two workers each; the forms that are not the default.
 #[test]
 fn layouts_and_forms() {
-    let folder = folder(20_000);
+    let folder = JOB.folder(20_000);
     let separate = ["roles.layout=separate", "roles.trainers=2", "roles.embedding_ps=1"];
     let cases: [(usize, &str, &[&str]); 5] = [
         (5, "shadow_easgd", &["roles.sync_ps=2", "sync.pair=same"]),
@@ -103,7 +95,7 @@ fn layouts_and_forms() {
 /// Evaluations in the middle do not touch the replicas: the same examples are learned from, and the run ends.
 #[test]
 fn evaluations_come_between_stretches() {
-    let folder = folder(20_000);
+    let folder = JOB.folder(20_000);
     for name in ["shadow_easgd", "shadow_bmuf", "foreground_ma"] {
         let sets = ["data.valid=test.h5", "train.eval_every=40", &method(name)];
         folder.train(2, "job.toml", name, &sets);
@@ -116,7 +108,7 @@ fn evaluations_come_between_stretches() {
 /// One rank: a trainer, its shadow thread and its center in one process.
 #[test]
 fn one_trainer_has_a_shadow_too() {
-    let folder = folder(10_000);
+    let folder = JOB.folder(10_000);
     for name in METHODS {
         folder.train(1, "job.toml", name, &[&method(name)]);
         let summary = folder.summary(name);
@@ -128,7 +120,7 @@ fn one_trainer_has_a_shadow_too() {
 /// A trainer that runs out of data early stays in the collective until all have ended, and keeps nobody.
 #[test]
 fn a_trainer_with_a_tenth_of_the_data() {
-    let folder = folder(20_000);
+    let folder = JOB.folder(20_000);
     for name in METHODS {
         let short = ["recovery.inject.short_trainer=1", "recovery.inject.short_share=0.1"];
         let common = ["train.epochs=2", "sync.every=4", "train.worker_threads=1", &method(name)];
@@ -144,7 +136,7 @@ fn a_trainer_with_a_tenth_of_the_data() {
 /// A NaN in one replica is reported, reaches neither mean nor center nor rows, and is gone after the next round.
 #[test]
 fn a_nan_in_one_replica_stays_there() {
-    let folder = folder(20_000);
+    let folder = JOB.folder(20_000);
     for name in METHODS {
         let nan = ["recovery.inject.nan_trainer=1", "recovery.inject.nan_step=40"];
         let common = ["train.epochs=2", "sync.every=4", "train.worker_threads=1", &method(name)];
@@ -165,7 +157,7 @@ fn a_nan_in_one_replica_stays_there() {
 #[test]
 fn a_trainer_that_stands_still_for_five_seconds() {
     for name in ["shadow_easgd", "shadow_ma", "shadow_bmuf", "foreground_ma"] {
-        let folder = folder(20_000);
+        let folder = JOB.folder(20_000);
         let method = method(name);
         let sets = [
             "train.epochs=60",
@@ -201,7 +193,7 @@ fn a_trainer_that_stands_still_for_five_seconds() {
 /// A Chrome trace has every rank's workers and synchronizing threads on one clock.
 #[test]
 fn the_trace_shows_rounds_beside_steps() {
-    let folder = folder(20_000);
+    let folder = JOB.folder(20_000);
     for name in ["shadow_easgd", "foreground_ma"] {
         let sets = ["run.trace=true", "train.worker_threads=2", &method(name)];
         folder.train(2, "job.toml", name, &sets);
@@ -232,7 +224,7 @@ fn the_trace_shows_rounds_beside_steps() {
 /// Trainers without synchronization: each learns by itself from shared rows, and the first is what is scored.
 #[test]
 fn independent_trainers_are_the_anchor() {
-    let folder = folder(20_000);
+    let folder = JOB.folder(20_000);
     folder.train(2, "job.toml", "run", &["sync.method=independent"]);
     let summary = folder.summary("run");
     assert!(auc(&summary) > 0.6, "{}", auc(&summary));
