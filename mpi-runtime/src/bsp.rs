@@ -18,7 +18,7 @@ use crossbeam_channel::{Receiver, Sender};
 
 use crate::comm::Comm;
 use crate::group::Group;
-use crate::reduce::{sum_f32, sum_f64};
+use crate::reduce::{MANY, Sums, sum_f64};
 use crate::turns::Turns;
 use crate::watch::Watch;
 use umbra_core::sync::reduction::{add, sum_into_first};
@@ -200,7 +200,7 @@ impl Bsp {
 /// Adds up the trainers until the workers have gone: the dense communicator thread. Returns the
 /// bytes it sent. *Collective over `comm`; jobs come in the same order on all trainers.*
 pub fn add_trainers(comm: &Comm, jobs: &Receiver<Job>, done: &Sender<Job>) -> u64 {
-    let (mut scratch, mut few) = (vec![], vec![]);
+    let (mut gradients, mut few) = (Sums::default(), vec![]);
     let (mut bytes, others) = (0, comm.size() as u64 - 1);
     while let Ok(mut job) = jobs.recv() {
         match &mut job {
@@ -209,7 +209,7 @@ pub fn add_trainers(comm: &Comm, jobs: &Receiver<Job>, done: &Sender<Job>) -> u6
                 bytes += 8 * sums.len() as u64 * others;
             }
             Job::Gradient(gradient) => {
-                sum_f32(comm, gradient, &mut scratch, "the sum of gradients");
+                gradients.sum(comm, gradient, MANY, "the sum of gradients");
                 bytes += 8 * gradient.len() as u64 * others / comm.size() as u64;
             }
         }

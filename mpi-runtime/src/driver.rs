@@ -26,7 +26,7 @@ use crate::counters::{Counters, RoundCounters, RoundReading};
 use crate::post::Post;
 use crate::processor::thread_time;
 use crate::record::say;
-use crate::reduce::sum_f32_in_pieces;
+use crate::reduce::{MANY, Sums};
 use crate::trace::Track;
 use crate::trainer_groups::Groups;
 use crate::watch::{Backoff, LOOK, Waiting, Watch};
@@ -107,7 +107,7 @@ pub fn drive(protocol: &mut impl Protocol, around: Surroundings<'_>) -> Result<G
 struct Driver<'a> {
     around: Surroundings<'a>,
     start: Instant,
-    scratch: Vec<f32>,
+    sums: Sums,
     /// The round under way.
     round: Option<RoundCost>,
     /// The gate is closed and workers wait behind it.
@@ -130,7 +130,7 @@ impl<'a> Driver<'a> {
         Self {
             around,
             start: Instant::now(),
-            scratch: vec![],
+            sums: Sums::default(),
             round: None,
             gate_closed: false,
             counted: thread_time(),
@@ -190,7 +190,10 @@ impl<'a> Driver<'a> {
 
     fn sum_over_all(&mut self, staging: &mut [f32]) {
         let Some(comm) = self.around.comm else { return };
-        sum_f32_in_pieces(comm, staging, &mut self.scratch, "the average of replicas");
+        // In the background a piece at a time: at no time do rows wait behind more of it on a slow link.
+        let background = matches!(self.around.workers, Workers::Background { .. });
+        let under_way = if background { 1 } else { MANY };
+        self.sums.sum(comm, staging, under_way, "the average of replicas");
         let ranks = comm.size();
         self.sent(8 * (staging.len() * (ranks - 1) / ranks) as u64);
     }

@@ -2,42 +2,55 @@
 //!
 //! MPI leaves the order of a reduction to the library, so the same run could give other bits on
 //! another day (MPI 3.1 section 5.9.1, advice to implementors). Here every element is summed as a
-//! binary tree over the ranks (`umbra_core::sync::reduction`): a reduce-scatter by personalised exchange, then an all-gather, 2 (R − 1)/R of the buffer
-//! per rank, as much as a ring moves.
+//! binary tree over the ranks (`umbra_core::sync::reduction`): a reduce-scatter by personalised exchange, then an
+//! all-gather, 2 (R − 1)/R of the buffer per rank, as much as a ring moves, in two hops.
 //!
-//! Invariant: every rank ends with the same bits, the same in every run.
+//! Invariant: every rank ends with the same bits, the same in every run, whatever the pieces.
 
-use crate::comm::Comm;
+use std::collections::VecDeque;
+
 use umbra_core::sync::reduction::{add, sum_into_first};
 
-/// Sums `values` over the ranks, in place. *Collective over `comm`; lengths equal on all ranks.*
-pub fn sum_f32(comm: &Comm, values: &mut [f32], scratch: &mut Vec<f32>, what: &str) {
-    let ranks = comm.size();
-    if ranks == 1 {
-        return;
-    }
-    let stretch = |rank: usize| values.len() * rank / ranks;
-    let counts: Vec<usize> = (0..ranks).map(|rank| stretch(rank + 1) - stretch(rank)).collect();
-    let own = counts[comm.rank()];
-    scratch.clear();
-    scratch.resize(own * ranks, 0.0);
-    comm.all_to_all_varied(values, &counts, scratch, &vec![own; ranks], what);
-    let mut parts: Vec<&mut [f32]> = scratch.chunks_exact_mut(own.max(1)).collect();
-    sum_into_first(&mut parts, |to, from| add(to, from));
-    comm.all_gather_stretches(&scratch[..own], values, &counts, what);
+use crate::comm::{Buffers, Comm, Piece};
+
+/// Sums of f32, and the memory that the last left for the next.
+#[derive(Default)]
+pub struct Sums {
+    spare: Vec<Buffers>,
 }
 
-/// As [`sum_f32`], the same bits, a piece after the other: at no time does more than [`PIECE`] of it stand before other
-/// messages to a rank, so that rows of embeddings need not wait behind a whole replica on a slow link.
-pub fn sum_f32_in_pieces(comm: &Comm, values: &mut [f32], scratch: &mut Vec<f32>, what: &str) {
-    for piece in values.chunks_mut(comm.size() * PIECE / size_of::<f32>()) {
-        sum_f32(comm, piece, scratch, what);
+impl Sums {
+    /// Sums `values` over the ranks, in place, in pieces of [`PIECE`] bytes to a rank, of which `under_way` are on
+    /// the links at a time. *Collective over `comm`; lengths and `under_way` equal on all ranks.*
+    pub fn sum(&mut self, comm: &Comm, values: &mut [f32], under_way: usize, what: &str) {
+        if comm.size() == 1 {
+            return;
+        }
+        let mut pieces = values.chunks_mut(comm.size() * PIECE / size_of::<f32>());
+        let (mut scattered, mut gathered) = (VecDeque::new(), VecDeque::new());
+        loop {
+            while scattered.len() + gathered.len() < under_way {
+                let Some(values) = pieces.next() else { break };
+                let buffers = self.spare.pop().unwrap_or_default();
+                scattered.push_back((Piece::scatter(comm, values, buffers), values));
+            }
+            if let Some((piece, values)) = scattered.pop_front() {
+                gathered.push_back((piece.gather(comm, what), values));
+            } else if let Some((piece, values)) = gathered.pop_front() {
+                self.spare.push(piece.finish(comm, values, what));
+            } else {
+                return;
+            }
+        }
     }
 }
 
 /// Bytes of a large message that are handed to MPI for one rank at a time: just below the size from which Open MPI
 /// asks over TCP before it sends (`btl_tcp_eager_limit`), so that no round trip is lost between pieces.
 pub const PIECE: usize = 60_000;
+
+/// Pieces under way where rows need not pass between them: enough that links are busy while the first are added.
+pub const MANY: usize = 4;
 
 /// Sums a few f64s over the ranks, in place. *Collective over `comm`; lengths equal on all ranks.*
 pub fn sum_f64(comm: &Comm, values: &mut [f64], scratch: &mut Vec<f64>, what: &str) {

@@ -6,7 +6,7 @@
 //!
 //! - here: a communicator and its collectives
 //! - [`guard`]: which threads may call MPI when · `raw.rs`: the guarded functions
-//! - `mailbox.rs`: point-to-point messages
+//! - `mailbox.rs`: point-to-point messages · `piece.rs`: a piece of a sum under way
 //!
 //! Invariants: a [`Comm`] is made on the main thread, in one order on every rank, is used by one
 //! thread, and is dropped before MPI is finalised. A buffer lent to MPI outlives its request: a wait
@@ -15,6 +15,7 @@
 
 pub mod guard;
 mod mailbox;
+mod piece;
 mod raw;
 
 use core::cell::Cell;
@@ -28,6 +29,7 @@ use mpi::traits::{AsRaw, Equivalence};
 use crate::watch::{Backoff, LOOK, Waiting, Watch};
 
 pub use mailbox::Mailbox;
+pub(crate) use piece::{Buffers, Piece};
 
 /// A communicator of its own for one thread.
 pub struct Comm {
@@ -228,12 +230,24 @@ impl Comm {
     ) {
         assert_eq!(sent.len(), send_counts.iter().sum::<usize>(), "send counts");
         assert_eq!(received.len(), receive_counts.iter().sum::<usize>(), "receive counts");
-        assert!(send_counts.len() == self.size && receive_counts.len() == self.size);
-        let (send, receive) = (Stretches::new(send_counts), Stretches::new(receive_counts));
+        let stretches = [Stretches::new(send_counts), Stretches::new(receive_counts)];
+        let request = self.start_all_to_all_varied(sent, received, &stretches);
+        self.complete(request, what, false);
+    }
+
+    /// Starts what the caller completes, with both buffers and `stretches` (of `sent`, of `received`, whose
+    /// lengths they add up to) alive until then.
+    fn start_all_to_all_varied<T: Equivalence>(
+        &self,
+        sent: &[T],
+        received: &mut [T],
+        [send, receive]: &[Stretches; 2],
+    ) -> Request {
+        assert!(send.counts.len() == self.size && receive.counts.len() == self.size);
         let kind = T::equivalent_datatype();
-        // SAFETY: counts and displacements lie inside the buffers (asserted above); buffers and
-        // count arrays outlive the request, completed below.
-        let request = Request::of(|request| unsafe {
+        // SAFETY: counts and displacements lie inside the buffers; buffers and count arrays outlive the request,
+        // by the caller's duty.
+        Request::of(|request| unsafe {
             raw::MPI_Ialltoallv(
                 reading(sent),
                 send.counts.as_ptr(),
@@ -246,8 +260,7 @@ impl Comm {
                 self.handle,
                 request,
             );
-        });
-        self.complete(request, what, false);
+        })
     }
 
     /// `received` becomes the concatenation of every rank's `sent`; `counts[r]` is rank r's length.
@@ -259,12 +272,24 @@ impl Comm {
         counts: &[usize],
         what: &str,
     ) {
+        let receive = Stretches::new(counts);
+        let request = self.start_all_gather(sent, received, counts, &receive);
+        self.complete(request, what, false);
+    }
+
+    /// Starts what the caller completes, with both buffers and `receive` alive until then.
+    fn start_all_gather<T: Equivalence>(
+        &self,
+        sent: &[T],
+        received: &mut [T],
+        counts: &[usize],
+        receive: &Stretches,
+    ) -> Request {
         assert_eq!(sent.len(), counts[self.rank], "own stretch");
         assert_eq!(received.len(), counts.iter().sum::<usize>(), "receive counts");
-        let receive = Stretches::new(counts);
         let kind = T::equivalent_datatype();
-        // SAFETY: as in `all_to_all_varied`.
-        let request = Request::of(|request| unsafe {
+        // SAFETY: as in `start_all_to_all_varied`.
+        Request::of(|request| unsafe {
             raw::MPI_Iallgatherv(
                 reading(sent),
                 count(sent.len()),
@@ -276,8 +301,7 @@ impl Comm {
                 self.handle,
                 request,
             );
-        });
-        self.complete(request, what, false);
+        })
     }
 
     /// Polls `request` until it is done; overdue, the process ends with a message.

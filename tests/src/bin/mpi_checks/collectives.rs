@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use umbra_core::rng::{Purpose, Stream};
 use umbra_mpi::comm::Comm;
-use umbra_mpi::reduce::{sum_f32, sum_f64};
+use umbra_mpi::reduce::{PIECE, Sums, sum_f64};
 use umbra_mpi::watch::Watch;
 use umbra_mpi::world::World;
 use umbra_tests::tree_sum;
@@ -113,9 +113,14 @@ pub(super) fn subset(world: &World, watch: &Arc<Watch>, _: &Comm) {
 /// Sums are trees over the ranks, equal to a tree by hand bit for bit, and so on every rank.
 pub(super) fn reduce(_: &World, _: &Arc<Watch>, control: &Comm) {
     let (rank, size) = (control.rank(), control.size());
-    let mut scratch = vec![];
+    let mut sums = Sums::default();
+    let several_pieces = 5 * size * PIECE / 4 / 2;
     let mut sequential_differs = 0;
-    for length in [0, 1, size - 1, size, size + 1, 7, 1001] {
+    for (length, under_way) in [0, 1, size - 1, size, size + 1, 7, 1001]
+        .map(|length| (length, 2))
+        .into_iter()
+        .chain([1, 2, 4].map(|under_way| (several_pieces, under_way)))
+    {
         // Magnitudes over ten decades: the order of adding shows.
         let of = |rank: usize, i: usize| {
             let stream = Stream::new(length as u64, Purpose::Test(rank as u32));
@@ -123,7 +128,7 @@ pub(super) fn reduce(_: &World, _: &Arc<Watch>, control: &Comm) {
             stream.normal(i) * 10f32.powi(stream.below(1 << 32 | i, 10) as i32)
         };
         let mut values: Vec<f32> = (0..length).map(|i| of(rank, i)).collect();
-        sum_f32(control, &mut values, &mut scratch, "test");
+        sums.sum(control, &mut values, under_way, "test");
         for (i, value) in values.iter().enumerate() {
             let parts: Vec<f32> = (0..size).map(|rank| of(rank, i)).collect();
             assert_eq!(value.to_bits(), tree_sum(&parts).to_bits(), "f32 {i} of {length}");
