@@ -320,6 +320,7 @@ fn sync_figures(run: &Run<'_>, control: &Comm, total: &Reading) -> SyncFigures {
         run.center_busy_ns(),
         reading.steps,
         u64::try_from(run.trained.as_nanos()).unwrap_or(u64::MAX),
+        run.distance_to_mean().unwrap_or(f64::NAN).to_bits(),
     ];
     let fixed = own.len();
     own.extend(run.gaps.iter().flat_map(|(gap, count)| [*gap, *count]));
@@ -356,6 +357,8 @@ fn sync_figures(run: &Run<'_>, control: &Comm, total: &Reading) -> SyncFigures {
     let over = |figure: fn(&TrainerSync) -> f64| trainers.iter().map(figure).sum::<f64>() / count;
     let with_gaps = trainers.iter().filter_map(|trainer| trainer.gap_mean);
     let center: u64 = ranks.iter().map(|words| words[3]).sum();
+    let distances = ranks[run.plan.roles.trainers.clone()].iter().map(|words| words[6]);
+    let distance = distances.map(f64::from_bits).sum::<f64>() / count;
     SyncFigures {
         rounds: Some(first),
         gap_mean: Some(with_gaps.clone().sum::<f64>() / with_gaps.count().max(1) as f64),
@@ -365,6 +368,7 @@ fn sync_figures(run: &Run<'_>, control: &Comm, total: &Reading) -> SyncFigures {
         seconds_processor_center: (center > 0).then(|| seconds(center)),
         disagreement: (total.rounds.disagreements > 0)
             .then(|| total.rounds.disagreement / total.rounds.disagreements as f64),
+        distance_to_mean: Some(distance).filter(|distance| distance.is_finite()),
         refused: (total.rounds.refused > 0).then_some(total.rounds.refused),
         trainers,
         ..SyncFigures::default()

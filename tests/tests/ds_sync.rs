@@ -80,6 +80,35 @@ fn foreground_rounds_repeat_bit_for_bit() {
     assert_ne!(first["test"], other["test"]);
 }
 
+/// The first trainer's optimizer state is saved, or the mean of all; the model is the same, and so is the distance
+/// that replicas had to it.
+#[test]
+fn a_checkpoint_can_hold_the_mean_of_optimizer_states() {
+    let folder = JOB.folder(10_000);
+    let sets = ["sync.method=ds_sync", "optim.sparse.lr=1e-30"];
+    let saved = |more: &[&str]| {
+        let summary = train(&folder, 4, &[&sets[..], more].concat());
+        let manifest = folder.read("run/checkpoints/last/manifest.json");
+        let manifest: Value = serde_json::from_slice(&manifest).unwrap();
+        let mut replica = folder.read("run/checkpoints/last/dense.f32");
+        let state_len = usize::try_from(manifest["dense_state_len"].as_u64().unwrap()).unwrap();
+        let state = replica.split_off(replica.len() - 4 * state_len);
+        (summary, replica, state)
+    };
+    let (own, replica, first) = saved(&[]);
+    let (mean, averaged, state) = saved(&["sync.average_state=true"]);
+    assert_eq!((own["test"].clone(), replica), (mean["test"].clone(), averaged));
+    assert!(first != state, "the state that was saved is the first trainer's");
+    let sum = |bytes: &[u8]| -> f64 {
+        bytes.as_chunks().0.iter().map(|word| f64::from(f32::from_le_bytes(*word))).sum()
+    };
+    let ratio = sum(&state) / sum(&first);
+    assert!((0.5..2.0).contains(&ratio), "Adagrad's sums, of all over those of one: {ratio}");
+    let distance = mean["sync"]["distance_to_mean"].as_f64().unwrap();
+    assert!((1e-6..0.1).contains(&distance), "{distance}");
+    assert_eq!(own["sync"]["distance_to_mean"], distance);
+}
+
 /// What does not fit is refused before anything starts.
 #[test]
 fn mistakes_are_one_message() {
@@ -92,6 +121,7 @@ fn mistakes_are_one_message() {
         (&["sync.method=ds_sync", "sync.schedule=hypercube", "sync.group_size=1"], "at least 2"),
         (&["sync.method=shadow_ma", "sync.group_size=2"], "a *ds_sync method"),
         (&["sync.method=ds_sync", "sync.pair=same"], "an *_easgd method"),
+        (&["sync.method=shadow_easgd", "sync.average_state=true"], "an averaging method"),
         (&["sync.method=ds_sync", "sync.core_share=0.5"], "a shadow_* method"),
     ] {
         let ended = folder.try_train(2, "job.toml", "run", sets);

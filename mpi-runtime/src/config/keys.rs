@@ -377,6 +377,11 @@ pub static KEYS: &[Key] = &[
         "*ds_sync: how groups are dealt",
     ),
     key("sync.group_size", integer(1, COUNT_MAX), "*ds_sync: trainers of a group"),
+    key(
+        "sync.average_state",
+        Kind::Flag,
+        "*_ma, *_bmuf, *ds_sync: save the mean of optimizer states",
+    ),
     key("sync.block_rate", POSITIVE, "*_bmuf: share of the mean's step that is taken"),
     key("sync.block_momentum", SHARE, "*_bmuf: share of the last step that is taken again"),
     key("sync.nesterov", Kind::Flag, "*_bmuf: replicas start a step of momentum ahead"),

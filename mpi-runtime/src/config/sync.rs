@@ -25,6 +25,8 @@ pub struct SyncConfig {
     /// DS-Sync: trainers of a group.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group_size: Option<usize>,
+    /// Averaging methods: the mean of all trainers' optimizer state is what is saved, not the first trainer's.
+    pub average_state: bool,
     /// BMUF: share of the mean's step that the global model takes.
     pub block_rate: f64,
     /// BMUF: share of the last step that it takes again.
@@ -54,6 +56,7 @@ impl Default for SyncConfig {
             intake: Intake::Interpolate,
             schedule: Schedule::Grid,
             group_size: None,
+            average_state: false,
             block_rate: 1.0,
             block_momentum: None,
             nesterov: false,

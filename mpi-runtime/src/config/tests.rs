@@ -85,8 +85,8 @@ const BAD_ARGUMENTS: &[(&str, &str)] = &[
     (
         "sync=bsp",
         "`sync = \"bsp\"`: `sync` is a section; its keys are method, every, batch_norm, alpha, pair, \
-         intake, schedule, group_size, block_rate, block_momentum, nesterov, poll_us, min_interval_us, \
-         max_bytes_per_s, core_share, switch",
+         intake, schedule, group_size, average_state, block_rate, block_momentum, nesterov, poll_us, \
+         min_interval_us, max_bytes_per_s, core_share, switch",
     ),
     ("roles.sync_ps=1", "`roles.sync_ps = 1`: expected 0: sync.method = \"auto\" has no center"),
     (

@@ -27,6 +27,7 @@ impl Config {
         let rounds = sync.method.rounds();
         let algorithm = rounds.map(|rounds| rounds.algorithm);
         let blocks = algorithm == Some(Algorithm::BlockMomentum);
+        let averages = algorithm.is_some_and(|algorithm| algorithm != Algorithm::Elastic);
         let dealt = algorithm == Some(Algorithm::DivideShuffle);
         let shadow = rounds.is_some_and(|rounds| !rounds.gated);
         let plain = SyncConfig::default();
@@ -37,12 +38,8 @@ impl Config {
                 sync.pair != plain.pair && algorithm != Some(Algorithm::Elastic),
                 "an *_easgd",
             ),
-            (
-                "sync.intake",
-                sync.intake != plain.intake
-                    && algorithm.is_none_or(|algorithm| algorithm == Algorithm::Elastic),
-                "an averaging",
-            ),
+            ("sync.intake", sync.intake != plain.intake && !averages, "an averaging"),
+            ("sync.average_state", sync.average_state && !averages, "an averaging"),
             ("sync.schedule", sync.schedule != plain.schedule && !dealt, "a *ds_sync"),
             ("sync.group_size", sync.group_size.is_some() && !dealt, "a *ds_sync"),
             (

@@ -177,6 +177,10 @@ pub struct SyncFigures {
     /// a second apart.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disagreement: Option<f64>,
+    /// Averaging: distance between a replica and the mean of all, over the replica's norm, when that mean was last
+    /// taken; mean over trainers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub distance_to_mean: Option<f64>,
     /// Rounds in which a replica was not finite, was kept out and replaced.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refused: Option<u64>,
@@ -460,6 +464,7 @@ mod tests {
             seconds_publish: Some(1.0),
             seconds_processor_center: Some(1.0),
             disagreement: Some(1.0),
+            distance_to_mean: Some(1.0),
             refused: Some(1),
             trainers: vec![TrainerSync::default()],
             token_staleness_mean: Some(1.0),
@@ -529,8 +534,8 @@ mod tests {
         (
             "sync",
             "method rounds gap_mean gap_p99 seconds_exposed seconds_background \
-             seconds_processor seconds_processor_center seconds_publish disagreement refused trainers \
-             token_staleness_mean token_staleness_max version_lag_mean dropped switches",
+             seconds_processor seconds_processor_center seconds_publish disagreement \
+             distance_to_mean refused trainers token_staleness_mean token_staleness_max version_lag_mean dropped switches",
         ),
         (
             "wire",

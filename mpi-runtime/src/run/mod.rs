@@ -266,7 +266,9 @@ impl<'w> Run<'w> {
     /// When a file can't be written.
     pub fn save(&self, dir: &Path, manifest: Manifest) -> Result<u64, Error> {
         let (replica, state): (&[AtomicU32], &[AtomicU32]) = match &self.trainer {
-            Some(side) => (&side.shared.replica, &side.shared.state),
+            Some(side) => {
+                (&side.shared.replica, side.mean_state.as_deref().unwrap_or(&side.shared.state))
+            }
             None => (&[], &[]),
         };
         let dense = Dense { model: &self.plan.model, replica, state };
@@ -291,6 +293,13 @@ impl<'w> Run<'w> {
         let read = read();
         self.control.barrier("reading of a checkpoint", true);
         self.world.agree(self.control, read.map_err(Error::from))
+    }
+
+    /// How far this trainer's replica was from the mean of all, over its norm, when the mean was last taken. *Not
+    /// collective.*
+    #[must_use]
+    pub fn distance_to_mean(&self) -> Option<f64> {
+        self.trainer.as_ref()?.distance
     }
 
     /// Updates of the dense replica so far. *Not collective.*

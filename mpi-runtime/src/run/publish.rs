@@ -6,6 +6,8 @@
 //!
 //! Invariant: training goes on from each trainer's own replica, as if nothing had been evaluated.
 
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
 use umbra_core::dense::replica::{load, store};
 use umbra_datasets::Dataset;
 
@@ -28,6 +30,13 @@ impl Run<'_> {
                 if let (Some(side), Some(dense)) = (&mut self.trainer, &mut self.dense) {
                     side.keep_own();
                     average_once(dense, &side.shared.replica)?;
+                    side.distance = side.distance_to_published();
+                    if self.plan.job.config.sync.average_state {
+                        let own = side.shared.state.iter().map(|word| word.load(Relaxed));
+                        let mean: Vec<AtomicU32> = own.map(AtomicU32::new).collect();
+                        average_once(dense, &mean)?;
+                        side.mean_state = Some(mean);
+                    }
                 }
                 vec![]
             }

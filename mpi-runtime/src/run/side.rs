@@ -1,11 +1,12 @@
 //! A trainer's side of a run: its replica, its workers, and the threads beside them for a stretch of training.
 
+use core::sync::atomic::AtomicU32;
 use core::time::Duration;
 use std::sync::Arc;
 use std::time::Instant;
 
 use crossbeam_channel::unbounded;
-use umbra_core::dense::replica::{load, store};
+use umbra_core::dense::replica::{element, load, store};
 use umbra_datasets::Pipeline;
 
 use crate::batches::Batches;
@@ -37,6 +38,10 @@ pub(super) struct TrainerSide {
     short_share: Option<f64>,
     /// This trainer's own replica while the published model is in its place.
     pub(super) own: Option<Vec<f32>>,
+    /// How far that was from the mean of all, over its norm, when the mean was last taken.
+    pub(super) distance: Option<f64>,
+    /// Optimizer state that is saved in the place of this trainer's own: the mean of all.
+    pub(super) mean_state: Option<Vec<AtomicU32>>,
 }
 
 impl TrainerSide {
@@ -79,7 +84,16 @@ impl TrainerSide {
                 buffers: plan.step_buffers(local),
             })
             .collect();
-        Ok(Self { shared, workers, losses: vec![], pipeline, short_share, own: None })
+        Ok(Self {
+            shared,
+            workers,
+            losses: vec![],
+            pipeline,
+            short_share,
+            own: None,
+            distance: None,
+            mean_state: None,
+        })
     }
 
     /// Keeps a copy of the replica, once, that training goes on with.
@@ -96,6 +110,17 @@ impl TrainerSide {
             load(&self.shared.replica, &mut values);
             values
         })
+    }
+
+    /// How far the replica that training left is from the one in its place, over its norm.
+    pub(super) fn distance_to_published(&self) -> Option<f64> {
+        let (mut distance, mut norm) = (0.0, 0.0);
+        for (own, word) in self.own.as_ref()?.iter().zip(&*self.shared.replica) {
+            let (own, published) = (f64::from(*own), f64::from(element(word)));
+            distance += (published - own) * (published - own);
+            norm += own * own;
+        }
+        Some((distance / norm).sqrt()).filter(|distance| distance.is_finite())
     }
 
     /// Runs the workers, and beside them the dense communicator threads that the method needs.
@@ -122,6 +147,7 @@ impl TrainerSide {
         if let Some(own) = self.own.take() {
             store(&self.shared.replica, &own);
         }
+        self.mean_state = None;
         let Self { shared, workers, losses, .. } = self;
         let dense = dense.filter(|comm| comm.size() > 1);
         if let Some(sync) = sync {
