@@ -18,7 +18,7 @@ use crossbeam_channel::{Receiver, Sender};
 
 use crate::comm::Comm;
 use crate::group::Group;
-use crate::reduce::{MANY, Sums, sum_f64};
+use crate::reduce::{MANY, Sums};
 use crate::turns::Turns;
 use crate::watch::Watch;
 use umbra_core::sync::reduction::{add, sum_into_first};
@@ -34,12 +34,14 @@ pub struct Contribution {
     pub sums: Vec<f64>,
 }
 
-/// A sum for the dense communicator thread to take over all trainers.
-pub enum Job {
-    /// A few sums.
-    Sums(Vec<f64>),
-    /// A gradient.
-    Gradient(Vec<f32>),
+/// Sums over a trainer's workers, for the dense communicator thread to take over all trainers. Either may be empty.
+pub struct Job {
+    /// A gradient, or statistics.
+    pub values: Vec<f32>,
+    /// Loss, weights.
+    pub few: Vec<f64>,
+    /// What waits say they are waiting for.
+    pub what: &'static str,
 }
 
 /// The dense communicator thread, seen by the workers.
@@ -99,11 +101,9 @@ impl Bsp {
             self.sums.meet(worker, item, "a sum over the global batch", |items| {
                 sum_into_first(items, |to, from| add(to, from));
                 let (total, rest) = items.split_at_mut(1);
-                if let Job::Sums(sums) =
-                    self.over_trainers(Job::Sums(core::mem::take(&mut total[0])))
-                {
-                    total[0] = sums;
-                }
+                let few = core::mem::take(&mut total[0]);
+                let what = "sums over the global batch";
+                total[0] = self.over_trainers(Job { values: vec![], few, what }).few;
                 rest.iter_mut().for_each(|item| item.copy_from_slice(&total[0]));
             })
         };
@@ -132,21 +132,16 @@ impl Bsp {
                 });
                 let (total, rest) = items.split_at_mut(1);
                 let total = &mut total[0];
-                let job = Job::Gradient(core::mem::take(&mut total.gradient));
-                if let Job::Gradient(gradient) = self.over_trainers(job) {
-                    total.gradient = gradient;
-                }
-                let job = Job::Sums(core::mem::take(&mut total.sums));
-                if let Job::Sums(sums) = self.over_trainers(job) {
-                    total.sums = sums;
-                }
+                let values = core::mem::take(&mut total.gradient);
+                let few = core::mem::take(&mut total.sums);
+                let done = self.over_trainers(Job { values, few, what: "the sum of gradients" });
+                (total.gradient, total.sums) = (done.values, done.few);
                 if !self.global_norm && !total.statistics.is_empty() {
-                    let job = Job::Gradient(core::mem::take(&mut total.statistics));
-                    if let Job::Gradient(mut statistics) = self.over_trainers(job) {
-                        let slices = self.slices_total as f32;
-                        statistics.iter_mut().for_each(|x| *x /= slices);
-                        total.statistics = statistics;
-                    }
+                    let values = core::mem::take(&mut total.statistics);
+                    let what = "statistics of batch norms";
+                    total.statistics = self.over_trainers(Job { values, few: vec![], what }).values;
+                    let slices = self.slices_total as f32;
+                    total.statistics.iter_mut().for_each(|x| *x /= slices);
                 }
                 update(&total.gradient, &total.statistics);
                 let loss = total.sums[0] / total.sums[1];
@@ -184,10 +179,7 @@ impl Bsp {
 
     fn over_trainers(&self, job: Job) -> Job {
         let Some(link) = &self.link else { return job };
-        let what = match job {
-            Job::Sums(_) => "sums of the other trainers",
-            Job::Gradient(_) => "gradients of the other trainers",
-        };
+        let what = job.what;
         let start = Instant::now();
         let sent = link.jobs.send(job).is_ok();
         let done = self.watch.receive(&link.done, &what).filter(|_| sent);
@@ -200,19 +192,11 @@ impl Bsp {
 /// Adds up the trainers until the workers have gone: the dense communicator thread. Returns the
 /// bytes it sent. *Collective over `comm`; jobs come in the same order on all trainers.*
 pub fn add_trainers(comm: &Comm, jobs: &Receiver<Job>, done: &Sender<Job>) -> u64 {
-    let (mut gradients, mut few) = (Sums::default(), vec![]);
-    let (mut bytes, others) = (0, comm.size() as u64 - 1);
+    let (mut sums, mut bytes, others) = (Sums::default(), 0, comm.size() as u64 - 1);
     while let Ok(mut job) = jobs.recv() {
-        match &mut job {
-            Job::Sums(sums) => {
-                sum_f64(comm, sums, &mut few, "sums over the global batch");
-                bytes += 8 * sums.len() as u64 * others;
-            }
-            Job::Gradient(gradient) => {
-                gradients.sum(comm, gradient, MANY, "the sum of gradients");
-                bytes += 8 * gradient.len() as u64 * others / comm.size() as u64;
-            }
-        }
+        sums.sum_with_few(comm, &mut job.values, &mut job.few, MANY, job.what);
+        let (few, values) = (job.few.len() as u64, job.values.len() as u64);
+        bytes += 8 * others * few + 8 * others * values / comm.size() as u64;
         if done.send(job).is_err() {
             break;
         }

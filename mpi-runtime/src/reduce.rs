@@ -9,17 +9,34 @@
 
 use std::collections::VecDeque;
 
-use umbra_core::sync::reduction::{add, sum_into_first};
+use crate::comm::{Buffers, Comm, Few, Piece};
 
-use crate::comm::{Buffers, Comm, Piece};
-
-/// Sums of f32, and the memory that the last left for the next.
+/// Sums, and the memory that the last left for the next.
 #[derive(Default)]
 pub struct Sums {
     spare: Vec<Buffers>,
+    all: Vec<f64>,
 }
 
 impl Sums {
+    /// [`sum`](Self::sum), and beside it, on the same way, that of a few f64s. Either may be empty, on all ranks.
+    /// *Collective over `comm`.*
+    pub fn sum_with_few(
+        &mut self,
+        comm: &Comm,
+        values: &mut [f32],
+        few: &mut Vec<f64>,
+        under_way: usize,
+        what: &str,
+    ) {
+        let beside = (comm.size() > 1 && !few.is_empty())
+            .then(|| Few::gather(comm, core::mem::take(few), core::mem::take(&mut self.all)));
+        self.sum(comm, values, under_way, what);
+        if let Some(beside) = beside {
+            (*few, self.all) = beside.add(comm, what);
+        }
+    }
+
     /// Sums `values` over the ranks, in place, in pieces of [`PIECE`] bytes to a rank, of which `under_way` are on
     /// the links at a time. *Collective over `comm`; lengths and `under_way` equal on all ranks.*
     pub fn sum(&mut self, comm: &Comm, values: &mut [f32], under_way: usize, what: &str) {
@@ -51,17 +68,3 @@ pub const PIECE: usize = 60_000;
 
 /// Pieces under way where rows need not pass between them: enough that links are busy while the first are added.
 pub const MANY: usize = 4;
-
-/// Sums a few f64s over the ranks, in place. *Collective over `comm`; lengths equal on all ranks.*
-pub fn sum_f64(comm: &Comm, values: &mut [f64], scratch: &mut Vec<f64>, what: &str) {
-    let (n, ranks) = (values.len(), comm.size());
-    if ranks == 1 || n == 0 {
-        return;
-    }
-    scratch.clear();
-    scratch.resize(n * ranks, 0.0);
-    comm.all_gather(values, scratch, what);
-    let mut parts: Vec<&mut [f64]> = scratch.chunks_exact_mut(n).collect();
-    sum_into_first(&mut parts, |to, from| add(to, from));
-    values.copy_from_slice(&scratch[..n]);
-}

@@ -29,7 +29,7 @@ use mpi::traits::{AsRaw, Equivalence};
 use crate::watch::{Backoff, LOOK, Waiting, Watch};
 
 pub use mailbox::Mailbox;
-pub(crate) use piece::{Buffers, Piece};
+pub(crate) use piece::{Buffers, Few, Piece};
 
 /// A communicator of its own for one thread.
 pub struct Comm {
@@ -136,10 +136,16 @@ impl Comm {
 
     /// `received[r * n..][..n]` becomes rank r's `sent: [n]`. *Collective; n equal on all ranks.*
     pub fn all_gather<T: Equivalence>(&self, sent: &[T], received: &mut [T], what: &str) {
+        let request = self.start_all_gather(sent, received);
+        self.complete(request, what, false);
+    }
+
+    /// Starts what the caller completes, with both buffers alive until then.
+    fn start_all_gather<T: Equivalence>(&self, sent: &[T], received: &mut [T]) -> Request {
         assert_eq!(received.len(), sent.len() * self.size, "all-gather buffer of another length");
         let kind = T::equivalent_datatype();
-        // SAFETY: both buffers hold the counts given, and outlive the request, completed below.
-        let request = Request::of(|request| unsafe {
+        // SAFETY: both buffers hold the counts given, and outlive the request by the caller's duty.
+        Request::of(|request| unsafe {
             raw::MPI_Iallgather(
                 reading(sent),
                 count(sent.len()),
@@ -150,8 +156,7 @@ impl Comm {
                 self.handle,
                 request,
             );
-        });
-        self.complete(request, what, false);
+        })
     }
 
     /// Each rank's `sent`, in rank order. *Collective.*
@@ -273,12 +278,12 @@ impl Comm {
         what: &str,
     ) {
         let receive = Stretches::new(counts);
-        let request = self.start_all_gather(sent, received, counts, &receive);
+        let request = self.start_all_gather_varied(sent, received, counts, &receive);
         self.complete(request, what, false);
     }
 
     /// Starts what the caller completes, with both buffers and `receive` alive until then.
-    fn start_all_gather<T: Equivalence>(
+    fn start_all_gather_varied<T: Equivalence>(
         &self,
         sent: &[T],
         received: &mut [T],

@@ -1,4 +1,5 @@
-//! A piece of a buffer on its way through a sum over the ranks: scattered, added, gathered.
+//! A piece of a buffer on its way through a sum over the ranks: scattered, added, gathered. Few numbers are
+//! gathered, and added by all.
 //!
 //! MPI 3.1 section 5.12. All ranks start the same operations of the same pieces in the same order.
 //!
@@ -48,7 +49,7 @@ impl Piece {
         let mut parts: Vec<&mut [f32]> = terms.chunks_exact_mut(own.max(1)).collect();
         sum_into_first(&mut parts, |to, from| add(to, from));
         let request =
-            comm.start_all_gather(&terms[..own], values, &self.lengths, &self.stretches[0]);
+            comm.start_all_gather_varied(&terms[..own], values, &self.lengths, &self.stretches[0]);
         Self { request, ..self }
     }
 
@@ -57,5 +58,32 @@ impl Piece {
         comm.complete(self.request, what, false);
         values.copy_from_slice(&self.buffers.values);
         self.buffers
+    }
+}
+
+/// A few numbers of every rank on their way to all. *Its methods are collective.*
+pub(crate) struct Few {
+    request: Request,
+    own: Vec<f64>,
+    all: Vec<f64>,
+}
+
+impl Few {
+    /// Sends `own` to all ranks. `all` is memory.
+    pub(crate) fn gather(comm: &Comm, own: Vec<f64>, mut all: Vec<f64>) -> Self {
+        all.resize(own.len() * comm.size, 0.0);
+        let request = comm.start_all_gather(&own, &mut all);
+        Self { request, own, all }
+    }
+
+    /// Waits for the others' and adds all as a tree over the ranks. Returns the sums, and the memory.
+    pub(crate) fn add(self, comm: &Comm, what: &str) -> (Vec<f64>, Vec<f64>) {
+        let Self { request, mut own, mut all } = self;
+        comm.complete(request, what, false);
+        let len = own.len();
+        let mut parts: Vec<&mut [f64]> = all.chunks_exact_mut(len.max(1)).collect();
+        sum_into_first(&mut parts, |to, from| add(to, from));
+        own.copy_from_slice(&all[..len]);
+        (own, all)
     }
 }

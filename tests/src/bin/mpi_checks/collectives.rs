@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use umbra_core::rng::{Purpose, Stream};
 use umbra_mpi::comm::Comm;
-use umbra_mpi::reduce::{PIECE, Sums, sum_f64};
+use umbra_mpi::reduce::{PIECE, Sums};
 use umbra_mpi::watch::Watch;
 use umbra_mpi::world::World;
 use umbra_tests::tree_sum;
@@ -128,19 +128,20 @@ pub(super) fn reduce(_: &World, _: &Arc<Watch>, control: &Comm) {
             stream.normal(i) * 10f32.powi(stream.below(1 << 32 | i, 10) as i32)
         };
         let mut values: Vec<f32> = (0..length).map(|i| of(rank, i)).collect();
-        sums.sum(control, &mut values, under_way, "test");
+        let few_of = |rank: usize, i: usize| f64::from(of(rank, i)).exp2();
+        let mut few: Vec<f64> = (0..length.min(100)).map(|i| few_of(rank, i)).collect();
+        sums.sum_with_few(control, &mut values, &mut few, under_way, "test");
         for (i, value) in values.iter().enumerate() {
             let parts: Vec<f32> = (0..size).map(|rank| of(rank, i)).collect();
             assert_eq!(value.to_bits(), tree_sum(&parts).to_bits(), "f32 {i} of {length}");
             sequential_differs += usize::from(*value != parts.iter().sum::<f32>());
         }
-        let mut values: Vec<f64> = (0..length).map(|i| f64::from(of(rank, i)).exp2()).collect();
-        sum_f64(control, &mut values, &mut vec![], "test");
-        for (i, value) in values.iter().enumerate() {
-            let parts: Vec<f64> = (0..size).map(|rank| f64::from(of(rank, i)).exp2()).collect();
+        for (i, value) in few.iter().enumerate() {
+            let parts: Vec<f64> = (0..size).map(|rank| few_of(rank, i)).collect();
             assert_eq!(value.to_bits(), tree_sum(&parts).to_bits(), "f64 {i} of {length}");
         }
-        let bits: Vec<u64> = values.iter().map(|value| value.to_bits()).collect();
+        let of_values = values.iter().map(|value| u64::from(value.to_bits()));
+        let bits: Vec<u64> = of_values.chain(few.iter().map(|value| value.to_bits())).collect();
         assert!(control.all_gather_varied(&bits, "test").iter().all(|other| *other == bits));
     }
     // With three ranks or less a tree is a sequence.
