@@ -13,7 +13,7 @@ Speeds are of the training loop: the sum over trainers of what each learned from
 import json
 import os
 import subprocess
-from statistics import mean, median
+from statistics import mean, median, stdev
 
 import curves
 from runs import UMBRA, Runs, mpirun, settings, speed
@@ -228,6 +228,9 @@ def quality():
         shadow = max(mean(losses[method]) / one - 1 for method in SHADOW)
         show.measured(f"logloss_relative_difference_{data}", shadow)
         show.measured(f"logloss_of_8_workers_{data}", mean(losses["one trainer, 8 workers"]) / one - 1)
+        # What chance alone makes of the difference between two means of so many seeds: its standard deviation.
+        chance = stdev(losses["one trainer"]) * (2 / len(SEEDS)) ** 0.5
+        show.measured(f"logloss_uncertainty_{data}", chance / one)
         worst = max(worst, shadow)
         for method in SHADOW:
             gated = losses[method.replace("shadow", "foreground")]

@@ -1,0 +1,167 @@
+//! The names in a summary, and that what was not measured is absent.
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use crate::config::Config;
+
+fn job() -> Job {
+    let sets = [
+        "data.train=a",
+        "model.kind=lr",
+        "optim.dense.kind=sgd",
+        "optim.dense.lr=1",
+        "optim.sparse.kind=sgd",
+        "optim.sparse.lr=1",
+        "train.worker_threads=2",
+    ];
+    let config = Config::load(None, &sets.map(String::from)).unwrap();
+    config.resolve(3, 3, 6).unwrap()
+}
+
+#[test]
+fn what_was_not_measured_is_absent() {
+    let mut summary = Summary::new(&job(), 3).unwrap();
+    summary.git = "abc".into();
+    summary.config_hash = "0".into();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("summary.json");
+    summary.write(&path).unwrap();
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert_eq!(
+        text,
+        r#"{
+  "version": 1,
+  "status": "failed",
+  "git": "abc",
+  "config_hash": "0",
+  "seed": 1,
+  "virtual": false,
+  "ranks": 3,
+  "roles": {
+    "trainers": 3,
+    "embedding_ps": 3,
+    "sync_ps": 0
+  },
+  "worker_threads": 2,
+  "batch_size": 128,
+  "elp": 768
+}
+"#
+    );
+    assert_eq!(serde_json::from_str::<Summary>(&text).unwrap(), summary);
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no temporary file is left");
+}
+
+/// The names of the contract, section by section, in its order.
+#[test]
+fn names_are_those_of_the_contract() {
+    let mut summary = Summary::new(&job(), 3).unwrap();
+    let eval = EvalFigures {
+        examples: 1,
+        auc: Some(0.5),
+        logloss: Some(0.5),
+        normalized_entropy: Some(0.5),
+        calibration: Some(0.5),
+        gauc: Some(0.5),
+    };
+    summary.data_fingerprint = Some("f".into());
+    (summary.examples, summary.steps) = (Some(1), Some(1));
+    (summary.seconds, summary.examples_per_second) = (Some(1.0), Some(1.0));
+    summary.train = Some(TrainFigures { logloss: Some(0.5), normalized_entropy: Some(0.5) });
+    (summary.valid, summary.test) = (Some(eval.clone()), Some(eval.clone()));
+    summary.test_replica = Some(eval);
+    summary.sync = Some(SyncFigures {
+        method: "bsp".into(),
+        rounds: Some(1),
+        gap_mean: Some(1.0),
+        gap_p99: Some(1.0),
+        seconds_exposed: Some(1.0),
+        seconds_background: Some(1.0),
+        seconds_processor: Some(1.0),
+        seconds_publish: Some(1.0),
+        seconds_processor_center: Some(1.0),
+        disagreement: Some(1.0),
+        distance_to_mean: Some(1.0),
+        refused: Some(1),
+        trainers: vec![TrainerSync::default()],
+        token_staleness_mean: Some(1.0),
+        token_staleness_max: Some(1),
+        version_lag_mean: Some(1.0),
+        dropped: Some(1),
+        switches: vec![SyncSwitch { step: 1, method: "bsp".into() }],
+    });
+    summary.wire = Some(WireFigures {
+        dense_bytes: Some(1),
+        embedding_bytes: Some(1),
+        control_bytes: Some(1),
+        dense_elements_kept: Some(1),
+        dense_elements_total: Some(1),
+        mp_elements_kept: Some(1),
+        mp_elements_total: Some(1),
+    });
+    summary.checkpoint = Some(CheckpointFigures {
+        count: 1,
+        bytes: Some(1),
+        seconds_exposed: Some(1.0),
+        seconds_background: Some(1.0),
+        interval_s: Some(1.0),
+    });
+    summary.recovery = Some(RecoveryFigures {
+        failures: 1,
+        mode: "full".into(),
+        pls: Some(0.1),
+        seconds_lost: Some(1.0),
+        overhead_fraction: Some(0.1),
+    });
+    summary.memory = Some(MemoryFigures {
+        rss_bytes_max: Some(1),
+        embedding_bytes: Some(1),
+        dense_bytes: Some(1),
+    });
+    summary.wait = Some(WaitFigures {
+        data_seconds: Some(1.0),
+        embedding_seconds: Some(1.0),
+        sync_seconds: Some(1.0),
+    });
+    let value = serde_json::to_value(&summary).unwrap();
+    let keys = |value: &serde_json::Value| {
+        let mut keys: Vec<String> = value.as_object().unwrap().keys().cloned().collect();
+        keys.sort();
+        keys
+    };
+    for (section, names) in CONTRACT {
+        let mut names: Vec<&str> = names.split_whitespace().collect();
+        names.sort_unstable();
+        let found = if section.is_empty() { keys(&value) } else { keys(&value[section]) };
+        assert_eq!(found, names, "section `{section}`");
+    }
+}
+
+const CONTRACT: &[(&str, &str)] = &[
+    (
+        "",
+        "version status git config_hash data_fingerprint seed virtual ranks roles \
+         worker_threads batch_size elp examples steps seconds examples_per_second train valid \
+         test test_replica sync wire checkpoint recovery memory wait",
+    ),
+    ("roles", "trainers embedding_ps sync_ps"),
+    ("train", "logloss normalized_entropy"),
+    ("valid", "examples auc logloss normalized_entropy calibration gauc"),
+    ("test", "examples auc logloss normalized_entropy calibration gauc"),
+    (
+        "sync",
+        "method rounds gap_mean gap_p99 seconds_exposed seconds_background \
+         seconds_processor seconds_processor_center seconds_publish disagreement \
+         distance_to_mean refused trainers token_staleness_mean token_staleness_max \
+         version_lag_mean dropped switches",
+    ),
+    (
+        "wire",
+        "dense_bytes embedding_bytes control_bytes dense_elements_kept dense_elements_total \
+         mp_elements_kept mp_elements_total",
+    ),
+    ("checkpoint", "count bytes seconds_exposed seconds_background interval_s"),
+    ("recovery", "failures mode pls seconds_lost overhead_fraction"),
+    ("memory", "rss_bytes_max embedding_bytes dense_bytes"),
+    ("wait", "data_seconds embedding_seconds sync_seconds"),
+];
