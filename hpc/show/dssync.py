@@ -3,7 +3,7 @@
 contraction  what random groups make of the distance between replicas, against (N - g) / (g (N - 1))
 links        4 and 9 trainers on the test cluster: bsp, groups with gated workers, groups in the background; links on
              which bsp spends most of a step in its all-reduce, links with a long way, a slow node
-loss         seconds to the test log loss of bsp on the first of these links
+loss         seconds to the test log loss of bsp on the first two of these links, four trainers
 scale        16 to 1024 trainers in the simulator, two levels of switches, calibrated with the runs of `links`
 quality      one pass over Frappe and over synthetic clicks on fast links: AUC against bsp's
 """
@@ -40,11 +40,12 @@ def row(**figures):
 
 # What the kernel holds of dense parameters stands before the rows of others; where the way is long it must hold much.
 WINDOW = ["--mca", "btl_tcp_sndbuf", "65536", "--mca", "btl_tcp_rcvbuf", "65536"]
-# What links look like: rate, latency one way in µs, quotas of nodes in percent of a core, settings of MPI.
+# What links look like: rate, latency one way in µs, quotas of nodes in percent of a core, settings of MPI; and steps
+# of a run, by which its start no longer shows.
 SERIES = {
-    "rate": ("25mbit", 0, {}, WINDOW),
-    "way": ("1gbit", 5000, {}, []),
-    "slow node": ("25mbit", 0, {0: 10}, WINDOW),
+    "rate": ("50mbit", 0, {}, WINDOW, 40),
+    "way": ("1gbit", 5000, {}, [], 120),
+    "slow node": ("50mbit", 0, {0: 10}, WINDOW, 40),
 }
 
 
@@ -64,7 +65,7 @@ def contraction():
 
 def on_cluster(name, ranks, series, sets):
     """A run on the test cluster."""
-    rate, latency, quotas, mca = SERIES[series]
+    rate, latency, quotas, mca, _ = SERIES[series]
     # Frames as long as network cards take them from the kernel (segmentation offload).
     os.environ["UMBRA_CLUSTER_MTU"] = "60000"
     slow = [part for node, quota in quotas.items() for part in ("--slow", f"{node}={quota}%")]
@@ -82,11 +83,11 @@ measured = {}
 def links():
     """Examples per second of every method over bsp's, in turn."""
     print("== links", flush=True)
-    rounds, steps = (5, 60) if FULL else (3, 12)
-    best = 0.0
+    rounds = 5 if FULL else 3
+    best = {"ds_sync": 0.0, "shadow_ds_sync": 0.0}
     for ranks in (4, 9):
         subprocess.run(["hpc/cluster/up.sh", str(ranks)], check=True, stdout=subprocess.DEVNULL)
-        for series in SERIES:
+        for series, (*_, steps) in SERIES.items():
             ratios, last = {method: [] for method in METHODS}, {}
             for number in range(rounds):
                 for method, sets in METHODS.items():
@@ -101,40 +102,57 @@ def links():
                 row(what=f"{series} x {ranks}", method=method, examples_per_second=speed(figures),
                          seconds_of_a_step=step, over_bsp=ratio, lowest=min(ratios[method]),
                          highest=max(ratios[method]), dense_mb=figures["wire"]["dense_bytes"] / 1e6)
-                if series != "slow node" and method.startswith("ds_sync"):
-                    best = max(best, ratio)
+                name = method.split(",")[0]
+                if name in best:
+                    best[name] = max(best[name], ratio)
         subprocess.run(["hpc/cluster/down.sh", "--quiet"], check=True)
-    show.at_least("speedup_over_bsp_max", best, 1.94)
+    show.at_least("speedup_over_bsp_max", best["ds_sync"], 1.94)
+    show.measured("speedup_over_bsp_max_in_background", best["shadow_ds_sync"])
+
+
+# Steps of bsp, and the lengths that other methods are run at, in shares of that, until one does as well.
+LOSS_STEPS = {"rate": 100, "way": 500}
+LOSS_SHARES = {"ds_sync, pairs": (0.8, 1.0, 1.25, 2.0), "shadow_ds_sync, grid": (1.0, 1.5, 2.0, 4.0)}
 
 
 def loss():
-    """Seconds until the test log loss that bsp ends with; between the lengths that were run it is interpolated."""
+    """Seconds of bsp over those of the shortest run that ends with a test log loss as low."""
     print("== time to the same loss", flush=True)
     subprocess.run(["hpc/cluster/up.sh", "4"], check=True, stdout=subprocess.DEVNULL)
-    steps, ratios, apart = 300 if FULL else 100, [], []
-    for seed in SEEDS:
-        def ended(method, share):
-            sets = {**METHODS[method], **data(), "seed": seed, "train.max_examples": int(steps * share) * 64 * 4}
-            # The slow links are for training.
-            figures = on_cluster(f"loss-{method}-{share}-{seed}", 4, "rate", sets)
-            return figures["seconds"], figures["test"]["logloss"], figures["test"]["auc"]
-        seconds, target, auc = ended("bsp", 1.0)
-        found = [ended("ds_sync, pairs", share) for share in (0.8, 1.0, 1.25)]
-        apart.append(found[1][2] - auc)
-        ratios.append(seconds / until(target, found))
-        row(what=f"equal loss, seed {seed}", method="ds_sync, pairs", over_bsp=ratios[-1],
-                 seconds_of_a_step=found[1][0] / steps, loss=found[1][1], loss_bsp=target, auc=found[1][2], auc_bsp=auc)
+    best = {}
+    for series, bsp_steps in LOSS_STEPS.items():
+        steps, ratios = bsp_steps * (3 if FULL else 1), {}
+        for seed in SEEDS:
+            def ended(method, share):
+                sets = {**METHODS[method], **more_of(method), **data(), "seed": seed,
+                        "train.max_examples": int(steps * share) * 64 * 4}
+                return on_cluster(f"loss-{series}-{method}-{share}-{seed}", 4, series, sets)
+            bsp = ended("bsp", 1.0)
+            target = bsp["test"]["logloss"]
+            for method, shares in LOSS_SHARES.items():
+                for share in shares:
+                    figures = ended(method, share)
+                    reached = figures["test"]["logloss"] <= target
+                    if reached:
+                        break
+                # A run that never does as well gains nothing.
+                ratio = bsp["seconds"] / figures["seconds"] if reached else 0.0
+                ratios.setdefault(method, []).append(ratio)
+                row(what=f"equal loss, {series}, seed {seed}, {share} of the steps", method=method, over_bsp=ratio,
+                    seconds_of_a_step=figures["seconds"] / (steps * share), loss=figures["test"]["logloss"],
+                    loss_bsp=target, auc=figures["test"]["auc"], auc_bsp=bsp["test"]["auc"])
+        for method, values in ratios.items():
+            name = method.split(",")[0]
+            best[name] = max(best.get(name, 0.0), median(values))
+            print(f"   {series}: {method} {median(values):.2f} ({min(values):.2f} to {max(values):.2f})", flush=True)
     subprocess.run(["hpc/cluster/down.sh", "--quiet"], check=True)
-    show.measured("speedup_over_bsp_at_equal_loss", median(ratios))
-    show.measured("auc_difference_at_equal_steps", mean(apart))
+    show.at_least("speedup_over_bsp_at_equal_loss", best["ds_sync"], 1.94)
+    show.measured("speedup_over_bsp_at_equal_loss_in_background", best["shadow_ds_sync"])
 
 
-def until(target, found):
-    """Seconds at which a falling loss reaches the target; runs of other lengths are extended as a straight line."""
-    for (early, high, _), (late, low, _) in zip(found, found[1:]):
-        if low <= target:
-            break
-    return early + (late - early) * (high - target) / (high - low)
+def more_of(method):
+    """Rounds in the background leave whole what workers do meanwhile."""
+    return {"sync.intake": "delta", "sync.alpha": 1} if method.startswith("shadow") else {}
 
 
 def scale():
@@ -198,7 +216,7 @@ def calibrated():
             cluster.write_text(f"""trainers = {ranks}
 steps = 30
 [link]
-bytes_per_s = 3.125e6
+bytes_per_s = 6.25e6
 latency_us = 100
 [compute]
 example_us = {1e6 / alone * busy}
@@ -212,23 +230,31 @@ example_us = {1e6 / alone * busy}
                      seconds_of_a_step=64 * ranks / rate, over_measured=rate / measured["rate", ranks, method])
 
 
+FRAPPE_SEEDS = 6
+
+
 def quality():
     """AUC after one pass on fast links."""
     print("== quality", flush=True)
-    jobs = {"synthetic": (JOB, data(), {
-        "train.batch_size": 128, "train.max_examples": 2_000_384, "embedding.prefetch": 0})}
+    jobs = {"synthetic": (JOB, SEEDS, data(), {
+        "train.batch_size": 128, "train.max_examples": 2_000_384, "embedding.prefetch": 0}, {})}
     frappe = runs.frappe()
     if frappe:
-        jobs["frappe"] = ("hpc/show/shadow-frappe.toml", frappe, {
-            "train.batch_size": 16, "train.max_examples": 201_984, "train.worker_threads": 1, "optim.dense.lr": 0.02})
+        # Each at its best of a few dense rates: methods with rounds want more than bsp, which has fewer and quieter
+        # gradients. The AUC of one run moves by .0007 there from seed to seed: the means of few would say nothing.
+        seeds = [*SEEDS, *range(max(SEEDS) + 1, max(SEEDS) + 1 + FRAPPE_SEEDS - len(SEEDS))]
+        jobs["frappe"] = ("hpc/show/shadow-frappe.toml", seeds, frappe, {
+            "train.batch_size": 16, "train.max_examples": 201_984, "train.worker_threads": 1, "optim.dense.lr": 0.02},
+            {"optim.dense.lr": 0.03})
     worst = 0.0
-    for name, (job, files, sets) in jobs.items():
+    for name, (job, seeds, files, sets, of_rounds) in jobs.items():
         found = {}
         for method in ("bsp", "ds_sync, grid", "ds_sync, pairs", "shadow_ds_sync, grid"):
-            for seed in SEEDS:
+            for seed in seeds:
                 run = f"quality-{name}-{method.replace(', ', '-')}-{seed}"
-                more = {"sync.intake": "delta", "sync.alpha": 1} if method.startswith("shadow") else {}
-                figures = runs.train(run, job, {**files, **sets, **METHODS[method], **more, "seed": seed}, mpirun(4))
+                sets_of_method = {} if method == "bsp" else {**of_rounds, **more_of(method)}
+                run_sets = {**files, **sets, **METHODS[method], **sets_of_method, "seed": seed}
+                figures = runs.train(run, job, run_sets, mpirun(4))
                 found.setdefault(method, []).append(figures["test"])
         for method, tests in found.items():
             auc = mean(test["auc"] for test in tests)
@@ -237,6 +263,7 @@ def quality():
             row(what=f"quality, {name}", method=method, auc=auc, auc_over_bsp=apart, auc_spread=spread,
                      loss=mean(test["logloss"] for test in tests))
             worst = max(worst, abs(apart))
+            print(f"   {name:9} {method:21} {auc:.5f}, {apart:+.5f} of bsp's, spread {spread:.5f}")
     show.at_most("auc_difference_max", worst, 0.0005)
 
 
