@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from html import escape
 
 WIDTH, HEIGHT, LEFT, TOP, GAP = 360, 250, 50, 30, 70
-COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9")
-DASHES = ("", "6 3", "2 3", "", "6 3", "2 3")
+COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#000000")
+DASHES = ("", "6 3", "2 3", "", "6 3", "2 3", "")
 
 
 @dataclass
@@ -40,6 +40,7 @@ class Panel:
 def draw(path, panels, horizontal):
     """Writes the panels to `path`; `horizontal` names their common axis."""
     first = panels[0].curves
+    assert len(first) <= len(COLOURS), "more curves than colours"
     xs = [x for x, _ in next(iter(first.values()))]
     span = math.log2(xs[-1] / xs[0])
     width = LEFT + len(panels) * (WIDTH + GAP)

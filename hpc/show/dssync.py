@@ -16,10 +16,9 @@ from statistics import mean, median
 
 import curves
 from runs import UMBRA, Runs, mpirun, settings, speed
-from show import Show
+from show import Show, phases
 
 FULL = bool(os.environ.get("FULL"))
-PHASES = os.environ.get("PHASES", "contraction links loss scale quality").split()
 SEEDS = [1, 2, 3] + ([4, 5] if FULL else [])
 JOB = "hpc/show/dssync.toml"
 show, runs = Show("dssync", SEEDS), Runs("dssync")
@@ -267,7 +266,6 @@ def quality():
     show.at_most("auc_difference_max", worst, 0.0005)
 
 
-for phase in (contraction, links, loss, scale, quality):
-    if phase.__name__ in PHASES:
-        phase()
+for phase in phases(contraction, links, loss, scale, quality):
+    phase()
 show.finish()

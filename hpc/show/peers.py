@@ -20,7 +20,7 @@ from statistics import mean, median
 from show import Show
 
 FULL = os.environ.get("FULL") == "1"
-PHASES_MAX = int(os.environ.get("PHASES", 99))
+PHASES = os.environ.get("PHASES", "99")
 BATCHES = [128, 512, 2048]
 ROUNDS = 5 if FULL else 3
 SECONDS = 5.0 if FULL else 2.0
@@ -275,9 +275,12 @@ def main(python, torchrec_python):
     allowed = sorted(os.sched_getaffinity(0))
     if len(allowed) < 2:
         sys.exit("show: two cores are needed")
+    if not PHASES.isdigit() or int(PHASES) == 0:
+        print(f"show: PHASES={PHASES}: here it is how many of the phases to run, 1 or more", file=sys.stderr)
+        sys.exit(2)
     start = time.monotonic()
     servers, versions = {}, {}
-    for workers, optimizer, peers in itertools.islice(phases(), PHASES_MAX):
+    for workers, optimizer, peers in itertools.islice(phases(), int(PHASES)):
         cores = allowed[-workers:]
         needed = {server_of(peer) for peer in peers}
         # Each holds tables of 2 GB: those no longer needed go.

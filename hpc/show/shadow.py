@@ -17,10 +17,9 @@ from statistics import mean, median, stdev
 
 import curves
 from runs import UMBRA, Runs, mpirun, settings, speed
-from show import Show, summary
+from show import Show, phases, summary
 
 FULL = bool(os.environ.get("FULL"))
-PHASES = os.environ.get("PHASES", "cost links scaling drivers quality").split()
 SHADOW = ("shadow_easgd", "shadow_ma", "shadow_bmuf")
 METHODS = (*SHADOW, "foreground_easgd", "foreground_ma")
 TRAINERS = (1, 2, 4, 8, 16, 32, 64)
@@ -271,16 +270,8 @@ QUALITY = {
 }
 
 
-if "cost" in PHASES:
-    cost()
-if "links" in PHASES:
-    links()
+for phase in phases(cost, links, scaling, drivers, quality):
+    phase()
 if exposed:
     show.at_most("exposed_share_max", max(exposed), 0.01)
-if "scaling" in PHASES:
-    scaling()
-if "drivers" in PHASES:
-    drivers()
-if "quality" in PHASES:
-    quality()
 show.finish()

@@ -43,6 +43,17 @@ def git():
     return run("rev-parse", "HEAD") + ("-dirty" if run("status", "--porcelain", "-uno") else "")
 
 
+def phases(*known):
+    """The functions, of those `known`, that $PHASES names; all of them without it."""
+    names = [phase.__name__ for phase in known]
+    asked = os.environ.get("PHASES", "").split() or names
+    for name in asked:
+        if name not in names:
+            print(f"show: no phase is called {name}; there are: {' '.join(names)}", file=sys.stderr)
+            sys.exit(2)
+    return [phase for phase in known if phase.__name__ in asked]
+
+
 class Show:
     """Collects checks and rows; `finish` prints them, writes the file and exits."""
 
