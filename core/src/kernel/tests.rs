@@ -450,3 +450,21 @@ fn a_load_finds_the_one_number_that_is_not_finite() {
         }
     }
 }
+
+#[test]
+fn a_claim_leaves_memory_as_it_is() {
+    struct Claim<'a>(&'a [AtomicU32]);
+    impl Kernel for Claim<'_> {
+        #[inline(always)]
+        fn run<I: Isa>(self, isa: I) {
+            // SAFETY: every word is there.
+            self.0.iter().for_each(|word| unsafe { isa.claim(word) });
+        }
+    }
+    for set in sets() {
+        let words: Vec<AtomicU32> = (0..40).map(|i| AtomicU32::new(!i)).collect();
+        run_on(set, Claim(&words));
+        let left: Vec<u32> = words.into_iter().map(AtomicU32::into_inner).collect();
+        assert!(left.into_iter().eq((0..40).map(|i: u32| !i)), "{set}");
+    }
+}

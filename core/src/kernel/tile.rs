@@ -41,6 +41,14 @@ pub(super) trait Epilogue {
     /// The tile is one the epilogue was made for.
     unsafe fn put<I: Isa>(&self, isa: I, row: usize, column: usize, count: usize, sum: I::Vector);
 
+    /// Told of every vector of the tile before its sums are made, which takes longer than lines take from core to
+    /// core: takes those that will be changed.
+    ///
+    /// # Safety
+    /// The tile is one the epilogue was made for.
+    #[inline(always)]
+    unsafe fn claim<I: Isa>(&self, _isa: I, _row: usize, _column: usize) {}
+
     /// Takes all sums of the tile; the last vector of a row has `part` columns.
     ///
     /// # Safety
@@ -130,6 +138,12 @@ unsafe fn of_size<I: Isa, const MR: usize, const NV: usize, const WHOLE: bool>(
     epilogue: &impl Epilogue,
 ) {
     let part = columns - (NV - 1) * I::LANES;
+    for i in 0..MR {
+        for j in 0..NV {
+            // SAFETY: the caller's promise.
+            unsafe { epilogue.claim(isa, i, j * I::LANES) }
+        }
+    }
     let mut sums = [[isa.zero(); NV]; MR];
     let (mut left, mut run, mut row) = (depth, a.first, b.first);
     // SAFETY: the caller's promise.

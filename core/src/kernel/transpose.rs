@@ -29,12 +29,12 @@ impl Kernel for Transpose<'_> {
         let (from, to) = (self.weight.as_ptr(), self.transposed.as_mut_ptr());
         for first in (0..outputs).step_by(PANEL) {
             let width = width_at(outputs, first);
-            for output in (0..width).step_by(I::LANES) {
-                let across = I::LANES.min(width - output);
-                for input in (0..inputs).step_by(I::LANES) {
-                    let block = input / PANEL * PANEL;
-                    let block_width = width_at(inputs, block);
-                    let down = I::LANES.min(inputs - input);
+            for input in (0..inputs).step_by(I::LANES) {
+                let block = input / PANEL * PANEL;
+                let block_width = width_at(inputs, block);
+                let down = I::LANES.min(inputs - input);
+                for output in (0..width).step_by(I::LANES) {
+                    let across = I::LANES.min(width - output);
                     let from = from.wrapping_add(first * inputs + input * width + output);
                     let to = to.wrapping_add(
                         block * outputs + (first + output) * block_width + input - block,

@@ -128,6 +128,15 @@ impl<R: Rule> Epilogue for Apply<'_, R> {
         }
     }
 
+    #[inline(always)]
+    unsafe fn claim<I: Isa>(&self, isa: I, row: usize, column: usize) {
+        let at = row * self.row + column;
+        for plane in self.planes.into_iter().take(1 + self.rule.planes()) {
+            // SAFETY: the caller's promise: the tile is inside the elements.
+            unsafe { isa.claim(plane.add(at)) }
+        }
+    }
+
     /// By way of memory: unrolled over the sums of a tile in registers, an update would be as much code as a
     /// hundred products.
     #[inline(always)]

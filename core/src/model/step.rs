@@ -153,9 +153,6 @@ impl Model {
         let update = out.update.filter(|_| n > 0 && scale > 0.0);
         let mut loss_sum = 0.0;
         let parameters = &replica[..self.parameters_len];
-        let buffers = &mut Buffers::carve(self, length.min(n), workspace);
-        self.bottom.transpose(parameters, false, buffers.bottom_transposed);
-        self.top.transpose(parameters, true, buffers.top_transposed);
         for number in 0..tiles {
             let start = number * length;
             let tile = self.tile(input, start, length.min(n - start));
@@ -171,6 +168,11 @@ impl Model {
             if update.is_some() && !loss_sum.is_finite() {
                 out.rows.fill(0.0);
                 break;
+            }
+            if number == 0 {
+                // Behind forward: weights come from other cores where the processor is multiplying meanwhile.
+                self.bottom.transpose(parameters, false, buffers.bottom_transposed);
+                self.top.transpose(parameters, true, buffers.top_transposed);
             }
             let pass = BackwardPass {
                 parameters,

@@ -85,6 +85,9 @@ impl Isa for Avx2 {
         unsafe { _mm256_maskstore_ps(to, self.mask(count), x) }
     }
 
+    #[inline(always)]
+    unsafe fn claim(self, _at: *const AtomicU32) {}
+
     /// Pairs, then quads of rows within the 128-bit halves, then the halves.
     #[inline(always)]
     unsafe fn transpose(

@@ -140,6 +140,9 @@ impl Isa for Plain {
     }
 
     #[inline(always)]
+    unsafe fn claim(self, _at: *const AtomicU32) {}
+
+    #[inline(always)]
     unsafe fn transpose(
         self,
         from: impl Source,
