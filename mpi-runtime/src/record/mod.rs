@@ -25,6 +25,17 @@ pub use summary::{
 use crate::config::Config;
 use crate::error::Error;
 
+/// What a configuration needs at least; tests add to it.
+#[cfg(test)]
+const LEAST: [&str; 6] = [
+    "data.train=a",
+    "model.kind=lr",
+    "optim.dense.kind=sgd",
+    "optim.dense.lr=1",
+    "optim.sparse.kind=sgd",
+    "optim.sparse.lr=1",
+];
+
 /// Commit the program was built from, with "-dirty" for changed files; "unknown" outside git.
 #[must_use]
 pub const fn build_hash() -> &'static str {

@@ -146,21 +146,13 @@ fn wall_time() -> f64 {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::record::LEAST;
     use crate::record::summary::EvalFigures;
 
     fn config(folder: &Path, sets: &[&str]) -> crate::config::Job {
         let dir = format!("run.dir={}", folder.join("run").display());
-        let mut all = vec![
-            "data.train=a",
-            "model.kind=lr",
-            "optim.dense.kind=sgd",
-            "optim.dense.lr=1",
-            "optim.sparse.kind=sgd",
-            "optim.sparse.lr=1",
-            &dir,
-        ];
-        all.extend(sets);
-        let all: Vec<String> = all.into_iter().map(String::from).collect();
+        let all: Vec<String> =
+            LEAST.iter().chain([&dir.as_str()]).chain(sets).map(ToString::to_string).collect();
         Config::load(None, &all).unwrap().resolve(1, 1, 1).unwrap()
     }
 

@@ -3,18 +3,12 @@
 
 use super::*;
 use crate::config::Config;
+use crate::record::LEAST;
 
 fn job() -> Job {
-    let sets = [
-        "data.train=a",
-        "model.kind=lr",
-        "optim.dense.kind=sgd",
-        "optim.dense.lr=1",
-        "optim.sparse.kind=sgd",
-        "optim.sparse.lr=1",
-        "train.worker_threads=2",
-    ];
-    let config = Config::load(None, &sets.map(String::from)).unwrap();
+    let mut sets = LEAST.map(String::from).to_vec();
+    sets.push("train.worker_threads=2".into());
+    let config = Config::load(None, &sets).unwrap();
     config.resolve(3, 3, 6).unwrap()
 }
 
