@@ -248,7 +248,7 @@ def quality():
     worst = 0.0
     for name, (job, seeds, files, sets, of_rounds) in jobs.items():
         found = {}
-        for method in ("bsp", "ds_sync, grid", "ds_sync, pairs", "shadow_ds_sync, grid"):
+        for method in METHODS:
             for seed in seeds:
                 run = f"quality-{name}-{method.replace(', ', '-')}-{seed}"
                 sets_of_method = {} if method == "bsp" else {**of_rounds, **more_of(method)}
