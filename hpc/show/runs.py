@@ -32,6 +32,12 @@ def speed(figures):
     return sum(trainer["steps"] * figures["batch_size"] / trainer["seconds"] for trainer in trainers)
 
 
+def falling(steps):
+    """Settings of rates that fall to 0 over the second half of the steps of a run."""
+    return {f"optim.{kind}.{key}": value for kind in ("dense", "sparse") for key, value in (
+        ("decay_start_step", steps // 2), ("decay_steps", steps - steps // 2), ("final_lr", 0))}
+
+
 class Runs:
     """Runs whose folders and logs are in target/show/NAME."""
 
