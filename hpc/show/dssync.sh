@@ -3,10 +3,10 @@
 # simulator, and what it does to the model.
 #
 #     make show-dssync                         about an hour on 2 cores
-#     make show-dssync PHASES="links scale"    some of: contraction links loss scale quality
+#     make show-dssync PHASES="links scale"    some of: contraction links loss scale synthetic frappe
 #     make show-dssync FULL=1                  more rounds, longer runs, more seeds
 #
-# "links" and "loss" want root and what hpc/cluster needs; "quality" on Frappe wants the data ($UMBRA_DATA, else
+# "links" and "loss" want root and what hpc/cluster needs; "frappe" wants the data ($UMBRA_DATA, else
 # ../shared/data).
 set -euo pipefail
 cd "$(dirname "$0")/../.."

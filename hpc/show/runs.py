@@ -72,6 +72,11 @@ class Runs:
                                         "--first-row", str(first), "--output", str(path)])
         return str(path.resolve())
 
+    def synthetic(self):
+        """8 million synthetic clicks to learn from and the 400 000 after them, as settings."""
+        return {"data.train": self.synth("shadow_train", 8_000_000),
+                "data.test": self.synth("shadow_test", 400_000, 8_000_000)}
+
     def frappe(self):
         """Frappe's training and test files as settings; `None` where the text is not."""
         if not (FRAPPE / "train.libsvm.xz").exists():

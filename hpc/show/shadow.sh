@@ -3,10 +3,10 @@
 # and what it does to the model.
 #
 #     make show-shadow                         about an hour on 2 cores
-#     make show-shadow PHASES="cost quality"   some of: cost links scaling drivers quality
+#     make show-shadow PHASES="cost frappe"    some of: cost links scaling drivers synthetic frappe
 #     make show-shadow FULL=1                  more rounds, longer runs, more seeds
 #
-# "links" wants root and what hpc/cluster needs; "quality" on Frappe wants the data ($UMBRA_DATA, else ../shared/data).
+# "links" wants root and what hpc/cluster needs; "frappe" wants the data ($UMBRA_DATA, else ../shared/data).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 hpc/setup.sh --quiet
