@@ -257,8 +257,8 @@ fn local_sgd_learns_what_one_trainer_learns() {
 #[test]
 fn one_trainer_learns_with_rows_elsewhere() {
     let folder = Folder::new();
-    folder.synth("train.h5", 10_000, 0);
-    folder.synth("test.h5", 2000, 10_000);
+    folder.synth("train.h5", 60_000, 0);
+    folder.synth("test.h5", 10_000, 60_000);
     let job = Job { optim: [("adagrad", 0.02), ("rowwise_adagrad", 0.05)], batch_size: 64, ..DLRM };
     folder.write("job.toml", job.text());
     folder.train(1, "job.toml", "alone", &["train.epochs=2"]);
@@ -267,7 +267,7 @@ fn one_trainer_learns_with_rows_elsewhere() {
     folder.train(3, "job.toml", "apart", &sets);
     let summary = folder.summary("apart");
     assert_eq!(summary["sync"]["method"], "none");
-    assert_eq!(summary["examples"], 20_000);
+    assert_eq!(summary["examples"], 120_000);
     assert!(summary["wire"]["embedding_bytes"].as_u64().unwrap() > 0);
     let (got, expected) = (auc(&folder, "apart"), auc(&folder, "alone"));
     assert!(expected > 0.6 && (got - expected).abs() < 0.03, "{got}, alone {expected}");
