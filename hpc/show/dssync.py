@@ -247,18 +247,19 @@ apart = []
 
 
 def synthetic():
-    quality("synthetic", runs.synthetic())
+    quality("synthetic")
 
 
 def frappe():
-    files = runs.frappe()
-    if files:
-        quality("frappe", files)
+    quality("frappe")
 
 
-def quality(name, files):
+def quality(name):
     """AUC after one pass on fast links."""
     print(f"== quality, {name}", flush=True)
+    files = runs.files(name)
+    if files is None:
+        return
     found = {}
     for method, sets in METHODS.items():
         dense, sparse = RATES[name][method]

@@ -72,6 +72,10 @@ class Runs:
                                         "--first-row", str(first), "--output", str(path)])
         return str(path.resolve())
 
+    def files(self, name):
+        """Training and test files of `synthetic` or `frappe` as settings; `None` where there are none."""
+        return {"synthetic": self.synthetic, "frappe": self.frappe}[name]()
+
     def synthetic(self):
         """8 million synthetic clicks to learn from and the 400 000 after them, as settings."""
         return {"data.train": self.synth("shadow_train", 8_000_000),

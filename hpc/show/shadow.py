@@ -202,18 +202,19 @@ worst, behind = [], []
 
 
 def synthetic():
-    quality("synthetic", runs.synthetic())
+    quality("synthetic")
 
 
 def frappe():
-    files = runs.frappe()
-    if files:
-        quality("frappe", files)
+    quality("frappe")
 
 
-def quality(data, files):
+def quality(data):
     """Log loss after one pass: shadow methods, their foreground counterparts, one trainer, no synchronization."""
     print(f"== quality, {data}", flush=True)
+    files = runs.files(data)
+    if files is None:
+        return
     losses = {}
     for what in ("one trainer", "one trainer, 8 workers", "independent", *SHADOW,
                  *(name.replace("shadow", "foreground") for name in SHADOW)):
