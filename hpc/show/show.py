@@ -79,6 +79,8 @@ class Show:
         self.checks.append({"id": id, "value": value, "bound": bound, "holds": holds, "relation": relation})
 
     def finish(self):
+        if not self.checks:
+            sys.exit("show: nothing was measured")
         print()
         if self.rows:
             names = list(self.rows[0])
