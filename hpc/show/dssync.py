@@ -12,17 +12,19 @@ import json
 import os
 import re
 import subprocess
-from statistics import mean, median
+from math import hypot
+from statistics import mean, median, stdev
 
 import curves
 from runs import UMBRA, Runs, falling, mpirun, settings, speed
 from show import Show, phases
 
 FULL = bool(os.environ.get("FULL"))
-# Of `loss`, and of AUC: there single runs differ by more, on Frappe by .0007 of AUC.
-SEEDS, QUALITY_SEEDS = [1, 2, 3, 4, 5][:5 if FULL else 3], [*range(1, 13 if FULL else 7)]
+# Of `loss`, and of AUC: there single runs differ by more.
+SEEDS = [1, 2, 3, 4, 5][:5 if FULL else 3]
+QUALITY_SEEDS = {"synthetic": range(1, 13 if FULL else 7), "frappe": range(1, 25 if FULL else 13)}
 JOB = "hpc/show/dssync.toml"
-show, runs = Show("dssync", QUALITY_SEEDS), Runs("dssync")
+show, runs = Show("dssync", [*QUALITY_SEEDS["frappe"]]), Runs("dssync")
 
 BSP = {"sync.method": "bsp"}
 GRID = {"sync.method": "ds_sync", "sync.schedule": "grid"}
@@ -230,19 +232,16 @@ example_us = {1e6 / alone * busy}
                      seconds_of_a_step=64 * ranks / rate, over_measured=rate / measured["rate", ranks, method])
 
 
-# What a pass takes: whole batches of four trainers with a worker each.
-PASS = {
-    "synthetic": {"train.batch_size": 128, "train.max_examples": 8_000_000, **falling(8_000_000 // (128 * 4))},
-    "frappe": {"train.batch_size": 16, "train.max_examples": 201_984},
-}
-# Four trainers on two cores: with a thread's default share of one, a round would come every 17 short steps.
-ROUNDS_OFTEN = {"frappe": {"shadow_ds_sync, grid": {"sync.core_share": 0.3}}}
-# Dense and row rates, each the best of a few (docs/synchronization.md).
+# Rows of a pass, whole batches of four trainers with a worker each; share of the steps at whose end rates have fallen to 0.
+PASS = {"synthetic": (8_000_000, 0.5), "frappe": (201_984, 0.2)}
+# Batch, dense rate, row rate and what Adagrad starts from for rows, each the best of a few (docs/synchronization.md).
 RATES = {
-    "synthetic": dict.fromkeys(METHODS, (0.04, 0.04)),
-    "frappe": {"bsp": (0.02, 0.2), "ds_sync, grid": (0.03, 0.15), "ds_sync, pairs": (0.03, 0.15),
-               "shadow_ds_sync, grid": (0.03, 0.2)},
+    "synthetic": dict.fromkeys(METHODS, (128, 0.04, 0.04, 0)),
+    "frappe": {"bsp": (16, 0.02, 0.2, 7.5e-6), "ds_sync, grid": (4, 0.06, 0.2, 1.6e-3),
+               "ds_sync, pairs": (4, 0.06, 0.2, 1.6e-3), "shadow_ds_sync, grid": (4, 0.06, 0.2, 1.6e-3)},
 }
+# Four trainers on two cores: with a thread's default share of one, a round would come every 9 short steps.
+ROUNDS_OFTEN = {"frappe": {"shadow_ds_sync, grid": {"sync.core_share": 0.3}}}
 apart = []
 
 
@@ -262,13 +261,18 @@ def quality(name):
         return
     found = {}
     for method, sets in METHODS.items():
-        dense, sparse = RATES[name][method]
-        sets = {**files, **PASS[name], **sets, **more_of(method), "train.worker_threads": 1,
-                **ROUNDS_OFTEN.get(name, {}).get(method, {}), "optim.dense.lr": dense, "optim.sparse.lr": sparse}
-        for seed in QUALITY_SEEDS:
+        (rows, falls), (batch, dense, sparse, accumulator) = PASS[name], RATES[name][method]
+        sets = {**files, **falling(rows // (batch * 4), falls), **sets, **more_of(method), "train.worker_threads": 1,
+                "train.batch_size": batch, "train.max_examples": rows, "optim.dense.lr": dense,
+                "optim.sparse.lr": sparse, "optim.sparse.initial_accumulator": accumulator,
+                **ROUNDS_OFTEN.get(name, {}).get(method, {})}
+        for seed in QUALITY_SEEDS[name]:
             run = f"quality-{name}-{method.replace(', ', '-')}-{seed}"
             figures = runs.train(run, f"hpc/show/shadow-{name}.toml", {**sets, "seed": seed}, mpirun(4))
             found.setdefault(method, []).append(figures["test"])
+    # Standard error of the difference between a method's mean and bsp's, the largest of them.
+    error = lambda method: stdev(test["auc"] for test in found[method]) / len(found[method]) ** 0.5
+    show.measured(f"auc_uncertainty_{name}", max(hypot(error("bsp"), error(method)) for method in found if method != "bsp"))
     for method, tests in found.items():
         aucs = [test["auc"] for test in tests]
         over_bsp = mean(aucs) - mean(test["auc"] for test in found["bsp"])

@@ -1,5 +1,6 @@
 """Runs of umbra for a show, their data, and what they came to. $UMBRA names the program."""
 
+import json
 import lzma
 import os
 import subprocess
@@ -32,10 +33,11 @@ def speed(figures):
     return sum(trainer["steps"] * figures["batch_size"] / trainer["seconds"] for trainer in trainers)
 
 
-def falling(steps):
-    """Settings of rates that fall to 0 over the second half of the steps of a run."""
+def falling(steps, share=0.5):
+    """Settings of rates that fall to 0 over the last `share` of the steps of a run."""
+    start = int(steps * (1 - share))
     return {f"optim.{kind}.{key}": value for kind in ("dense", "sparse") for key, value in (
-        ("decay_start_step", steps // 2), ("decay_steps", steps - steps // 2), ("final_lr", 0))}
+        ("decay_start_step", start), ("decay_steps", steps - start), ("final_lr", 0))}
 
 
 class Runs:
@@ -82,12 +84,15 @@ class Runs:
                 "data.test": self.synth("shadow_test", 400_000, 8_000_000)}
 
     def frappe(self):
-        """Frappe's training and test files as settings; `None` where the text is not."""
+        """Frappe's training file and, to test on, its other two, as settings; `None` where the text is not.
+
+        Nothing is chosen on the validation file here, and on three times as many rows chance makes less of a test.
+        """
         if not (FRAPPE / "train.libsvm.xz").exists():
             print(f"   no Frappe in {FRAPPE}: set UMBRA_DATA to the folder that has frappe/train.libsvm.xz")
             return None
         vocabulary = []
-        for split in ("train", "test"):
+        for split in ("train", "valid", "test"):
             output = DATA / f"shadow_frappe_{split}.h5"
             if not output.exists():
                 text = self.out / f"{split}.libsvm"
@@ -96,4 +101,5 @@ class Runs:
                                                "--output", str(output), *vocabulary])
                 text.unlink()
             vocabulary = ["--vocabulary", str(DATA / "shadow_frappe_train.h5")]
-        return {f"data.{split}": str((DATA / f"shadow_frappe_{split}.h5").resolve()) for split in ("train", "test")}
+        path = lambda split: str((DATA / f"shadow_frappe_{split}.h5").resolve())
+        return {"data.train": path("train"), "data.test": json.dumps([path("valid"), path("test")])}

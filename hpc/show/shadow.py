@@ -13,6 +13,7 @@ Speeds are of the training loop: the sum over trainers of what each learned from
 import json
 import os
 import subprocess
+from math import hypot
 from statistics import mean, median, stdev
 
 import curves
@@ -25,9 +26,10 @@ METHODS = (*SHADOW, "foreground_easgd", "foreground_ma")
 TRAINERS = (1, 2, 4, 8, 16, 32, 64)
 # Of a link; with the batch of `links`, a full synchronization takes about ten steps.
 RATE = "12mbit"
-# Of test log losses; where a run's log loss moves by a percent from seed to seed, the means of few would say nothing.
-SEEDS = {"synthetic": range(1, 9 if FULL else 6), "frappe": range(1, 41 if FULL else 9)}
-show, runs = Show("shadow", [*SEEDS["frappe"]]), Runs("shadow")
+# Of test log losses: those of shadow methods and of one trainer, and those of the others. On Frappe a run's log loss
+# moves by a percent, and the mean of few would say nothing.
+SEEDS = {"synthetic": (8, 8) if FULL else (5, 5), "frappe": (100, 20) if FULL else (64, 10)}
+show, runs = Show("shadow", [*range(1, 1 + max(map(max, SEEDS.values())))]), Runs("shadow")
 
 COLUMNS = ["what", "method", "examples_per_second", "over_none", "gap_mean", "gap_p99", "seconds_exposed",
            "processor_per_second", "center_per_second", "seconds_publish", "disagreement"]
@@ -218,7 +220,7 @@ def quality(data):
     losses = {}
     for what in ("one trainer", "one trainer, 8 workers", "independent", *SHADOW,
                  *(name.replace("shadow", "foreground") for name in SHADOW)):
-        for seed in SEEDS[data]:
+        for seed in range(1, 1 + SEEDS[data][what not in ("one trainer", *SHADOW)]):
             name = f"quality-{data}-{what.replace(', ', '-').replace(' ', '-')}-{seed}"
             sets, trainers = recipe(data, what)
             run = runs.train(name, f"hpc/show/shadow-{data}.toml", {**files, **sets, "seed": seed}, mpirun(trainers))
@@ -227,15 +229,15 @@ def quality(data):
     for what, values in losses.items():
         relative = mean(values) / one - 1
         show.row(what=f"log loss, {data}", method=what, over_none=1 + relative, logloss_mean=mean(values),
-                 logloss=values)
+                 logloss_min=min(values), logloss_max=max(values), runs=len(values))
         print(f"   {data:10} {what:22} {mean(values):.5f} ({min(values):.5f} to {max(values):.5f}), "
               f"{100 * relative:+.3f} % of one trainer's")
     worst.append(max(mean(losses[method]) / one - 1 for method in SHADOW))
     show.measured(f"logloss_relative_difference_{data}", worst[-1])
     show.measured(f"logloss_of_8_workers_{data}", mean(losses["one trainer, 8 workers"]) / one - 1)
-    # What chance alone makes of the difference between two means of so many seeds: its standard deviation.
-    chance = stdev(losses["one trainer"]) * (2 / len(SEEDS[data])) ** 0.5
-    show.measured(f"logloss_uncertainty_{data}", chance / one)
+    # Standard error of the difference between a method's mean and one trainer's, the largest of them.
+    error = lambda method: stdev(losses[method]) / len(losses[method]) ** 0.5
+    show.measured(f"logloss_uncertainty_{data}", max(hypot(error("one trainer"), error(name)) for name in SHADOW) / one)
     for method in SHADOW:
         gated = losses[method.replace("shadow", "foreground")]
         behind.append((mean(losses[method]) - mean(gated) - (max(gated) - min(gated))) / one)
@@ -245,14 +247,13 @@ def recipe(data, what):
     """Settings of a run of `quality` and its trainers."""
     alone = what.startswith("one trainer")
     trainers, workers = (1, 8 if what.endswith("8 workers") else 2) if alone else (4, 2)
-    rows, batch, dense, sparse, decay = QUALITY[data]["one" if alone else "four"]
+    rows, batch, dense, sparse, falls, accumulator = QUALITY[data]["one" if alone else "four"]
     # Whole batches only: a worker's last, of a few examples, would be a step as long as the others and much noisier.
     steps = rows // (batch * 8) * 8 // (trainers * workers)
     sets = {"sync.method": "none" if alone else what, "train.worker_threads": workers, "train.batch_size": batch,
             "train.max_examples": steps * trainers * workers * batch,
-            "optim.dense.lr": dense, "optim.sparse.lr": sparse}
-    if decay:
-        sets |= falling(steps)
+            "optim.dense.lr": dense, "optim.sparse.lr": sparse, "optim.sparse.initial_accumulator": accumulator,
+            **falling(steps, falls)}
     if what.startswith("foreground"):
         sets["sync.every"] = 5
     if what in ("shadow_ma", "shadow_bmuf"):
@@ -262,12 +263,12 @@ def recipe(data, what):
     return sets, trainers
 
 
-# Rows, batch, dense rate, row rate, whether rates fall to 0 over the second half: the best of a few each
-# (docs/synchronization.md). On synthetic clicks four trainers have a quarter of the batch, and so as many examples in
-# flight (ELP) as one.
+# Rows, batch, dense rate, row rate, share of the steps at whose end both have fallen to 0, what Adagrad starts from for
+# rows: the best of a few each (docs/synchronization.md). Four trainers have a quarter of the batch, and so as many
+# examples in flight (ELP) as one; squared gradients of rows are 16 times as large then, and so is what they add to.
 QUALITY = {
-    "synthetic": {"one": (8_000_000, 256, 0.02, 0.03, True), "four": (8_000_000, 64, 0.04, 0.04, True)},
-    "frappe": {"one": (202_027, 16, 0.02, 0.15, False), "four": (202_027, 8, 0.02, 0.15, False)},
+    "synthetic": {"one": (8_000_000, 256, 0.02, 0.03, 0.5, 0), "four": (8_000_000, 64, 0.04, 0.04, 0.5, 0)},
+    "frappe": {"one": (202_027, 16, 0.02, 0.2, 0.1, 3e-5), "four": (202_027, 4, 0.06, 0.2, 0.2, 4.8e-4)},
 }
 
 
