@@ -86,7 +86,7 @@ class Runs:
     def frappe(self):
         """Frappe's training file and, to test on, its other two, as settings; `None` where the text is not.
 
-        Nothing is chosen on the validation file here, and on three times as many rows chance makes less of a test.
+        No run stops or is kept by the validation file here, and on three times as many rows chance makes less of a test.
         """
         if not (FRAPPE / "train.libsvm.xz").exists():
             print(f"   no Frappe in {FRAPPE}: set UMBRA_DATA to the folder that has frappe/train.libsvm.xz")
