@@ -90,9 +90,12 @@ exec_on_node() {
     pid=$(holder "node/$node") || fail 5 "node $node is not up; see 'make cluster-up'"
     [ ! -d "$(node_cgroup "$node")" ] || echo $BASHPID >"$(node_cgroup "$node")/cgroup.procs"
     export TMPDIR=$state/tmp/$node
+    local core=()
+    # All cores of the machine, whatever we may run on ourselves.
+    [ -z "${UMBRA_CLUSTER_PIN:-}" ] || core=(taskset -c $((node % $(getconf _NPROCESSORS_ONLN))))
     # Entering a mount namespace leaves us in its root: the folder has to be gone to again.
     # shellcheck disable=SC2016
-    exec nsenter --target "$pid" --net --uts --ipc --mount \
+    exec "${core[@]}" nsenter --target "$pid" --net --uts --ipc --mount \
         bash -c 'cd "$1" && shift && exec "$@"' umbra-node "$PWD" "$@"
 }
 
