@@ -237,7 +237,7 @@ PASS = {"synthetic": (8_000_000, 0.5), "frappe": (201_984, 0.2)}
 # Batch, dense rate, row rate and what Adagrad starts from for rows, each the best of a few (docs/synchronization.md).
 RATES = {
     "synthetic": dict.fromkeys(METHODS, (128, 0.04, 0.04, 0)),
-    "frappe": {"bsp": (16, 0.02, 0.2, 7.5e-6), "ds_sync, grid": (4, 0.06, 0.2, 1.6e-3),
+    "frappe": {"bsp": (16, 0.04, 0.2, 7.5e-6), "ds_sync, grid": (4, 0.06, 0.2, 1.6e-3),
                "ds_sync, pairs": (4, 0.06, 0.2, 1.6e-3), "shadow_ds_sync, grid": (4, 0.06, 0.2, 1.6e-3)},
 }
 # Four trainers on two cores: with a thread's default share of one, a round would come every 9 short steps.

@@ -28,7 +28,7 @@ TRAINERS = (1, 2, 4, 8, 16, 32, 64)
 RATE = "12mbit"
 # Of test log losses: those of shadow methods and of one trainer, and those of the others. On Frappe a run's log loss
 # moves by a percent, and the mean of few would say nothing.
-SEEDS = {"synthetic": (8, 8) if FULL else (5, 5), "frappe": (100, 20) if FULL else (64, 10)}
+SEEDS = {"synthetic": (8, 8) if FULL else (5, 5), "frappe": (100, 20) if FULL else (40, 10)}
 show, runs = Show("shadow", [*range(1, 1 + max(map(max, SEEDS.values())))]), Runs("shadow")
 
 COLUMNS = ["what", "method", "examples_per_second", "over_none", "gap_mean", "gap_p99", "seconds_exposed",
@@ -58,7 +58,7 @@ def cost():
     """Shadow methods over none where the machine has a core to spare, and where it has not."""
     print("== cost on one machine", flush=True)
     data = runs.synth("shadow_speed", 400_000)
-    rounds = 7 if FULL else 3
+    rounds = 9 if FULL else 5
     worst = {}
     for what, ranks, none, common, bound in (
         ("spare core", 1, "none", {"train.pin_workers": "true", "train.max_examples": 25_600}, 0.97),
@@ -66,17 +66,24 @@ def cost():
     ):
         ratios = {method: [] for method in SHADOW}
         last = {}
+
+        def run(method, name):
+            sets = {"data.train": data, "sync.method": method, **common}
+            last[method] = runs.train(f"{what.replace(' ', '-')}-{name}", "hpc/show/shadow.toml", sets, mpirun(ranks))
+            return speed(last[method])
+
+        before = run(none, f"{none}-first")
         for number in range(rounds):
-            for method in (none, *SHADOW):
-                sets = {"data.train": data, "sync.method": method, **common}
-                name = f"{what.replace(' ', '-')}-{method}-{number}"
-                last[method] = runs.train(name, "hpc/show/shadow.toml", sets, mpirun(ranks))
-            base = speed(last[none])
             for method in SHADOW:
-                ratios[method].append(speed(last[method]) / base)
+                fast = run(method, f"{method}-{number}")
                 expose(last[method])
+                # The machine's speed drifts: a run is held against those before and after it.
+                after = run(none, f"{none}-after-{method}-{number}")
+                ratios[method].append(fast / mean((before, after)))
+                before = after
         speed_row(what, none, last[none], None)
         for method in SHADOW:
+            print(f"   {method}: {', '.join(f'{ratio:.3f}' for ratio in ratios[method])} of {none}")
             speed_row(what, method, last[method], median(ratios[method]))
         worst[what] = (min(median(ratios[method]) for method in SHADOW), bound)
     for what, (value, bound) in worst.items():
@@ -105,7 +112,11 @@ def links():
         sets = {**common, "sync.method": method, "train.max_examples": 4 * common["train.batch_size"] * steps}
         if every:
             sets["sync.every"] = every
-        launch = ["hpc/cluster/run", "-n", str(ranks), "--rate", RATE, *quota, "--", *window]
+        elif method in SHADOW:
+            # A part of a message is on its way for longer, and every look is taken from a third of a core.
+            sets["sync.poll_us"] = 20_000
+        # A node is a part of one core: on two, its threads would lose some of its quota to each other.
+        launch = ["hpc/cluster/run", "-n", str(ranks), "--rate", RATE, "--pin", *quota, "--", *window]
         return runs.train(f"links-{method}-{name}", "hpc/show/shadow.toml", sets, launch)
 
     steps, rounds = (120, 5) if FULL else (40, 3)
@@ -265,10 +276,10 @@ def recipe(data, what):
 
 # Rows, batch, dense rate, row rate, share of the steps at whose end both have fallen to 0, what Adagrad starts from for
 # rows: the best of a few each (docs/synchronization.md). Four trainers have a quarter of the batch, and so as many
-# examples in flight (ELP) as one; squared gradients of rows are 16 times as large then, and so is what they add to.
+# examples in flight (ELP) as one; squared gradients of rows are 16 times as large then, and what they add to is of that order.
 QUALITY = {
     "synthetic": {"one": (8_000_000, 256, 0.02, 0.03, 0.5, 0), "four": (8_000_000, 64, 0.04, 0.04, 0.5, 0)},
-    "frappe": {"one": (202_027, 16, 0.02, 0.2, 0.1, 3e-5), "four": (202_027, 4, 0.06, 0.2, 0.2, 4.8e-4)},
+    "frappe": {"one": (202_027, 16, 0.05, 0.2, 0.1, 3e-5), "four": (202_027, 4, 0.12, 0.2, 0.2, 1e-3)},
 }
 
 
