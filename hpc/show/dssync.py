@@ -12,12 +12,11 @@ import json
 import os
 import re
 import subprocess
-from math import hypot
-from statistics import mean, median, stdev
+from statistics import mean, median
 
 import curves
 from runs import UMBRA, Runs, falling, mpirun, settings, speed
-from show import Show, phases
+from show import Show, error_of_difference, phases
 
 FULL = bool(os.environ.get("FULL"))
 # Of `loss`, and of AUC: there single runs differ by more.
@@ -270,12 +269,12 @@ def quality(name):
             run = f"quality-{name}-{method.replace(', ', '-')}-{seed}"
             figures = runs.train(run, f"hpc/show/shadow-{name}.toml", {**sets, "seed": seed}, mpirun(4))
             found.setdefault(method, []).append(figures["test"])
-    # Standard error of the difference between a method's mean and bsp's, the largest of them.
-    error = lambda method: stdev(test["auc"] for test in found[method]) / len(found[method]) ** 0.5
-    show.measured(f"auc_uncertainty_{name}", max(hypot(error("bsp"), error(method)) for method in found if method != "bsp"))
+    found_aucs = {method: [test["auc"] for test in tests] for method, tests in found.items()}
+    others = [aucs for method, aucs in found_aucs.items() if method != "bsp"]
+    show.measured(f"auc_uncertainty_{name}", max(error_of_difference(found_aucs["bsp"], aucs) for aucs in others))
     for method, tests in found.items():
-        aucs = [test["auc"] for test in tests]
-        over_bsp = mean(aucs) - mean(test["auc"] for test in found["bsp"])
+        aucs = found_aucs[method]
+        over_bsp = mean(aucs) - mean(found_aucs["bsp"])
         row(what=f"quality, {name}", method=method, auc=mean(aucs), auc_over_bsp=over_bsp,
             auc_spread=max(aucs) - min(aucs), loss=mean(test["logloss"] for test in tests))
         apart.append(abs(over_bsp))

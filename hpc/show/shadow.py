@@ -13,12 +13,11 @@ Speeds are of the training loop: the sum over trainers of what each learned from
 import json
 import os
 import subprocess
-from math import hypot
-from statistics import mean, median, stdev
+from statistics import mean, median
 
 import curves
 from runs import UMBRA, Runs, falling, mpirun, settings, speed
-from show import Show, phases, summary
+from show import Show, error_of_difference, phases, summary
 
 FULL = bool(os.environ.get("FULL"))
 SHADOW = ("shadow_easgd", "shadow_ma", "shadow_bmuf")
@@ -115,7 +114,7 @@ def links():
         elif method in SHADOW:
             # A part of a message is on its way for longer, and every look is taken from a third of a core.
             sets["sync.poll_us"] = 20_000
-        # A node is a part of one core: on two, its threads would lose some of its quota to each other.
+        # A node is a part of one core: on two, its threads could lose some of its quota to each other.
         launch = ["hpc/cluster/run", "-n", str(ranks), "--rate", RATE, "--pin", *quota, "--", *window]
         return runs.train(f"links-{method}-{name}", "hpc/show/shadow.toml", sets, launch)
 
@@ -246,9 +245,8 @@ def quality(data):
     worst.append(max(mean(losses[method]) / one - 1 for method in SHADOW))
     show.measured(f"logloss_relative_difference_{data}", worst[-1])
     show.measured(f"logloss_of_8_workers_{data}", mean(losses["one trainer, 8 workers"]) / one - 1)
-    # Standard error of the difference between a method's mean and one trainer's, the largest of them.
-    error = lambda method: stdev(losses[method]) / len(losses[method]) ** 0.5
-    show.measured(f"logloss_uncertainty_{data}", max(hypot(error("one trainer"), error(name)) for name in SHADOW) / one)
+    uncertainty = max(error_of_difference(losses["one trainer"], losses[method]) for method in SHADOW)
+    show.measured(f"logloss_uncertainty_{data}", uncertainty / one)
     for method in SHADOW:
         gated = losses[method.replace("shadow", "foreground")]
         behind.append((mean(losses[method]) - mean(gated) - (max(gated) - min(gated))) / one)
@@ -275,8 +273,8 @@ def recipe(data, what):
 
 
 # Rows, batch, dense rate, row rate, share of the steps at whose end both have fallen to 0, what Adagrad starts from for
-# rows: the best of a few each (docs/synchronization.md). Four trainers have a quarter of the batch, and so as many
-# examples in flight (ELP) as one; squared gradients of rows are 16 times as large then, and what they add to is of that order.
+# rows: the best of those tried (docs/synchronization.md). Four trainers have a quarter of the batch, and so as many
+# examples in flight (ELP) as one; squared gradients of rows are 16 times as large then, and what they add to is larger.
 QUALITY = {
     "synthetic": {"one": (8_000_000, 256, 0.02, 0.03, 0.5, 0), "four": (8_000_000, 64, 0.04, 0.04, 0.5, 0)},
     "frappe": {"one": (202_027, 16, 0.05, 0.2, 0.1, 3e-5), "four": (202_027, 4, 0.12, 0.2, 0.2, 1e-3)},

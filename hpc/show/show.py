@@ -9,7 +9,14 @@ import os
 import platform
 import subprocess
 import sys
+from math import hypot
 from pathlib import Path
+from statistics import stdev
+
+
+def error_of_difference(one, other):
+    """Standard error of the difference between the means of two samples, which are independent of each other."""
+    return hypot(stdev(one) / len(one) ** 0.5, stdev(other) / len(other) ** 0.5)
 
 
 def summary(run):
