@@ -109,10 +109,15 @@ impl Waiting {
 /// Longest time between two looks at a wait.
 pub const LOOK: Duration = Duration::from_secs(1);
 
+/// Longest sleep of [`Backoff::wait`].
+const LONGEST_SLEEP: Duration = Duration::from_millis(1);
+
 /// Longest sleep of [`Backoff::rest`], unless its first one is longer.
 const LONGEST_REST: Duration = Duration::from_millis(5);
 
-/// Waiting that costs others little: spins, then yields, then sleeps up to 100 µs at a time.
+/// Waiting that costs others little: spins, then yields, then sleeps a microsecond longer each time, up to
+/// a millisecond. What is waited for is seen a hundredth of the wait late, or less, once it has lasted 20 ms;
+/// a thread that nobody needs wakes a thousand times a second.
 #[derive(Debug, Default)]
 pub struct Backoff {
     polls: u32,
@@ -126,8 +131,8 @@ impl Backoff {
             0..32 => core::hint::spin_loop(),
             32..256 => std::thread::yield_now(),
             polls => {
-                let microseconds = u64::from((polls - 255).min(100));
-                std::thread::sleep(Duration::from_micros(microseconds));
+                let sleep = Duration::from_micros(u64::from(polls - 255));
+                std::thread::sleep(sleep.min(LONGEST_SLEEP));
             }
         }
     }
