@@ -72,6 +72,10 @@ show "µs one way of 1 byte" "$(figure "$(of_size ping_pong 1 one_way_us_best)")
 expect "latency 1000: µs one way of 1 byte" 1000 "$(figure "$(of_size ping_pong 1 one_way_us_best)")" 1300
 expect "shape after the run" 1 "$([ "$(cat "$state/rate" "$state/latency")" = $'100mbit\n0' ] && echo 1 || echo 0)" 1
 
+# The most cores that any node may run on.
+"$cluster_dir/run" -n 4 --pin nproc >"$report"
+expect "pin: cores of a node" 1 "$(sort -nr "$report" | head -n1)" 1
+
 if [ -d "$(node_cgroup 2)" ]; then
     # Processor time in a second of a rank that takes all it gets: no more than the quota, however busy the
     # machine is.
