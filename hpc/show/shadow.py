@@ -24,7 +24,7 @@ SHADOW = ("shadow_easgd", "shadow_ma", "shadow_bmuf")
 METHODS = (*SHADOW, "foreground_easgd", "foreground_ma")
 TRAINERS = (1, 2, 4, 8, 16, 32, 64)
 # Of a link; with the batch of `links`, a full synchronization takes about ten steps.
-RATE = "12mbit"
+MBIT = 12
 # Of test log losses: those of shadow methods and of one trainer, and those of the others. On Frappe a run's log loss
 # moves by a percent, and the mean of few would say nothing.
 SEEDS = {"synthetic": (8, 8) if FULL else (5, 5), "frappe": (100, 20) if FULL else (40, 10)}
@@ -104,7 +104,7 @@ def links():
     # Frames as long as network cards take them from the kernel (segmentation offload): with short ones the kernel's work
     # per frame, paid from the node's quota, is what would be measured.
     os.environ["UMBRA_CLUSTER_MTU"] = "60000"
-    subprocess.run(["hpc/cluster/up.sh", "6", RATE, "0"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(["hpc/cluster/up.sh", "6", f"{MBIT}mbit", "0"], check=True, stdout=subprocess.DEVNULL)
 
     def run(method, steps, name, every=None):
         ranks = 6 if method.endswith("easgd") else 5
@@ -115,7 +115,7 @@ def links():
             # A part of a message is on its way for longer, and every look is taken from a third of a core.
             sets["sync.poll_us"] = 20_000
         # A node is a part of one core: on two, its threads could lose some of its quota to each other.
-        launch = ["hpc/cluster/run", "-n", str(ranks), "--rate", RATE, "--pin", *quota, "--", *window]
+        launch = ["hpc/cluster/run", "-n", str(ranks), "--rate", f"{MBIT}mbit", "--pin", *quota, "--", *window]
         return runs.train(f"links-{method}-{name}", "hpc/show/shadow.toml", sets, launch)
 
     steps, rounds = (120, 5) if FULL else (40, 3)
@@ -134,11 +134,17 @@ def links():
         ratios[method] = [fast / mean(bases[at:at + 2]) for at, fast in enumerate(ratios[method])]
         print(f"   {method}: {', '.join(f'{ratio:.3f}' for ratio in ratios[method])} of independent")
         speed_row("links", method, last[method], median(ratios[method]))
-    slowest = []
-    for method in ("foreground_easgd", "foreground_ma"):
+    # Replicas over the slowest link in a round: a center's link carries one of every trainer, and sends as many beside;
+    # all-reduce sends 2 (n - 1)/n of one.
+    replicas, slowest = {"foreground_easgd": 4, "foreground_ma": 2 * 3 / 4}, []
+    step = 4 * common["train.batch_size"] / median(bases)
+    for method in replicas:
         for every, length in ((5, 20), (1, 6)):
             figures = run(method, length, f"every-{every}", every)
             ratio = speed_row("links", f"{method} k={every}", figures, speed(figures) / median(bases))
+            sending = replicas[method] * 8 * figures["memory"]["dense_bytes"] / (1e6 * MBIT)
+            arithmetic = every * step / (every * step + sending)
+            print(f"   {method} k={every}: {ratio:.3f} of independent; by its bytes {arithmetic:.3f}")
             slowest += [ratio] if every == 1 else []
     show.at_least("shadow_over_none_min", min(map(median, ratios.values())), 0.95)
     show.measured("foreground_k1_over_none_max", max(slowest))
