@@ -2,7 +2,7 @@
 # make show-shadow: what synchronization costs the workers, on one machine, over slow links and in the simulator,
 # and what it does to the model.
 #
-#     make show-shadow                         about an hour and a half on 2 cores
+#     make show-shadow                         about 70 minutes on 2 cores
 #     make show-shadow PHASES="cost frappe"    some of: cost links scaling drivers synthetic frappe
 #     make show-shadow FULL=1                  more rounds, longer runs, more seeds
 #
