@@ -1,4 +1,4 @@
-//! Protocols on real ranks: model averaging, and one that uses every other action.
+//! Protocols on real ranks: model averaging, elastic averaging, and one that uses every other action.
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use core::time::Duration;
@@ -8,7 +8,10 @@ use crossbeam_channel::unbounded;
 use umbra_core::dense::replica::{load, store};
 use umbra_core::rng::{Purpose, Stream};
 use umbra_core::sync::reduction::TAIL;
-use umbra_core::sync::{Action, Completion, Intake, ModelAverage, OutOfTurn, Protocol};
+use umbra_core::sync::{
+    Action, Completion, ElasticCenter, ElasticTrainer, Intake, ModelAverage, OutOfTurn, Pair,
+    Protocol,
+};
 use umbra_core::units::Nanos;
 use umbra_mpi::comm::{Comm, Mailbox};
 use umbra_mpi::counters::RoundCounters;
@@ -86,6 +89,85 @@ pub(super) fn model_average(world: &World, watch: &Arc<Watch>, control: &Comm) {
         // A last reduction finds that all have ended.
         let most = 8 * ((LENGTH + TAIL) * (ROUNDS + 1)) as u64;
         assert!(reading.bytes > 0 && reading.bytes <= most);
+    }
+}
+
+/// The invariants at the head of `sync/elastic.rs`, with the center on the first rank and its trainer: what one
+/// trainer exchanges brings w and c together by (1 - alpha)² or 1 - 2 alpha a round, and the same pair moves no sum,
+/// also when all trainers exchange at once.
+pub(super) fn elastic(world: &World, watch: &Arc<Watch>, control: &Comm) {
+    const ALPHA: f32 = 0.25;
+    const EXCHANGES: i32 = 4;
+    let (rank, size) = (world.rank, world.size);
+    for (pair, left, all) in [
+        (Pair::Sequential, (1.0 - ALPHA).powi(2), false),
+        (Pair::Same, 1.0 - 2.0 * ALPHA, false),
+        (Pair::Same, 1.0, true),
+    ] {
+        let replica: Vec<AtomicU32> = (0..LENGTH).map(|_| AtomicU32::new(0)).collect();
+        store(&replica, &position(rank, 0));
+        let mut center = position(size, 0);
+        let mailbox = Mailbox::new(world.communicator(watch));
+        let (mut post, center_post) = if rank == 0 {
+            let (trainer, center) = Post::both(rank, Some(mailbox));
+            (trainer, Some(center))
+        } else {
+            (Post::remote(rank, mailbox), None)
+        };
+        let (counters, counters_of_center) = (RoundCounters::default(), RoundCounters::default());
+        let ((knock, knocks), (opens, open)) = (unbounded(), unbounded());
+        let (live, counted, served, values) =
+            (&replica, &counters, &counters_of_center, &mut center);
+        std::thread::scope(|scope| {
+            if let Some(mut post) = center_post {
+                scope.spawn(move || {
+                    let mut staging = vec![0.0; LENGTH + TAIL];
+                    let mut protocol = ElasticCenter::new(&mut staging, values, ALPHA, pair, size);
+                    drive(
+                        &mut protocol,
+                        around(None, Some(&mut post), &[], Workers::None, served, watch),
+                    )
+                    .unwrap();
+                });
+            }
+            scope.spawn(move || {
+                let mut staging = vec![0.0; LENGTH + TAIL];
+                let mut protocol = ElasticTrainer::new(&mut staging, 0, ALPHA, pair);
+                let workers = Workers::Gated(GateKeeper { knocks, opens });
+                drive(&mut protocol, around(None, Some(&mut post), live, workers, counted, watch))
+                    .unwrap();
+            });
+            for _ in 0..if all || rank + 1 == size { EXCHANGES } else { 0 } {
+                knock.send(()).unwrap();
+                open.recv().unwrap();
+            }
+            drop(knock);
+        });
+        let bits: Vec<u32> = replica.iter().map(|x| x.load(Relaxed)).collect();
+        let replicas = control.all_gather_varied(&bits, "replicas");
+        let bits: Vec<u32> = center.iter().map(|x| x.to_bits()).collect();
+        let center = &control.all_gather_varied(&bits, "centers")[0];
+        let value = |bits: u32| f64::from(f32::from_bits(bits));
+        for i in 0..LENGTH {
+            let started: Vec<f64> =
+                (0..=size).map(|rank| f64::from(position(rank, 0)[i])).collect();
+            let (w, c) = (value(replicas[size - 1][i]), value(center[i]));
+            if !all {
+                let expected =
+                    (started[size - 1] - started[size]) * f64::from(left.powi(EXCHANGES));
+                assert!(
+                    (w - c - expected).abs() < 1e-5,
+                    "{pair:?}: w - c = {}, not {expected}",
+                    w - c
+                );
+            }
+            if pair == Pair::Same {
+                let sum = replicas.iter().map(|replica| value(replica[i])).sum::<f64>() + c;
+                let before: f64 = started.iter().sum();
+                assert!((sum - before).abs() < 1e-5, "{sum} from {before}");
+            }
+        }
+        assert_eq!(counters.read().rounds > 0, all || rank + 1 == size);
     }
 }
 

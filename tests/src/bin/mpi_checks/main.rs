@@ -24,7 +24,7 @@ use umbra_mpi::world::World;
 /// A check; collective over all ranks. Communicators are made by the check, on the main thread.
 type Check = fn(&World, &Arc<Watch>, &Comm);
 
-const CHECKS: [(&str, Check); 16] = [
+const CHECKS: [(&str, Check); 17] = [
     ("all_gather", collectives::all_gather),
     ("all_gather_varied", collectives::all_gather_varied),
     ("exchange", collectives::exchange),
@@ -39,6 +39,7 @@ const CHECKS: [(&str, Check); 16] = [
     ("receive_does_not_block", mailbox::receive_does_not_block),
     ("nobody_takes", mailbox::nobody_takes),
     ("model_average", driver::model_average),
+    ("elastic", driver::elastic),
     ("protocol", driver::protocol),
     ("scores", scores::figures),
 ];
