@@ -6,7 +6,7 @@ use std::path::Path;
 
 use umbra_tests::{Ended, Folder, LIMIT, start};
 
-const NAMES: [&str; 16] = [
+const NAMES: [&str; 17] = [
     "all_gather",
     "all_gather_varied",
     "exchange",
@@ -21,6 +21,7 @@ const NAMES: [&str; 16] = [
     "receive_does_not_block",
     "nobody_takes",
     "model_average",
+    "elastic",
     "protocol",
     "scores",
 ];
