@@ -1,11 +1,13 @@
-//! What a network and its nodes give to MPI: one-way times and bandwidths between two ranks, all-reduce
-//! over all, and a fixed piece of work on each rank. JSON on standard output, from rank 0.
+//! What a network and its nodes give to MPI: one-way times and bandwidths between two ranks,
+//! all-reduce over all, and a fixed piece of work on each rank. JSON on standard output, from rank
+//! 0.
 //!
 //!     mpirun -n 4 target/release/examples/pingpong [BYTES_MAX [SECONDS]]
 //!
-//! Ping-pong is between rank 0 and the last rank, which block placement puts on different nodes. Each
-//! figure is the median, or the best, of as many repetitions, back to back, as fit in SECONDS (0.3 unless
-//! told; at least 5), after one that is not counted. Units: bytes, µs, MB/s (10⁶ bytes a second, one direction).
+//! Ping-pong is between rank 0 and the last rank, which block placement puts on different nodes.
+//! Each figure is the median, or the best, of as many repetitions, back to back, as fit in SECONDS
+//! (0.3 unless told; at least 5), after one that is not counted. Units: bytes, µs, MB/s (10⁶ bytes
+//! a second, one direction).
 //!
 //! *Collective over the world*: all ranks go through the same repetitions, which rank 0 decides on.
 
@@ -78,8 +80,8 @@ fn budget(seconds: &str) -> Option<Duration> {
 /// Of the repetitions of one thing.
 struct Times {
     median_us: f64,
-    /// What the network gives where other programs take the cores now and then. Of a round trip only: of
-    /// what all take part in, one rank's best is where it found the others done.
+    /// What the network gives where other programs take the cores now and then. Of a round trip
+    /// only: of what all take part in, one rank's best is where it found the others done.
     best_us: f64,
 }
 
@@ -127,7 +129,8 @@ fn work_us_by_rank(world: &impl Communicator) -> Vec<f64> {
     all_us
 }
 
-/// Times of `once` as this rank saw them; repeated equally often on all ranks. *Collective over `world`.*
+/// Times of `once` as this rank saw them; repeated equally often on all ranks. *Collective over
+/// `world`.*
 fn times(world: &impl Communicator, budget: Duration, mut once: impl FnMut()) -> Times {
     let mut timed = || {
         let from = Instant::now();

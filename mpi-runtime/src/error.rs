@@ -3,15 +3,16 @@
 //! Codes (the contract of the program): 1 failure · 2 bad usage or configuration · 3 bad data ·
 //! 4 bad checkpoint · 5 bad launch or resources. A message says what was wrong, where, what was
 //! expected and how to mend it; `main` prints it once, from one rank.
+//!
+//! This file knows no other: each part of the runtime turns its own errors into these.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use umbra_datasets::DatasetError;
 
-use crate::checkpoint::CheckpointError;
-use crate::config::ConfigError;
-use crate::launch::LaunchError;
+/// The cause of an error, in the words of the part that found it.
+type Cause = Box<dyn core::error::Error + Send + Sync>;
 
 /// A verb that did not reach its end.
 #[derive(Debug, thiserror::Error)]
@@ -21,7 +22,7 @@ pub enum Error {
     Usage(String),
     /// A configuration that cannot be used.
     #[error(transparent)]
-    Config(#[from] ConfigError),
+    Config(Cause),
     /// A dataset that cannot be read or does not fit the model.
     #[error("{0}")]
     Data(String),
@@ -30,7 +31,7 @@ pub enum Error {
     Dataset(#[from] DatasetError),
     /// A checkpoint that is incomplete, damaged or of another model.
     #[error(transparent)]
-    Checkpoint(#[from] CheckpointError),
+    Checkpoint(Cause),
     /// Ranks, threads or memory that are not what the job needs.
     #[error("{0}")]
     Launch(String),
@@ -86,11 +87,5 @@ impl Error {
     /// The system refused something on a file of ours.
     pub fn file(path: &Path, doing: &'static str, source: io::Error) -> Self {
         Self::File { path: path.into(), doing, source }
-    }
-}
-
-impl From<LaunchError> for Error {
-    fn from(error: LaunchError) -> Self {
-        Self::Launch(error.to_string())
     }
 }

@@ -1,8 +1,8 @@
 //! Memory for tables and replicas: page-aligned words, in huge pages where the system grants them.
 //!
-//! A table of gigabytes is read at random, so with pages of 4 KiB nearly every row costs a walk through the page
-//! tables as well. Linux gives pages of 2 MiB to memory that asks for them (`madvise`, transparent huge
-//! pages).
+//! A table of gigabytes is read at random, so with pages of 4 KiB nearly every row costs a walk
+//! through the page tables as well. Linux gives pages of 2 MiB to memory that asks for them
+//! (`madvise`, transparent huge pages).
 #![allow(unsafe_code)]
 
 use core::ops::Deref;
@@ -44,8 +44,9 @@ impl Deref for Words {
 
     fn deref(&self) -> &[AtomicU32] {
         let Some(map) = &self.map else { return &[] };
-        // SAFETY: the map is private, page-aligned, zeroed, `len` words long and lives as long as `self`. It is
-        // only ever seen as atomic words, which may be written through shared references.
+        // SAFETY: the map is private, page-aligned, zeroed, `len` words long and lives as long as
+        // `self`. It is only ever seen as atomic words, which may be written through shared
+        // references.
         unsafe { core::slice::from_raw_parts(map.as_ptr().cast(), self.len) }
     }
 }

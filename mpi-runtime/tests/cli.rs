@@ -1,5 +1,5 @@
-//! The program as a user meets it, as one process: help, run folder, launchers. The table of mistakes is
-//! `tests/tests/bad_input.rs`.
+//! The program as a user meets it, as one process: help, run folder, launchers. The table of
+//! mistakes is `tests/tests/bad_input.rs`.
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;

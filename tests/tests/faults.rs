@@ -85,8 +85,8 @@ fn sigterm_to_one_rank_stops_all() {
     }
 }
 
-/// One stretch of training without end, so that the main threads, which agree between stretches, never
-/// do: a rank that only holds rows hears of the stop, and tells of it, by heartbeats alone.
+/// One stretch of training without end, so that the main threads, which agree between stretches,
+/// never do: a rank that only holds rows hears of the stop, and tells of it, by heartbeats alone.
 #[test]
 fn a_stop_reaches_all_ranks_from_one_that_does_not_train() {
     let separate = ["roles.layout=separate", "roles.embedding_ps=1", "data.test=[]"];
@@ -112,8 +112,8 @@ fn masks(pid: u32) -> (u64, u64) {
     (mask("SigCgt:"), mask("ShdPnd:") | mask("SigPnd:"))
 }
 
-/// The job file is a pipe that nobody writes to: the process waits in its first step, for as long as
-/// the test needs to be sure that the signals come one after the other.
+/// The job file is a pipe that nobody writes to: the process waits in its first step, for as long
+/// as the test needs to be sure that the signals come one after the other.
 #[test]
 fn a_second_sigterm_leaves_at_once() {
     let bit = |number: u64| 1 << (number - 1);

@@ -17,4 +17,4 @@ mod schedule;
 pub use row::SparseOptimizer;
 pub(crate) use rule::StepRule;
 pub use rule::{Adam, Optimizer, OptimizerKind, StepSize};
-pub use schedule::Schedule;
+pub use schedule::{Rate, Schedule};

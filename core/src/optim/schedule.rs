@@ -3,6 +3,15 @@
 //! The shape of the reference DLRM's `LRPolicyScheduler`, with a straight line for its polynomial
 //! decay. Steps count from 0.
 
+/// A learning rate over the steps.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rate {
+    /// Rate on the plateau.
+    pub base: f32,
+    /// Warm-up and decay.
+    pub schedule: Schedule,
+}
+
 /// Factor on the base learning rate as a function of the step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Schedule {

@@ -40,8 +40,8 @@ pub struct Link {
     pub overhead: Nanos,
 }
 
-/// Leaf switches: nodes in their order, so many to each. Reductions cross them; other messages are few and do not
-/// count.
+/// Leaf switches: nodes in their order, so many to each. Reductions cross them; other messages are
+/// few and do not count.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Leaves {
     /// Nodes of a leaf, at least 1.
@@ -94,10 +94,11 @@ pub struct Pause {
 
 /// Where embedding rows are, and what a step moves.
 ///
-/// A worker asks for the rows of a step, gets them, and pushes their gradients after the step; it asks ahead,
-/// so that at most `prefetch + 1` of its steps are under way. Rows are dealt evenly to the stores, so
-/// every store sees the same traffic and one stands for all. When the rows lie on the trainers each is
-/// served as it serves: by itself, over a link that carries what the others ask of it.
+/// A worker asks for the rows of a step, gets them, and pushes their gradients after the step; it
+/// asks ahead, so that at most `prefetch + 1` of its steps are under way. Rows are dealt evenly to
+/// the stores, so every store sees the same traffic and one stands for all. When the rows lie on
+/// the trainers each is served as it serves: by itself, over a link that carries what the others
+/// ask of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Embedding {
     /// Embedding PSs; 0 when the rows lie on the trainers.

@@ -1,7 +1,8 @@
 //! What half a reduction takes: its values up to where they are summed, or their sums back.
 //!
-//! R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of collective communication operations in MPICH",
-//! International Journal of High Performance Computing Applications 19 (2005), for ring and binomial tree.
+//! R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of collective communication operations in
+//! MPICH", International Journal of High Performance Computing Applications 19 (2005), for ring and
+//! binomial tree.
 //!
 //! | [`Collective`] | half of it, R ranks, a buffer of B bytes |
 //! | --- | --- |
@@ -9,8 +10,9 @@
 //! | `Ring` | R − 1 steps, in each a message of B/R from every rank to the next |
 //! | `Tree` | ⌈log₂ R⌉ steps, in each messages of B between pairs of a binomial tree |
 //!
-//! Invariants: a leaf's uplink carries what its nodes send to other leaves, and what comes from there, each direction in
-//! turn; the spine above never blocks. All ranks of a reduction end together.
+//! Invariants: a leaf's uplink carries what its nodes send to other leaves, and what comes from
+//! there, each direction in turn; the spine above never blocks. All ranks of a reduction end
+//! together.
 
 use alloc::vec::Vec;
 
@@ -28,7 +30,8 @@ pub(super) struct Fabric<'a> {
 }
 
 impl Fabric<'_> {
-    /// When half a reduction of `bytes` over the nodes `members`, in their order, has ended, which may begin `now`.
+    /// When half a reduction of `bytes` over the nodes `members`, in their order, has ended, which
+    /// may begin `now`.
     pub(super) fn half(
         &mut self,
         collective: Collective,
@@ -121,7 +124,8 @@ mod tests {
     use super::*;
     use crate::units::Nanos;
 
-    /// Ports of a byte per ns, a latency of 100 and an overhead of 10; leaves of two with uplinks of half a byte per ns.
+    /// Ports of a byte per ns, a latency of 100 and an overhead of 10; leaves of two with uplinks
+    /// of half a byte per ns.
     fn half(collective: Collective, members: &[usize], leaves: bool) -> u64 {
         let link =
             |bytes_per_second| Link { bytes_per_second, latency: Nanos(100), overhead: Nanos(10) };

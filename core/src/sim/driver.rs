@@ -42,7 +42,8 @@ pub(super) struct Driver<'p> {
     following: bool,
     /// The workers had ended when this round began, and it takes in all they did.
     last: bool,
-    /// Steps of the trainer's workers when the last round began, and how many they were since the one before.
+    /// Steps of the trainer's workers when the last round began, and how many they were since the
+    /// one before.
     steps_before: u64,
     gap: u64,
 }
@@ -257,8 +258,8 @@ impl Simulation<'_, '_> {
         self.at(self.awake(instance, time), Event::RoundDue { instance, turn });
     }
 
-    /// A round begins, or the workers have ended. One more follows their end if they did anything since the last,
-    /// so that none of it is lost.
+    /// A round begins, or the workers have ended. One more follows their end if they did anything
+    /// since the last, so that none of it is lost.
     pub(super) fn round_due(&mut self, number: u32, turn: u64) -> Result<(), SimError> {
         let driver = &self.drivers[number as usize];
         let (since, trainer) = (driver.since, driver.node());
@@ -286,7 +287,8 @@ impl Simulation<'_, '_> {
             driver.completion = Completion::Stop;
             return self.resume(number);
         }
-        // A step and the end of the workers at one moment both announce this round: the second finds it begun.
+        // A step and the end of the workers at one moment both announce this round: the second
+        // finds it begun.
         driver.turn += 1;
         driver.round = Some(RoundCost { began: Nanos(self.now), ..RoundCost::default() });
         let copy = self.cluster.copy_ns_per_byte * driver.instance.bytes as f64;

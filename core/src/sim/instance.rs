@@ -5,7 +5,8 @@ use core::sync::atomic::AtomicU32;
 
 use crate::sync::{Dealing, Pace, Protocol};
 
-/// One protocol on a thread of its own. Messages name instances by their place in the list that is run.
+/// One protocol on a thread of its own. Messages name instances by their place in the list that is
+/// run.
 pub struct Instance<'a> {
     /// What runs.
     pub protocol: &'a mut dyn Protocol,
@@ -31,8 +32,8 @@ pub enum Duty {
         /// When rounds may begin.
         pace: Pace,
     },
-    /// Synchronizes a trainer while its workers stand at the gate. All instances of a trainer are of this
-    /// kind and of the same `every`, or none is.
+    /// Synchronizes a trainer while its workers stand at the gate. All instances of a trainer are
+    /// of this kind and of the same `every`, or none is.
     Gated {
         /// Whose.
         trainer: usize,

@@ -1,9 +1,9 @@
 //! A cluster in virtual time: the protocols of `sync` on any number of trainers, without a cluster.
 //!
-//! A discrete-event simulation. Workers and synchronizing threads are processes, links and row stores are
-//! queues, and every [`Protocol`](crate::sync::Protocol) runs as it is: what a driver of threads and
-//! messages does with it, this one does with events. One process, one thread, no clock; the same cluster gives
-//! the same bytes.
+//! A discrete-event simulation. Workers and synchronizing threads are processes, links and row
+//! stores are queues, and every [`Protocol`](crate::sync::Protocol) runs as it is: what a driver of
+//! threads and messages does with it, this one does with events. One process, one thread, no clock;
+//! the same cluster gives the same bytes.
 //!
 //! - `cluster.rs`: what is simulated, as plain data
 //! - `method.rs`: a synchronization method on a cluster; the way in
@@ -26,10 +26,12 @@
 //! | cores | work that begins while more threads of its node are busy than there are cores takes longer by that ratio; a ratio that changes meanwhile does not count, so the mean is right and a single piece of work is not |
 //! | pause | work of the trainer's threads stands still; messages on their way arrive |
 //!
-//! An action takes effect when it ends: a replica is loaded, stored and trained at one moment of virtual
-//! time, in the order in which these moments come. Equal moments go in the order in which they were foreseen.
+//! An action takes effect when it ends: a replica is loaded, stored and trained at one moment of
+//! virtual time, in the order in which these moments come. Equal moments go in the order in which
+//! they were foreseen.
 //!
-//! With replicas of no elements (staging of a tail alone) bytes are declared and only time is simulated.
+//! With replicas of no elements (staging of a tail alone) bytes are declared and only time is
+//! simulated.
 
 mod cluster;
 mod collective;

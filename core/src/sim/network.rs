@@ -1,9 +1,10 @@
 //! Links: full duplex, each direction first come first served.
 //!
-//! A message occupies the sender's link for overhead + bytes / bandwidth and, a latency after it began
-//! there, the receiver's for as long (D. E. Culler et al., "LogP: towards a realistic model of parallel
-//! computation", PPoPP 1993, with the gap per byte of LogGP). The receiver's side is decided when
-//! the message gets there, so that messages of many senders queue in the order in which they come.
+//! A message occupies the sender's link for overhead + bytes / bandwidth and, a latency after it
+//! began there, the receiver's for as long (D. E. Culler et al., "LogP: towards a realistic model
+//! of parallel computation", PPoPP 1993, with the gap per byte of LogGP). The receiver's side is
+//! decided when the message gets there, so that messages of many senders queue in the order in
+//! which they come.
 
 use super::cluster::{Link, nanoseconds};
 
@@ -37,8 +38,8 @@ impl Port {
         }
     }
 
-    /// Sends `messages` of `bytes` together from `now` on, or as soon as the link is free; as a mean they may be a
-    /// part of one.
+    /// Sends `messages` of `bytes` together from `now` on, or as soon as the link is free; as a
+    /// mean they may be a part of one.
     pub(super) fn send(&mut self, now: u64, bytes: u64, messages: f64) -> Flight {
         let start = now.max(self.egress_free);
         self.egress_free = start + self.occupied(bytes, messages);
@@ -72,8 +73,8 @@ impl Port {
     }
 }
 
-/// When every one of `ports` has exchanged `bytes` with the others, from `now` on: each needs something of
-/// each, so all end together. Ports are given by number, into `all`.
+/// When every one of `ports` has exchanged `bytes` with the others, from `now` on: each needs
+/// something of each, so all end together. Ports are given by number, into `all`.
 pub(super) fn exchange(all: &mut [Port], ports: &[usize], now: u64, bytes: u64) -> u64 {
     let messages = ports.len() as f64 - 1.0;
     let mut end = now;

@@ -1,7 +1,8 @@
 //! Reductions under way: who has come, and what they get.
 //!
-//! Invariants: a reduction starts when the last of its group has come, and all of the group get its outcome at one
-//! moment; the arithmetic and its order are those of every driver (`sync::reduction`).
+//! Invariants: a reduction starts when the last of its group has come, and all of the group get its
+//! outcome at one moment; the arithmetic and its order are those of every driver
+//! (`sync::reduction`).
 
 use alloc::vec::Vec;
 

@@ -1,7 +1,8 @@
 //! The events and their loop.
 //!
-//! Invariants: events are handled in the order of (time, number), and numbers are given in the order in which
-//! events are foreseen, so equal times have one order. Nothing depends on an address, a hash or a clock.
+//! Invariants: events are handled in the order of (time, number), and numbers are given in the
+//! order in which events are foreseen, so equal times have one order. Nothing depends on an
+//! address, a hash or a clock.
 
 use alloc::collections::BinaryHeap;
 use alloc::vec::Vec;
@@ -68,8 +69,8 @@ pub(super) struct Simulation<'c, 'p> {
     pub(super) crews: Vec<Crew>,
     pub(super) workers: Vec<Worker>,
     pub(super) drivers: Vec<Driver<'p>>,
-    /// The instances of each channel that reduce with each other, ascending, and how many of them have come to a
-    /// reduction of all.
+    /// The instances of each channel that reduce with each other, ascending, and how many of them
+    /// have come to a reduction of all.
     pub(super) channels: Vec<(Vec<u32>, usize)>,
     /// The members of the reductions under way, ascending; empty where there is none.
     pub(super) reductions: Vec<Vec<u32>>,
@@ -89,8 +90,8 @@ pub(super) struct Simulation<'c, 'p> {
 }
 
 /// Runs `instances` on `cluster` until all have finished. Every step calls `step` when it ends.
-/// `replicas`: one for each trainer, or none when only time is simulated; `trace`: whether to keep what
-/// happens.
+/// `replicas`: one for each trainer, or none when only time is simulated; `trace`: whether to keep
+/// what happens.
 ///
 /// # Errors
 /// When an instance does not fit the cluster, a protocol refuses what it is told, or somebody waits

@@ -1,7 +1,8 @@
 //! Workers: steps, rows and the gate.
 //!
-//! A worker asks for rows ahead, waits for those of its step, computes, pushes gradients. With a gate it
-//! stands still after every so many steps until the round is over; when all have ended, the gate stays closed.
+//! A worker asks for rows ahead, waits for those of its step, computes, pushes gradients. With a
+//! gate it stands still after every so many steps until the round is over; when all have ended, the
+//! gate stays closed.
 
 use alloc::vec::Vec;
 
@@ -254,8 +255,8 @@ impl Simulation<'_, '_> {
         }
     }
 
-    /// Lets a round begin when all workers that have not ended stand at the gate and every instance that
-    /// keeps it wants to load; tells these instances when there is none left.
+    /// Lets a round begin when all workers that have not ended stand at the gate and every instance
+    /// that keeps it wants to load; tells these instances when there is none left.
     fn gate_moved(&mut self, trainer: usize) {
         let crew = &mut self.crews[trainer];
         let closed = crew.at_gate + crew.ended == crew.len;

@@ -1,9 +1,9 @@
-//! Block-momentum model updating: the mean of the replicas is a proposal, and a global model follows
-//! it with momentum.
+//! Block-momentum model updating: the mean of the replicas is a proposal, and a global model
+//! follows it with momentum.
 //!
 //! K. Chen, Q. Huo, "Scalable training of deep learning machines by incremental block training with
-//! intra-block parallel optimization and blockwise model-update filtering", ICASSP 2016 (BMUF); in the
-//! background: arXiv 2003.03477, its BMUF algorithm.
+//! intra-block parallel optimization and blockwise model-update filtering", ICASSP 2016 (BMUF); in
+//! the background: arXiv 2003.03477, its BMUF algorithm.
 //!
 //! | paper | here | unit |
 //! | --- | --- | --- |
@@ -14,9 +14,10 @@
 //! | Nesterov: W_g(t) = W(t) + μ Δ(t) | replicas and the next G start a step of momentum ahead: `global` += ζ G + μ Δ | |
 //! | ζ, μ | `rate`, `momentum` of [`Blocks`] | 1 |
 //!
-//! Invariants: `global` and `momentum` have the same bits on all trainers, since they are made of the
-//! same means. ζ = 1 and μ = 0 is model averaging, to the last bit. Running statistics (elements from `parameters` on) are
-//! averaged without momentum: a variance must not overshoot below 0.
+//! Invariants: `global` and `momentum` have the same bits on all trainers, since they are made of
+//! the same means. ζ = 1 and μ = 0 is model averaging, to the last bit. Running statistics
+//! (elements from `parameters` on) are averaged without momentum: a variance must not overshoot
+//! below 0.
 
 use super::model_average::{Intake, Round};
 use super::protocol::{Action, Completion, OutOfTurn, Protocol};
@@ -36,7 +37,8 @@ pub struct Blocks {
 /// What a trainer keeps from round to round; lent, and valid from one protocol to the next.
 #[derive(Debug)]
 pub struct BlockState<'a> {
-    /// W_g: the model that replicas move towards; the initial model before the first round. `[slice]`
+    /// W_g: the model that replicas move towards; the initial model before the first round.
+    /// `[slice]`
     pub global: &'a mut [f32],
     /// Δ, 0 before the first round. `[slice]`
     pub momentum: &'a mut [f32],
@@ -99,7 +101,8 @@ mod tests {
     use super::*;
     use crate::sync::reduction::TAIL;
 
-    /// Two rounds towards the mean 8 from 0 with ζ = 1/2 and μ = 1/2, by hand; the second element is a statistic.
+    /// Two rounds towards the mean 8 from 0 with ζ = 1/2 and μ = 1/2, by hand; the second element
+    /// is a statistic.
     #[test]
     fn two_rounds_by_hand() {
         for (nesterov, expected) in [(false, [4.0, 8.0]), (true, [6.0, 8.5])] {

@@ -1,22 +1,24 @@
-//! Divide and shuffle: every round, trainers average within small groups, and the groups change from round to
-//! round.
+//! Divide and shuffle: every round, trainers average within small groups, and the groups change
+//! from round to round.
 //!
-//! Wang, Zhang, Yang, Chen, Tan, "DS-Sync: addressing network bottlenecks ...", arXiv 2007.03298: parameters are
-//! averaged after every local step, optimizer state stays local. In the background, as here with ungated workers, it
-//! is this project's own.
+//! Wang, Zhang, Yang, Chen, Tan, "DS-Sync: addressing network bottlenecks ...", arXiv 2007.03298:
+//! parameters are averaged after every local step, optimizer state stays local. In the background,
+//! as here with ungated workers, it is this project's own.
 //!
 //! | paper | here | unit |
 //! | --- | --- | --- |
 //! | partition of the workers at iteration t | [`Dealing`] at round t | |
 //! | parameters of a worker | the slice of the replica, running statistics included | `[slice]` f32 |
 //!
-//! Invariants: a round is that of model averaging over [`Group::Dealt`]. A group in which nobody but this trainer has
-//! a say leaves its replica as it is. Averaging in groups never moves the mean of all replicas that have a say.
+//! Invariants: a round is that of model averaging over [`Group::Dealt`]. A group in which nobody
+//! but this trainer has a say leaves its replica as it is. Averaging in groups never moves the mean
+//! of all replicas that have a say.
 //!
-//! The agreed end. A trainer knows the last round in which, as far as it has heard, somebody wanted another; what
-//! one knows, its group knows after the round. All stop after the first round by which the wish of *any* trainer,
-//! uttered in the round after that, would have reached all: had there been one, this trainer would know. Who heard
-//! of whom is a pure function of the schedule, so all stop after the same round, and nobody waits for one who has gone.
+//! The agreed end. A trainer knows the last round in which, as far as it has heard, somebody wanted
+//! another; what one knows, its group knows after the round. All stop after the first round by
+//! which the wish of *any* trainer, uttered in the round after that, would have reached all: had
+//! there been one, this trainer would know. Who heard of whom is a pure function of the schedule,
+//! so all stop after the same round, and nobody waits for one who has gone.
 //!
 //! [`Group::Dealt`]: super::Group::Dealt
 
@@ -32,7 +34,8 @@ pub struct DivideShuffle<'a> {
 }
 
 impl<'a> DivideShuffle<'a> {
-    /// Rounds over `staging: [slice + TAIL]` until all trainers have ended, in the groups that `spread` deals.
+    /// Rounds over `staging: [slice + TAIL]` until all trainers have ended, in the groups that
+    /// `spread` deals.
     #[must_use]
     pub const fn new(
         staging: &'a mut [f32],
@@ -66,7 +69,8 @@ pub struct Spread<'a> {
 }
 
 impl<'a> Spread<'a> {
-    /// Among as many ranks as there are `labels`; `sets: [Spread::words(ranks)]`. Both are overwritten.
+    /// Among as many ranks as there are `labels`; `sets: [Spread::words(ranks)]`. Both are
+    /// overwritten.
     #[must_use]
     pub fn new(dealing: Dealing<'a>, labels: &'a mut [usize], sets: &'a mut [u64]) -> Self {
         assert_eq!(sets.len(), Self::words(labels.len()), "the length of sets");
@@ -80,7 +84,8 @@ impl<'a> Spread<'a> {
         2 * ranks * ranks.div_ceil(64)
     }
 
-    /// Whether what any rank knew before round `first` is known to all that it ever meets after `rounds` rounds.
+    /// Whether what any rank knew before round `first` is known to all that it ever meets after
+    /// `rounds` rounds.
     pub fn reaches_all(&mut self, first: u64, rounds: u64) -> bool {
         let ranks = self.labels.len();
         if !self.dealing.meets() || ranks == 1 {

@@ -1,8 +1,8 @@
 //! Elastic averaging: each trainer and a center pull at each other, without the other trainers.
 //!
 //! S. Zhang, A. Choromanska, Y. LeCun, "Deep learning with elastic averaging SGD", NIPS 2015,
-//! algorithm 1 (the same-pair form); in the background, with the center on a sync PS: arXiv 2003.03477,
-//! its EASGD algorithm (the sequential form).
+//! algorithm 1 (the same-pair form); in the background, with the center on a sync PS: arXiv
+//! 2003.03477, its EASGD algorithm (the sequential form).
 //!
 //! | paper | here | unit |
 //! | --- | --- | --- |
@@ -15,11 +15,12 @@
 //! | sequential | c += α (w − c), sends c | w += α (c − w) |
 //! | same pair | d = w − c, c += α d, sends d | w −= α d |
 //!
-//! Invariants: both sides apply to what they have when the message comes, so workers go on meanwhile.
-//! Alone, an exchange of the sequential form leaves w − c as (1 − α)² of what it was; one of the
-//! same pair leaves w + c as it was and w − c as 1 − 2α of what it was. A replica that is not finite never
-//! reaches the center: the trainer fetches the center instead, and becomes it. The center ends when
-//! every trainer has said goodbye. An answer of another rank, or to another question, is out of turn.
+//! Invariants: both sides apply to what they have when the message comes, so workers go on
+//! meanwhile. Alone, an exchange of the sequential form leaves w − c as (1 − α)² of what it was;
+//! one of the same pair leaves w + c as it was and w − c as 1 − 2α of what it was. A replica that
+//! is not finite never reaches the center: the trainer fetches the center instead, and becomes it.
+//! The center ends when every trainer has said goodbye. An answer of another rank, or to another
+//! question, is out of turn.
 
 use super::protocol::{Action, Completion, OutOfTurn, Protocol};
 use super::reduction::slice;
@@ -115,8 +116,8 @@ pub struct ElasticCenter<'a> {
 }
 
 impl<'a> ElasticCenter<'a> {
-    /// Serves `trainers` over `staging: [slice + TAIL]` from `center: [slice]`, which is the initial
-    /// model before the first exchange.
+    /// Serves `trainers` over `staging: [slice + TAIL]` from `center: [slice]`, which is the
+    /// initial model before the first exchange.
     #[must_use]
     pub const fn new(
         staging: &'a mut [f32],

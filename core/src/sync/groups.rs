@@ -1,8 +1,8 @@
 //! Divide and shuffle: who averages with whom in which round.
 //!
-//! Wang, Zhang, Yang, Chen, Tan, "DS-Sync: addressing network bottlenecks ...", arXiv 2007.03298: workers
-//! average in small groups, and the groups change from round to round. The pairs of four workers are the
-//! authors' own ([`Dealing::Ring`]); the other schedules are as implemented here.
+//! Wang, Zhang, Yang, Chen, Tan, "DS-Sync: addressing network bottlenecks ...", arXiv 2007.03298:
+//! workers average in small groups, and the groups change from round to round. The pairs of four
+//! workers are the authors' own ([`Dealing::Ring`]); the other schedules are as implemented here.
 //!
 //! | schedule | round t | replicas that nobody trains |
 //! | --- | --- | --- |
@@ -12,9 +12,10 @@
 //! | `Ring` | even: {0, 1} {2, 3} …, odd: {1, 2} {3, 4} … and the last with the first | the mean after 2 rounds of 4 ranks; else slowly |
 //! | `Random` | a permutation, cut | squared distance to the mean × [`contraction`] per round, in expectation |
 //!
-//! Invariants: a pure function of schedule, ranks and round, so every rank deals for itself and all deal
-//! alike; in every round each rank is in exactly one group. Groups of uneven schedules differ in size, and a
-//! group of one leaves its replica as it is. Averaging within groups never moves the mean of all.
+//! Invariants: a pure function of schedule, ranks and round, so every rank deals for itself and all
+//! deal alike; in every round each rank is in exactly one group. Groups of uneven schedules differ
+//! in size, and a group of one leaves its replica as it is. Averaging within groups never moves the
+//! mean of all.
 
 use crate::rng::{Purpose, Stream};
 
@@ -50,8 +51,8 @@ pub enum Dealing<'a> {
 }
 
 impl Dealing<'_> {
-    /// The group of every rank in `round`: equal numbers below the number of ranks, which are otherwise arbitrary.
-    /// `labels: [ranks]`, overwritten.
+    /// The group of every rank in `round`: equal numbers below the number of ranks, which are
+    /// otherwise arbitrary. `labels: [ranks]`, overwritten.
     pub fn label(&self, round: u64, labels: &mut [usize]) {
         let ranks = labels.len();
         let even = round.is_multiple_of(2);
@@ -83,8 +84,8 @@ impl Dealing<'_> {
         }
     }
 
-    /// The group of `rank` in `round`, in ascending order: the first so many of `members`. `members: [ranks]`, and
-    /// overwritten.
+    /// The group of `rank` in `round`, in ascending order: the first so many of `members`.
+    /// `members: [ranks]`, and overwritten.
     pub fn deal<'m>(&self, round: u64, rank: usize, members: &'m mut [usize]) -> &'m [usize] {
         self.label(round, members);
         let (own, mut found) = (members[rank], 0);
@@ -104,9 +105,9 @@ impl Dealing<'_> {
     }
 }
 
-/// What a round of random groups of `group` makes of the squared distance between the replicas of `ranks`
-/// and their mean, in expectation: (N − g) / (g (N − 1)), for groups of equal size. Derived: two ranks meet
-/// with probability (g − 1) / (N − 1).
+/// What a round of random groups of `group` makes of the squared distance between the replicas of
+/// `ranks` and their mean, in expectation: (N − g) / (g (N − 1)), for groups of equal size.
+/// Derived: two ranks meet with probability (g − 1) / (N − 1).
 #[must_use]
 pub fn contraction(ranks: usize, group: usize) -> f64 {
     if ranks <= 1 {
@@ -164,7 +165,8 @@ mod tests {
                             group.contains(&rank) && group.is_sorted(),
                             "{dealing:?} {group:?}"
                         );
-                        // Whoever comes first in a group is in none of those before, and the others deal alike.
+                        // Whoever comes first in a group is in none of those before, and the others
+                        // deal alike.
                         if group[0] == rank {
                             for &other in &group {
                                 assert!(

@@ -7,7 +7,8 @@
 //! - `reduction.rs`: a weighted mean over ranks, as every driver computes it
 //! - `pace.rs`: how often rounds may begin
 //! - `model_average.rs`: replicas move towards their mean (local SGD, shadow and foreground MA)
-//! - `block_momentum.rs`: replicas move towards a model that follows their mean with momentum (BMUF)
+//! - `block_momentum.rs`: replicas move towards a model that follows their mean with momentum
+//!   (BMUF)
 //! - `groups.rs`: who averages with whom in which round (DS-Sync)
 //! - `divide_shuffle.rs`: replicas move towards the mean of a group (DS-Sync)
 //! - `elastic.rs`: each replica and a center pull at each other (EASGD)

@@ -12,8 +12,8 @@
 //! | α | `alpha` | 1 |
 //!
 //! Invariants: a round is Load, ReduceMean, Store or Add, in this order. Every trainer joins every
-//! round until all have ended: one whose workers have ended, or whose replica is not finite, takes part with
-//! weight 0. A replica that was not finite becomes the mean.
+//! round until all have ended: one whose workers have ended, or whose replica is not finite, takes
+//! part with weight 0. A replica that was not finite becomes the mean.
 
 use super::divide_shuffle::Spread;
 use super::protocol::{Action, Completion, Group, OutOfTurn, Protocol};
@@ -74,7 +74,8 @@ pub(super) struct Round<'a> {
     dealt: Option<(u64, Spread<'a>)>,
     /// Rounds for which this trainer has heard of nobody who wanted another.
     silent: u32,
-    /// This trainer's say in the round: 0 when its replica was not finite or its workers have ended.
+    /// This trainer's say in the round: 0 when its replica was not finite or its workers have
+    /// ended.
     weight: f32,
     outstanding: Option<Action>,
 }
@@ -124,7 +125,8 @@ impl<'a> Round<'a> {
             (Some(Action::Load), Completion::Stop) => self.reduce(0.0, false),
             (Some(Action::ReduceMean { .. }), Completion::Reduced { weight, silent }) => {
                 self.heard(silent);
-                // In a small group this trainer may be the only one with a say: its replica is the mean.
+                // In a small group this trainer may be the only one with a say: its replica is the
+                // mean.
                 let own = if self.dealt.is_some() { self.weight } else { 0.0 };
                 if weight > own { self.take_in(make) } else { self.next_round() }
             }
@@ -193,8 +195,8 @@ mod tests {
 
     const LOADED: Completion = Completion::Loaded { finite: true, last: false };
 
-    /// A life of a trainer beside one that lives longer: a round, a round without a mean, one with a replica that is
-    /// not finite, one after its workers have ended, the last.
+    /// A life of a trainer beside one that lives longer: a round, a round without a mean, one with
+    /// a replica that is not finite, one after its workers have ended, the last.
     #[test]
     fn the_turns_of_a_trainer() {
         let (mut staging, mut loaded) = ([0.0; 1 + TAIL], [0.0]);

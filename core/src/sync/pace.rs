@@ -1,8 +1,8 @@
 //! How often a background synchronization may begin: back to back, or held back.
 //!
-//! arXiv 2003.03477 synchronizes back to back. Where cores or links are shared that can cost the workers
-//! more than it gives, so a round may also be held back by an interval, by bytes per second and by the
-//! share of a core that the synchronizing thread may take.
+//! arXiv 2003.03477 synchronizes back to back. Where cores or links are shared that can cost the
+//! workers more than it gives, so a round may also be held back by an interval, by bytes per second
+//! and by the share of a core that the synchronizing thread may take.
 //!
 //! Invariant: pure arithmetic on the caller's clock; both drivers use it.
 

@@ -1,8 +1,8 @@
 //! The seam between a synchronization method and whatever runs it.
 //!
 //! Invariants: exactly one action is outstanding; a completion of another kind than the action asks
-//! for is refused with [`OutOfTurn`] and leaves the machine as it was; [`Action::Finish`] is the last
-//! action and stays the answer for ever after.
+//! for is refused with [`OutOfTurn`] and leaves the machine as it was; [`Action::Finish`] is the
+//! last action and stays the answer for ever after.
 //!
 //! | action | answered by |
 //! | --- | --- |
@@ -23,8 +23,8 @@ pub trait Protocol {
     /// When `last` does not answer the outstanding action; the state is unchanged.
     fn step(&mut self, now: Nanos, last: Completion) -> Result<Action, OutOfTurn>;
 
-    /// The one buffer that actions read and write: lent at construction, never grown. `[slice + TAIL]`:
-    /// a slice of the replica, and what a reduction carries beside it (`reduction.rs`).
+    /// The one buffer that actions read and write: lent at construction, never grown. `[slice +
+    /// TAIL]`: a slice of the replica, and what a reduction carries beside it (`reduction.rs`).
     fn staging(&mut self) -> &mut [f32];
 }
 
@@ -78,8 +78,8 @@ pub enum Action {
         group: Group,
         /// Weight of this rank's staging: 0 takes part without a say.
         weight: f32,
-        /// 0 if this rank wants another round after this one, else the rounds for which it has heard of
-        /// nobody who wanted one, this one included.
+        /// 0 if this rank wants another round after this one, else the rounds for which it has
+        /// heard of nobody who wanted one, this one included.
         silent: u32,
     },
     /// Do nothing until then.
@@ -102,7 +102,8 @@ pub enum Completion {
     Loaded {
         /// Every value is finite.
         finite: bool,
-        /// The workers have ended, and this is all they did: the next `Load` is answered with `Stop`.
+        /// The workers have ended, and this is all they did: the next `Load` is answered with
+        /// `Stop`.
         last: bool,
     },
     /// Staging was received.

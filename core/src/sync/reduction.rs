@@ -1,12 +1,14 @@
 //! A weighted mean over ranks, as every driver computes it.
 //!
-//! Invariants: staging is `[slice + TAIL]`, and its tail carries the weight and the vote, so that one
-//! reduction moves all three. Elements are summed as a balanced binary tree over the ranks of the group
-//! in their order ([`sum_into_first`]), so the mean has the same bits under every driver and on every rank.
+//! Invariants: staging is `[slice + TAIL]`, and its tail carries the weight and the vote, so that
+//! one reduction moves all three. Elements are summed as a balanced binary tree over the ranks of
+//! the group in their order ([`sum_into_first`]), so the mean has the same bits under every driver
+//! and on every rank.
 //!
-//! A tree is also the more accurate order: N. J. Higham, "The accuracy of floating point summation",
-//! SIAM J. Sci. Comput. 14 (1993). The slices of a worker, trainer or rank are a subtree when counts are
-//! powers of two, so the same slices give the same bits on any number of ranks.
+//! A tree is also the more accurate order: N. J. Higham, "The accuracy of floating point
+//! summation", SIAM J. Sci. Comput. 14 (1993). The slices of a worker, trainer or rank are a
+//! subtree when counts are powers of two, so the same slices give the same bits on any number of
+//! ranks.
 
 use super::protocol::Completion;
 
@@ -25,8 +27,8 @@ pub fn contribute(staging: &mut [f32], weight: f32, silent: u32) {
     *tail = [weight, if silent == 0 { 1.0 } else { 0.0 }];
 }
 
-/// Makes `staging: [slice + TAIL]`, the sum of all terms, the mean. `silent`: the least of the group, where it is
-/// known; else the votes tell whether it is 0.
+/// Makes `staging: [slice + TAIL]`, the sum of all terms, the mean. `silent`: the least of the
+/// group, where it is known; else the votes tell whether it is 0.
 pub fn conclude(staging: &mut [f32], silent: Option<u32>) -> Completion {
     let (slice, &mut [weight, votes]) = split(staging);
     if weight > 0.0 {
@@ -47,7 +49,8 @@ fn split(staging: &mut [f32]) -> (&mut [f32], &mut [f32; TAIL]) {
     parts
 }
 
-/// Adds up `items` into the first as ((0 + 1) + (2 + 3)) + …; the others are left with partial sums.
+/// Adds up `items` into the first as ((0 + 1) + (2 + 3)) + …; the others are left with partial
+/// sums.
 pub fn sum_into_first<T>(items: &mut [T], mut add: impl FnMut(&mut T, &T)) {
     let mut stride = 1;
     while stride < items.len() {

@@ -1,4 +1,5 @@
-//! Divide and shuffle: what its groups do to replicas, and that all trainers stop after the same round.
+//! Divide and shuffle: what its groups do to replicas, and that all trainers stop after the same
+//! round.
 
 use proptest::prelude::*;
 use umbra_core::rng::{Purpose, Stream};
@@ -53,8 +54,8 @@ fn values(world: &World<'_>) -> Vec<Vec<f32>> {
     world.ranks.iter().map(|rank| rank.values()).collect()
 }
 
-/// Runs trainers that make `loads[rank]` rounds of their own in an order drawn with `seed`, until nothing can happen
-/// any more. Returns how many reductions each joined.
+/// Runs trainers that make `loads[rank]` rounds of their own in an order drawn with `seed`, until
+/// nothing can happen any more. Returns how many reductions each joined.
 fn play<'a>(mut world: World<'a>, loads: &[usize], seed: u64) -> (Vec<usize>, World<'a>) {
     let stream = Stream::new(seed, Purpose::Test(7));
     let mut made = vec![0; loads.len()];
@@ -84,9 +85,9 @@ fn play<'a>(mut world: World<'a>, loads: &[usize], seed: u64) -> (Vec<usize>, Wo
 }
 
 proptest! {
-    /// Whatever the order of events and however unequal the work: all trainers finish, after the same number of
-    /// rounds, which is not before the last has ended its work, and no message is left. Trainers that never meet
-    /// end by themselves.
+    /// Whatever the order of events and however unequal the work: all trainers finish, after the
+    /// same number of rounds, which is not before the last has ended its work, and no message is
+    /// left. Trainers that never meet end by themselves.
     #[test]
     fn all_stop_after_the_same_round(
         dealing in dealing(),
@@ -149,8 +150,8 @@ proptest! {
         }
     }
 
-    /// A replica that is not finite says nothing in its group and becomes its mean; where the whole group has none,
-    /// nothing changes.
+    /// A replica that is not finite says nothing in its group and becomes its mean; where the whole
+    /// group has none, nothing changes.
     #[test]
     fn who_is_not_finite_becomes_the_groups_mean(out in prop::collection::vec(any::<bool>(), 4)) {
         let replicas: Vec<Vec<f32>> =

@@ -1,8 +1,9 @@
-//! Protocols under a driver that can take any turn: its caller says whose action is done next, so a test can
-//! be one schedule (properties) or all of them (search).
+//! Protocols under a driver that can take any turn: its caller says whose action is done next, so a
+//! test can be one schedule (properties) or all of them (search).
 //!
 //! - `world.rs`: ranks, their replicas, messages and reductions
-//! - `properties.rs`, `divide_shuffle.rs`: the invariants of the protocols' files, on random numbers
+//! - `properties.rs`, `divide_shuffle.rs`: the invariants of the protocols' files, on random
+//!   numbers
 //! - `search.rs`: every order of events of a few ranks
 #![allow(
     missing_docs,

@@ -1,7 +1,8 @@
 //! The sentences of `core/src/sync/`, on random numbers.
 //!
-//! Bounds on rounding: an element is made by fewer than ten operations, each of which is wrong by at most 2^-24 of the
-//! largest number around, so a part of 1e-6 of that number is enough; sums over rounds have their own.
+//! Bounds on rounding: an element is made by fewer than ten operations, each of which is wrong by
+//! at most 2^-24 of the largest number around, so a part of 1e-6 of that number is enough; sums
+//! over rounds have their own.
 
 use proptest::prelude::*;
 use umbra_core::sync::reduction::TAIL;
@@ -126,8 +127,8 @@ fn mean(replicas: &[Vec<f32>], out: &[bool]) -> Vec<f64> {
 }
 
 proptest! {
-    /// A replica that is not finite, wherever, has no part in the mean and becomes the mean; a trainer that has
-    /// ended likewise. Others move by alpha.
+    /// A replica that is not finite, wherever, has no part in the mean and becomes the mean; a
+    /// trainer that has ended likewise. Others move by alpha.
     #[test]
     fn who_has_no_weight_becomes_the_mean(
         (replicas, out) in split(),
@@ -197,7 +198,8 @@ proptest! {
         prop_assert!((0..replicas.len()).all(|rank| world.has_finished(rank)));
     }
 
-    /// What workers do while the reduction is under way: a delta keeps it whole, an interpolation the part 1 − alpha.
+    /// What workers do while the reduction is under way: a delta keeps it whole, an interpolation
+    /// the part 1 − alpha.
     #[test]
     fn work_during_a_round_is_kept(
         replicas in replicas(), alpha in 0f32..1.0, work in -2f32..2.0, delta in any::<bool>(),
@@ -241,8 +243,8 @@ proptest! {
         end(block);
     }
 
-    /// Twenty rounds of the paper's recursion, with W and W_g apart, in double precision; statistics are averaged.
-    /// The global model has the same bits on all trainers.
+    /// Twenty rounds of the paper's recursion, with W and W_g apart, in double precision;
+    /// statistics are averaged. The global model has the same bits on all trainers.
     #[test]
     fn block_momentum_is_the_paper(
         replicas in replicas(),
@@ -293,8 +295,8 @@ proptest! {
         }
     }
 
-    /// Alone, an exchange of the sequential form leaves w − c as (1 − α)² of what it was; one of the same pair
-    /// as 1 − 2α, and w + c as it was.
+    /// Alone, an exchange of the sequential form leaves w − c as (1 − α)² of what it was; one of
+    /// the same pair as 1 − 2α, and w + c as it was.
     #[test]
     fn an_exchange_shrinks_the_distance(w in number(), c in number(), alpha in 0f32..=1.0) {
         let scale = 8.0 * w.abs().max(c.abs());

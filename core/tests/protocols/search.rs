@@ -1,10 +1,11 @@
 //! Every order of events of one, two and three trainers, and in every state every wrong completion.
 //!
-//! A state is what its events made of fresh machines, so machines that hold borrowed buffers need no copy; states
-//! are told apart by all they hold, replicas and messages included. A trainer's workers take a few steps, then
-//! end; that they have is first seen by the next `Load`, so the moment of the end is the number of loads
-//! before it. At every load they leave a replica that is finite, or one that is not. A `Receive` that times out
-//! comes again and changes nothing, so it is tried beside the wrong completions and is no event.
+//! A state is what its events made of fresh machines, so machines that hold borrowed buffers need
+//! no copy; states are told apart by all they hold, replicas and messages included. A trainer's
+//! workers take a few steps, then end; that they have is first seen by the next `Load`, so the
+//! moment of the end is the number of loads before it. At every load they leave a replica that is
+//! finite, or one that is not. A `Receive` that times out comes again and changes nothing, so it is
+//! tried beside the wrong completions and is no event.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write};
@@ -233,8 +234,8 @@ impl State<'_> {
         }
     }
 
-    /// Whether the table of `protocol.rs` has the completion as an answer to what is outstanding at `rank`, and one
-    /// that makes a difference.
+    /// Whether the table of `protocol.rs` has the completion as an answer to what is outstanding at
+    /// `rank`, and one that makes a difference.
     fn is_answer(&self, rank: usize, completion: Completion) -> bool {
         match (self.world.ranks[rank].outstanding, completion) {
             (Action::Load, Completion::Loaded { .. } | Completion::Stop)
@@ -250,8 +251,8 @@ impl State<'_> {
         }
     }
 
-    /// Every completion that is no answer is refused and changes nothing; after `Finish` all are the same, and a
-    /// `Receive` that timed out comes again. Returns how many were tried.
+    /// Every completion that is no answer is refused and changes nothing; after `Finish` all are
+    /// the same, and a `Receive` that timed out comes again. Returns how many were tried.
     fn refuse(&mut self, examined: &mut BTreeSet<String>) -> usize {
         let mut tried = 0;
         for rank in 0..self.case.ranks() {
@@ -314,7 +315,8 @@ impl Drop for Trace<'_> {
     }
 }
 
-/// Visits all states, and fails unless there are as many as there were when this was written, or more.
+/// Visits all states, and fails unless there are as many as there were when this was written, or
+/// more.
 ///
 /// `bounds`: of one, two and three trainers, loads and states.
 fn search(method: Method, bounds: [(usize, usize); 3]) {

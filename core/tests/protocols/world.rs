@@ -1,8 +1,8 @@
 //! Ranks with their replicas, the messages under way and the reductions under way.
 //!
-//! Invariants: nothing happens by itself: every function is one event at one rank. Messages between two
-//! ranks keep their order, those of different senders have none; a reduction ends at each rank at a time of its own,
-//! after all of its group have joined it. Sums and moves are the library's.
+//! Invariants: nothing happens by itself: every function is one event at one rank. Messages between
+//! two ranks keep their order, those of different senders have none; a reduction ends at each rank
+//! at a time of its own, after all of its group have joined it. Sums and moves are the library's.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Debug;
@@ -49,8 +49,8 @@ impl Rank<'_> {
     }
 }
 
-/// What a trainer brings to a reduction: its number, staging, and for how long it has heard of nobody who wants
-/// another.
+/// What a trainer brings to a reduction: its number, staging, and for how long it has heard of
+/// nobody who wants another.
 type Term = (usize, Vec<f32>, u32);
 
 /// A word and, if the message has them, values.
@@ -209,8 +209,8 @@ impl<'a> World<'a> {
         self.ranks[rank].outstanding == Action::Finish
     }
 
-    /// One round of all trainers of an averaging protocol, in rank order; `ended` trainers are told so, and `during`
-    /// is what workers do to replicas while the reduction is under way.
+    /// One round of all trainers of an averaging protocol, in rank order; `ended` trainers are told
+    /// so, and `during` is what workers do to replicas while the reduction is under way.
     pub(crate) fn round(&mut self, ended: &[bool], during: impl Fn(&Rank<'_>, usize)) {
         for (rank, ended) in ended.iter().enumerate() {
             if *ended { self.stop(rank) } else { self.load(rank, false) }

@@ -2,8 +2,8 @@
 //!
 //! Products, interaction and their gradients run in the tiles of examples that a step uses; rows go
 //! through a worker's own client; dense parameters are updated all at once, where a step may do it
-//! layer by layer. Everything is repeated on the same memory, so what a step finds in a farther cache is
-//! near here: a step takes longer than its parts.
+//! layer by layer. Everything is repeated on the same memory, so what a step finds in a farther
+//! cache is near here: a step takes longer than its parts.
 
 use core::time::Duration;
 use std::collections::{BTreeSet, VecDeque};
@@ -22,8 +22,8 @@ use super::trained::Trained;
 use super::work::LinearLayer;
 use super::{Settings, Subject, work};
 use crate::error::Error;
-use crate::launch::Cores;
-use crate::processor::{peak_gflops, stay_on, thread_time};
+use crate::launch::environment::Cores;
+use crate::launch::processor::{peak_gflops, stay_on, thread_time};
 
 /// Least time of a sample: this, or a tenth of a whole step's sample where that is less.
 const SAMPLE: Duration = Duration::from_millis(5);
@@ -91,8 +91,8 @@ impl Bench {
         });
     }
 
-    /// Records the rate of `run`, which does something as often as it is told and returns what it did in
-    /// what time.
+    /// Records the rate of `run`, which does something as often as it is told and returns what it
+    /// did in what time.
     fn record(
         &mut self,
         (kernel, shape): (&str, String),

@@ -1,15 +1,17 @@
 //! `umbra bench`: how fast this machine trains, beside what its cores can do.
 //!
-//! Map: `subject.rs` what is measured · `ready.rs` batches in memory · `work.rs` the arithmetic of a step · `trained.rs` replica and tables ·
-//! `steps.rs` training steps, sampled · `kernels.rs` the parts of a step · `report.rs` the figures as
-//! JSON and as a table.
+//! Map: `subject.rs` what is measured · `ready.rs` batches in memory · `work.rs` the arithmetic of
+//! a step · `trained.rs` replica and tables · `steps.rs` training steps, sampled · `kernels.rs` the
+//! parts of a step · `report.rs` the figures as JSON and as a table.
 //!
-//! Measured are the worker and the tables of a training run on one rank, nothing made for the purpose: a
-//! step is taking a batch, coalescing, row lookup, forward, backward, row update and dense update.
+//! Measured are the worker and the tables of a training run on one rank, nothing made for the
+//! purpose: a step is taking a batch, coalescing, row lookup, forward, backward, row update and
+//! dense update.
 //!
-//! How a figure is taken: other programs may use the machine, and its clock moves. So every sample is
-//! bracketed by bursts that measure the peak of its cores, shares are of that peak and of the time
-//! that the threads had a core, what is to be compared is measured in turn, and figures are medians.
+//! How a figure is taken: other programs may use the machine, and its clock moves. So every sample
+//! is bracketed by bursts that measure the peak of its cores, shares are of that peak and of the
+//! time that the threads had a core, what is to be compared is measured in turn, and figures are
+//! medians.
 
 pub mod kernels;
 pub mod ready;
@@ -25,8 +27,8 @@ pub use report::Report;
 pub use subject::{Optimizers, Subject};
 
 use crate::error::Error;
-use crate::launch::Cores;
-use crate::processor;
+use crate::launch::environment::Cores;
+use crate::launch::processor;
 use ready::Ready;
 use trained::Trained;
 
@@ -45,11 +47,12 @@ pub struct Settings {
     pub kernels: bool,
 }
 
-/// Measures. `progress` is told the samples taken, and how many there will be. One process, without MPI.
+/// Measures. `progress` is told the samples taken, and how many there will be. One process, without
+/// MPI.
 ///
 /// # Errors
-/// Data that can't be read or is too small, a model that does not fit it, memory or threads that are
-/// not there.
+/// Data that can't be read or is too small, a model that does not fit it, memory or threads that
+/// are not there.
 pub fn bench(
     subject: &Subject,
     settings: &Settings,

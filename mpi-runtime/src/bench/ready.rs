@@ -9,7 +9,8 @@ use super::{Settings, Subject};
 use crate::config::Config;
 use crate::error::Error;
 
-/// Examples that are cycled: their rows of Criteo's Kaggle tables are several times the largest caches.
+/// Examples that are cycled: their rows of Criteo's Kaggle tables are several times the largest
+/// caches.
 const EXAMPLES: usize = 1 << 18;
 
 /// Batches in memory, by their size.
@@ -17,8 +18,8 @@ const EXAMPLES: usize = 1 << 18;
 pub struct Ready(BTreeMap<usize, VecDeque<BatchBuffer>>);
 
 impl Ready {
-    /// Batches of every size asked for, at least one for each of the workers: from the subject's data, else
-    /// made up.
+    /// Batches of every size asked for, at least one for each of the workers: from the subject's
+    /// data, else made up.
     ///
     /// # Errors
     /// When the data can't be read or has too few rows.
@@ -82,8 +83,8 @@ fn read(data: &Dataset, order: &TrainOrder, count: usize) -> Result<VecDeque<Bat
     Ok(ready)
 }
 
-/// The columns of made-up data: uniform ids, one for every field. A row is a function of the seed and its
-/// number, so batches of any size hold the same rows.
+/// The columns of made-up data: uniform ids, one for every field. A row is a function of the seed
+/// and its number, so batches of any size hold the same rows.
 struct Columns {
     label: Stream,
     dense: Stream,

@@ -30,8 +30,8 @@ pub struct Report {
 pub struct KernelFigure {
     /// `forward`, `data_gradient`, `weight_gradient`, …
     pub kernel: String,
-    /// Examples × outputs × inputs of a layer, examples × vectors × width of the interaction, examples × ids ×
-    /// width of rows; and the optimizer, where it makes a difference.
+    /// Examples × outputs × inputs of a layer, examples × vectors × width of the interaction,
+    /// examples × ids × width of rows; and the optimizer, where it makes a difference.
     pub shape: String,
     /// GFLOP/s, where it is arithmetic.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -61,8 +61,8 @@ pub enum Rate {
 }
 
 impl KernelFigure {
-    /// The figure of samples of a (kernel, shape), each so many billions a second, and their share of the
-    /// peak.
+    /// The figure of samples of a (kernel, shape), each so many billions a second, and their share
+    /// of the peak.
     #[must_use]
     pub fn new(
         (kernel, shape): (&str, String),
@@ -120,15 +120,15 @@ pub struct StepFigure {
     pub low: f64,
     /// The fastest.
     pub high: f64,
-    /// Examples per second for which a worker had a core, times workers: what the clock would say if
-    /// nothing else used the machine and nothing was waited for. Median of the samples.
+    /// Examples per second for which a worker had a core, times workers: what the clock would say
+    /// if nothing else used the machine and nothing was waited for. Median of the samples.
     pub examples_per_cpu_second: f64,
     /// GFLOP/s that one of the cores could do, just before and after the samples: the median.
     pub peak_gflops: f64,
     /// Multiplications and additions that an example cannot do without.
     pub flop_per_example: u64,
-    /// Of the arithmetic's least time at the peak, in the time for which the workers had a core. Median of
-    /// the samples; absent for models without matrix products.
+    /// Of the arithmetic's least time at the peak, in the time for which the workers had a core.
+    /// Median of the samples; absent for models without matrix products.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub floor_share: Option<f64>,
     /// Examples per second of the clock of every sample; equal places of figures that were measured
@@ -259,7 +259,8 @@ mod tests {
         assert_eq!(median(&mut []), 0.0);
     }
 
-    /// Two workers, 1000 examples of 2 MFLOP: 2 GFLOP in 0.02 s of two cores that can do 100 GFLOP/s.
+    /// Two workers, 1000 examples of 2 MFLOP: 2 GFLOP in 0.02 s of two cores that can do 100
+    /// GFLOP/s.
     #[test]
     fn a_figure_by_hand() {
         let sample = Sample {

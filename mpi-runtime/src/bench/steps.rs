@@ -1,9 +1,10 @@
-//! Training steps, sampled: every combination of source, batch size, optimizers and number of workers.
+//! Training steps, sampled: every combination of source, batch size, optimizers and number of
+//! workers.
 //!
 //! Combinations are measured in turn, one sample each, round after round, so that a ratio of two of
-//! them compares neighbours in time. A sample is a number of steps, found beforehand, after a few steps
-//! that are not counted and bring the caches into their usual state; in those the reader, if there is
-//! one, falls back to its usual distance too.
+//! them compares neighbours in time. A sample is a number of steps, found beforehand, after a few
+//! steps that are not counted and bring the caches into their usual state; in those the reader, if
+//! there is one, falls back to its usual distance too.
 //!
 //! All combinations of one optimizer train the same replica and tables.
 
@@ -18,13 +19,13 @@ use super::ready::{self, Ready};
 use super::report::{Source, StepFigure};
 use super::trained::Trained;
 use super::{Settings, Subject, work};
-use crate::batches::Batches;
-use crate::buffers::StepBuffers;
-use crate::counters::WorkerCounters;
+use crate::dense::meeting::Meeting;
 use crate::error::Error;
-use crate::group::Group;
-use crate::launch::Cores;
-use crate::processor::{peak_gflops, stay_on, thread_time};
+use crate::launch::environment::Cores;
+use crate::launch::processor::{peak_gflops, stay_on, thread_time};
+use crate::measure::counters::WorkerCounters;
+use crate::trainer::batches::Batches;
+use crate::trainer::buffers::StepBuffers;
 use crate::trainer::{Method, Segment, Trainer, Worker};
 
 /// Some workers that trained together.
@@ -159,8 +160,8 @@ impl<'a> Track<'a> {
         }
     }
 
-    /// Lets every worker train `steps` steps. `batches` are those in memory, for the combinations that
-    /// take from there.
+    /// Lets every worker train `steps` steps. `batches` are those in memory, for the combinations
+    /// that take from there.
     fn sample(&mut self, steps: u64, batches: &mut VecDeque<BatchBuffer>) -> Result<Sample, Error> {
         let before = Segment { first_step: self.first_step, steps: steps / 8 + 1 };
         let timed = Segment { first_step: before.first_step + before.steps, steps };
@@ -169,7 +170,7 @@ impl<'a> Track<'a> {
             deal(batches, &mut self.workers);
         }
         let (trainer, cores) = (&self.trained.trainer, self.cores.as_deref());
-        let start = Group::new(self.workers.len(), Arc::clone(&trainer.watch));
+        let start = Meeting::new(self.workers.len(), Arc::clone(&trainer.watch));
         let train = |worker| part(trainer, worker, cores, [before, timed], &start);
         let train = &train;
         let parts: Vec<Result<Part, Error>> = std::thread::scope(|scope| {
@@ -226,19 +227,30 @@ fn part(
     worker: &mut Worker,
     cores: Option<&[usize]>,
     [before, timed]: [Segment; 2],
-    start: &Group<()>,
+    start: &Meeting<()>,
 ) -> Result<Part, Error> {
     let (counters, uncounted) = (WorkerCounters::default(), WorkerCounters::default());
     let ready = cores.map_or(Ok(()), |cores| stay_on(cores[worker.local]));
     let peak_before = peak_gflops();
-    let warm =
-        worker.train(trainer, Method::Alone, before, &uncounted, crate::trace::Track::of(None, ""));
+    let warm = worker.train(
+        trainer,
+        Method::Ungated,
+        before,
+        &uncounted,
+        crate::measure::trace::Track::of(None, ""),
+    );
     // Who failed comes too: the others wait.
     start.meet(worker.local, (), "the start of a sample", |_| {});
     ready?;
     warm?;
     let (from, cpu_from) = (Instant::now(), thread_time());
-    worker.train(trainer, Method::Alone, timed, &counters, crate::trace::Track::of(None, ""))?;
+    worker.train(
+        trainer,
+        Method::Ungated,
+        timed,
+        &counters,
+        crate::measure::trace::Track::of(None, ""),
+    )?;
     let (to, cpu) = (Instant::now(), thread_time() - cpu_from);
     let peaks = [peak_before, peak_gflops()];
     Ok(Part { examples: counters.read().examples, from, to, cpu, peaks })

@@ -6,7 +6,7 @@ use umbra_core::model::Model;
 use umbra_datasets::{Dataset, Preset};
 
 use crate::config::Config;
-use crate::convert;
+use crate::config::convert;
 use crate::error::Error;
 
 /// Pairs of optimizers that can be measured without a job file.
@@ -70,7 +70,8 @@ impl Subject {
         Self::of_data(name, data, variants, false)
     }
 
-    /// The model and optimizers of a job file on `data`, else on the shape of its own training data.
+    /// The model and optimizers of a job file on `data`, else on the shape of its own training
+    /// data.
     ///
     /// # Errors
     /// As the configuration of `umbra train`; data that can't be read or does not fit the model.

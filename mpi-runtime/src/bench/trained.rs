@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use super::Subject;
 use super::subject::Variant;
-use crate::convert;
-use crate::embedding_client::Client;
+use crate::comm::watch::Watch;
+use crate::config::convert;
 use crate::error::Error;
-use crate::signals::Signals;
-use crate::tables::{Partition, TableLayout};
+use crate::launch::signals::Signals;
+use crate::rows::client::Client;
+use crate::rows::tables::{Partition, TableLayout};
 use crate::trainer::Trainer;
-use crate::watch::Watch;
 
 /// Longest wait of a worker for the others.
 const WATCHDOG: Duration = Duration::from_secs(300);

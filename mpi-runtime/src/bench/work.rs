@@ -1,9 +1,10 @@
 //! The arithmetic of a training step: what no implementation in plain f32 products can do without.
 //!
 //! Counted are multiplications and additions of the linear layers (forward, weight gradient, data
-//! gradient; the bottom MLP's first layer passes none on) and of DLRM's dot interaction (forward, and
-//! the gradient of both vectors of a pair). Biases, activations, losses, the other interactions,
-//! optimizers and embedding rows are not: that is what time beyond the floor is spent on.
+//! gradient; the bottom MLP's first layer passes none on) and of DLRM's dot interaction (forward,
+//! and the gradient of both vectors of a pair). Biases, activations, losses, the other
+//! interactions, optimizers and embedding rows are not: that is what time beyond the floor is spent
+//! on.
 
 use umbra_core::model::{Model, ModelKind};
 
@@ -49,8 +50,8 @@ pub fn flop_per_example(model: &Model) -> u64 {
     2 * (products.sum::<usize>() + interaction) as u64
 }
 
-/// What DLRM's interaction hands to its top MLP: columns of the bottom's output, where there is one, and
-/// pairs of vectors whose dot products it takes. 0 for the other models.
+/// What DLRM's interaction hands to its top MLP: columns of the bottom's output, where there is
+/// one, and pairs of vectors whose dot products it takes. 0 for the other models.
 #[must_use]
 pub fn dot_columns(model: &Model) -> (usize, usize) {
     let layers = layers(model);

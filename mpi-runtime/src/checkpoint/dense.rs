@@ -1,7 +1,8 @@
 //! The dense words in the order of files.
 //!
-//! In memory matrices stand in the kernels' panels; in a checkpoint tensor follows tensor, each row-major, and
-//! every plane of optimizer state has the order of the parameters: any program can read it.
+//! In memory matrices stand in the kernels' panels; in a checkpoint tensor follows tensor, each
+//! row-major, and every plane of optimizer state has the order of the parameters: any program can
+//! read it.
 
 use core::sync::atomic::AtomicU32;
 

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use umbra_core::model::{Model, Tensor};
 use umbra_datasets::Dataset;
 
-use crate::tables::TableLayout;
+use crate::error::Error;
+use crate::rows::tables::TableLayout;
 
 /// Version of the layout written.
 pub(super) const VERSION: u32 = 1;
@@ -191,4 +192,10 @@ pub enum CheckpointError {
         /// In the checkpoint.
         got: String,
     },
+}
+
+impl From<CheckpointError> for Error {
+    fn from(error: CheckpointError) -> Self {
+        Self::Checkpoint(Box::new(error))
+    }
 }

@@ -5,9 +5,9 @@
 //! - `write.rs`: collective writing; the folder appears whole or not at all
 //! - `read.rs`: reading by any number of ranks
 //!
-//! A checkpoint is a folder: `manifest.json`, `dense.f32` (the replica, then its optimizer state) and
-//! one `rows-P.f32` per partition of the run that wrote it, holding records
-//! `[values | optimizer state]` of the rows P, P + partitions, P + 2 · partitions, … All numbers are
+//! A checkpoint is a folder: `manifest.json`, `dense.f32` (the replica, then its optimizer state)
+//! and one `rows-P.f32` per partition of the run that wrote it, holding records `[values |
+//! optimizer state]` of the rows P, P + partitions, P + 2 · partitions, … All numbers are
 //! little-endian f32.
 
 mod dense;

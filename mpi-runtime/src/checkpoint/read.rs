@@ -9,7 +9,7 @@ use super::dense::Dense;
 use super::manifest::{
     CheckpointError, DENSE, FileEntry, MANIFEST, Manifest, TensorEntry, VERSION, rows_file,
 };
-use crate::tables::{Partition, TableLayout};
+use crate::rows::tables::{Partition, TableLayout};
 use umbra_core::sparse::Partitioning;
 
 /// A checkpoint whose manifest has been read and whose files have the right lengths.

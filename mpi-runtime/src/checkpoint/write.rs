@@ -11,8 +11,8 @@ use super::dense::Dense;
 use super::manifest::{CheckpointError, DENSE, FileEntry, MANIFEST, Manifest, rows_file};
 use crate::comm::Comm;
 use crate::error::Error;
-use crate::tables::Partition;
-use crate::world::World;
+use crate::launch::world::World;
+use crate::rows::tables::Partition;
 
 /// What a rank has to write.
 pub struct Contents<'a> {

@@ -12,8 +12,8 @@ use crate::record::write_atomically;
 /// Measure training steps on this machine, and their share of what its cores can do at best
 #[derive(Args, Debug)]
 pub(super) struct BenchArguments {
-    /// Measure the model and optimizers of a job file, on the shape of its training data; default: the
-    /// DLRM of Criteo's Kaggle data
+    /// Measure the model and optimizers of a job file, on the shape of its training data; default:
+    /// the DLRM of Criteo's Kaggle data
     #[arg(short, long, value_name = "JOB.toml", conflicts_with = "optimizer")]
     config: Option<PathBuf>,
     /// Examples of a step

@@ -7,9 +7,9 @@ use umbra_core::kernel::{self, Simd};
 use crate::comm::Comm;
 use crate::comm::guard::ThreadLevel;
 use crate::error::Error;
-use crate::launch::{self, Cores, LaunchError};
+use crate::launch::environment::{self, Cores, LaunchError};
+use crate::launch::world::World;
 use crate::record::build_hash;
-use crate::world::World;
 
 /// What one rank knows of its place.
 struct Place {
@@ -41,7 +41,7 @@ pub(super) fn run(world: &World, control: &Comm) -> Result<(), Error> {
     let findings = Findings {
         library: world.library(),
         threads: world.threads,
-        launch: launch::check(&env, world.rank, world.size),
+        launch: environment::check(&env, world.rank, world.size),
         places: places.collect(),
         simd: kernel::selected(),
         hdf5: hdf5::library_version(),
@@ -49,7 +49,7 @@ pub(super) fn run(world: &World, control: &Comm) -> Result<(), Error> {
         yields: env("OMPI_MCA_mpi_yield_when_idle").is_some_and(|value| value == "1"),
     };
     // Wrongly started processes are each alone and would all speak.
-    if launch::launched_rank(&env).unwrap_or(world.rank) == 0 {
+    if environment::launched_rank(&env).unwrap_or(world.rank) == 0 {
         use std::io::Write;
         // A closed stdout is no failure.
         let _ = write!(std::io::stdout().lock(), "{findings}");

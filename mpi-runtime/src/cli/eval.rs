@@ -7,10 +7,10 @@ use clap::Args;
 use super::table::Table;
 use crate::comm::Comm;
 use crate::error::Error;
-use crate::evaluate::eval;
+use crate::launch::world::World;
 use crate::record::EvalFigures;
-use crate::train::eval_figures;
-use crate::world::World;
+use crate::run::evaluate::eval;
+use crate::run::job::eval_figures;
 
 /// Print AUC, log loss and more of a saved model on a dataset. On any number of ranks.
 #[derive(Args, Debug)]

@@ -1,7 +1,7 @@
 //! The program's command line: one file per verb, and how a verb starts and ends.
 //!
-//! `prepare`, `synth`, `bench` and every help text run without MPI. The other verbs start MPI first, so that
-//! a mistake is one message from one rank and one exit code on all of them.
+//! `prepare`, `synth`, `bench` and every help text run without MPI. The other verbs start MPI
+//! first, so that a mistake is one message from one rank and one exit code on all of them.
 
 mod bench;
 mod doctor;
@@ -24,10 +24,10 @@ use umbra_core::kernel::{self, Simd, UnknownSimd};
 use crate::comm::guard::ThreadLevel;
 use crate::comm::{self, Comm};
 use crate::error::Error;
-use crate::launch::{self, LaunchError};
+use crate::launch::environment::{self, LaunchError};
+use crate::launch::signals::{Signals, install_panic_hook};
+use crate::launch::world::World;
 use crate::record::say;
-use crate::signals::{Signals, install_panic_hook};
-use crate::world::World;
 
 /// Trains click-through-rate models on CPU clusters over MPI.
 #[derive(Parser, Debug)]
@@ -93,7 +93,7 @@ pub fn main() -> ExitCode {
 
 /// Uses the instruction set that `UMBRA_SIMD` names; the best one without it.
 fn choose_simd() -> Result<(), Error> {
-    let Some(name) = environment("UMBRA_SIMD") else { return Ok(()) };
+    let Some(name) = variable("UMBRA_SIMD") else { return Ok(()) };
     let refuse =
         |error: &dyn core::fmt::Display| Error::Usage(format!("UMBRA_SIMD={name}: {error}"));
     let simd: Simd = name.parse().map_err(|error: UnknownSimd| refuse(&error))?;
@@ -102,7 +102,7 @@ fn choose_simd() -> Result<(), Error> {
 
 /// Refuses an `UMBRA_MPI_THREADS` that names no thread level; MPI starts at the one it names.
 fn check_threads() -> Result<(), Error> {
-    let Some(name) = environment(ThreadLevel::VARIABLE) else { return Ok(()) };
+    let Some(name) = variable(ThreadLevel::VARIABLE) else { return Ok(()) };
     let named: Result<ThreadLevel, _> = name.parse();
     let refuse = |error| Error::Usage(format!("{}={name}: {error}", ThreadLevel::VARIABLE));
     named.map(drop).map_err(refuse)
@@ -110,7 +110,7 @@ fn check_threads() -> Result<(), Error> {
 
 /// A verb that is one process and never starts MPI.
 fn alone(verb: &'static str, run: impl FnOnce() -> Result<(), Error>) -> u8 {
-    let processes = launch::launched_processes(&environment);
+    let processes = environment::launched_processes(&variable);
     if processes > 1 {
         let error = Error::from(LaunchError::OneProcess { verb, processes });
         return together(error.exit_code(), || {
@@ -123,16 +123,16 @@ fn alone(verb: &'static str, run: impl FnOnce() -> Result<(), Error>) -> u8 {
 /// A verb of all ranks: starts MPI, checks the launch, runs, ends MPI. Returns the exit code.
 fn with_world(check: bool, run: impl FnOnce(&World, &Comm) -> Result<(), Error>) -> u8 {
     // Wrongly started processes are each alone; their launcher knows which one is the first.
-    let first = launch::launched_rank(&environment).is_none_or(|rank| rank == 0);
+    let first = environment::launched_rank(&variable).is_none_or(|rank| rank == 0);
     let refuse = |error: &Error| if first { speak(error, "") } else { error.exit_code() };
-    if let Err(error) = launch::check_before_mpi(&environment) {
+    if let Err(error) = environment::check_before_mpi(&variable) {
         return refuse(&error.into());
     }
     let world = match World::init() {
         Ok(world) => world,
         Err(error) => return refuse(&error),
     };
-    if check && let Err(error) = launch::check(&environment, world.rank, world.size) {
+    if check && let Err(error) = environment::check(&variable, world.rank, world.size) {
         return refuse(&error.into());
     }
     install_panic_hook(world.rank, world.size, &world.host, |code| comm::abort(code));
@@ -166,8 +166,8 @@ fn speak(error: &Error, prefix: &str) -> u8 {
 /// processes meet before they leave, since `mpirun` kills the others as soon as one ends with an
 /// error.
 fn together(code: u8, speak: impl FnOnce()) -> u8 {
-    let rank = launch::launched_rank(&environment);
-    let connected = launch::check_before_mpi(&environment).is_ok();
+    let rank = environment::launched_rank(&variable);
+    let connected = environment::check_before_mpi(&variable).is_ok();
     let world = rank.filter(|_| connected).and_then(|_| World::init().ok());
     if rank.is_none_or(|rank| rank == 0) {
         speak();
@@ -176,7 +176,7 @@ fn together(code: u8, speak: impl FnOnce()) -> u8 {
     code
 }
 
-fn environment(name: &str) -> Option<String> {
+fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 

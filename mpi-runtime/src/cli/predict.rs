@@ -7,8 +7,8 @@ use clap::Args;
 use super::table::Table;
 use crate::comm::Comm;
 use crate::error::Error;
-use crate::evaluate::predict;
-use crate::world::World;
+use crate::launch::world::World;
+use crate::run::evaluate::predict;
 
 /// Write one probability per row, a text line each, in the order of the rows. On any number of
 /// ranks.

@@ -12,11 +12,11 @@ use super::table::Table;
 use crate::comm::Comm;
 use crate::config::Config;
 use crate::error::Error;
-use crate::launch::LaunchError;
+use crate::launch::environment::LaunchError;
+use crate::launch::world::World;
 use crate::record::{RunFolder, Summary, write_atomically};
 use crate::simulate::cluster::ClusterFile;
 use crate::simulate::{Virtual, chrome_trace};
-use crate::world::World;
 
 /// Run a job on a cluster in virtual time: one process, any number of trainers.
 #[derive(Args, Debug)]

@@ -12,10 +12,10 @@ use crate::comm::Comm;
 use crate::config::keys::KEYS;
 use crate::config::{Config, keys};
 use crate::error::Error;
+use crate::launch::signals::Signals;
+use crate::launch::world::World;
 use crate::record::Summary;
-use crate::signals::Signals;
-use crate::train::{Outcome, train};
-use crate::world::World;
+use crate::run::job::{Outcome, train};
 
 /// Train a model. Alone, or on many ranks: mpirun -n 8 umbra train …, srun umbra train …
 #[derive(Args, Debug)]

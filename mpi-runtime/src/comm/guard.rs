@@ -1,8 +1,8 @@
 //! Which threads may call MPI when: at once where the library allows it, else one at a time.
 //!
-//! MPI 3.1 section 12.4. At MPI_THREAD_MULTIPLE nothing is locked. At MPI_THREAD_SERIALIZED all calls
-//! of the process take one lock; they are non-blocking and polled, so it is held for moments, and
-//! nobody sleeps or waits for another thread under it.
+//! MPI 3.1 section 12.4. At MPI_THREAD_MULTIPLE nothing is locked. At MPI_THREAD_SERIALIZED all
+//! calls of the process take one lock; they are non-blocking and polled, so it is held for moments,
+//! and nobody sleeps or waits for another thread under it.
 
 use core::fmt;
 use core::str::FromStr;
@@ -86,8 +86,8 @@ pub(crate) fn guarded<T>(call: impl FnOnce() -> T) -> T {
     call()
 }
 
-/// As [`guarded`], for the call that ends the job: goes ahead when the turn does not come soon, since
-/// the thread that has it may be stuck in MPI, or be this one.
+/// As [`guarded`], for the call that ends the job: goes ahead when the turn does not come soon,
+/// since the thread that has it may be stuck in MPI, or be this one.
 pub(super) fn guarded_at_last(call: impl FnOnce()) {
     let begun = Instant::now();
     let _turn = SERIALIZED.load(Relaxed).then(|| {

@@ -3,20 +3,20 @@
 //! MPI 3.1 sections 3.7 and 3.8. A message that has arrived is matched at once and received without
 //! blocking (MPI_Imrecv): a large one on a slow link crosses while its receiver does other things.
 //!
-//! Invariants: messages of one sender come out in the order they were sent. Buffers stay until their
-//! requests are done. At the end every message has been received, wanted or not.
+//! Invariants: messages of one sender come out in the order they were sent. Buffers stay until
+//! their requests are done. At the end every message has been received, wanted or not.
 
 use std::collections::VecDeque;
 
 use mpi::traits::{AsRaw, Equivalence};
 
 use super::{Comm, Request, count, raw};
-use crate::watch::{Backoff, Waiting};
+use crate::comm::watch::{Backoff, Waiting};
 
 /// Point-to-point messages of `u32` words between all ranks; messages to oneself stay in process.
 ///
-/// Dropping one is *collective*: it throws away what nobody has taken, until everything that any rank
-/// sent has crossed.
+/// Dropping one is *collective*: it throws away what nobody has taken, until everything that any
+/// rank sent has crossed.
 pub struct Mailbox {
     comm: Comm,
     sending: Vec<Sending>,
@@ -157,8 +157,8 @@ impl Mailbox {
         let mut words = self.buffer();
         words.resize(usize::try_from(length).unwrap_or(0), 0);
         let into = words.as_mut_ptr().cast();
-        // SAFETY: `message` is the matched message; the buffer has the length MPI just reported, and
-        // is kept beside its request, untouched, until the request is done.
+        // SAFETY: `message` is the matched message; the buffer has the length MPI just reported,
+        // and is kept beside its request, untouched, until the request is done.
         let request = Request::of(|request| unsafe {
             raw::MPI_Imrecv(into, length, kind, message.as_mut_ptr(), request);
         });

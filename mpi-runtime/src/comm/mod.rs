@@ -1,22 +1,27 @@
-//! Communicators with deadlines. This folder and `memory.rs` hold the only unsafe code of the runtime.
+//! Communicators with deadlines. This folder and `memory.rs` hold the only unsafe code of the
+//! runtime.
 //!
-//! MPI 3.1 chapters 3, 5 and 6. rsmpi's safe layer drops return codes and its collectives block without
-//! end, so the calls made here are non-blocking ones, polled until they are done or overdue. Waiting
-//! spins a little, then yields, then sleeps: ranks that share cores do not spin against each other.
+//! MPI 3.1 chapters 3, 5 and 6. rsmpi's safe layer drops return codes and its collectives block
+//! without end, so the calls made here are non-blocking ones, polled until they are done or
+//! overdue. Waiting spins a little, then yields, then sleeps: ranks that share cores do not spin
+//! against each other.
 //!
 //! - here: a communicator and its collectives
 //! - [`guard`]: which threads may call MPI when · `raw.rs`: the guarded functions
 //! - `mailbox.rs`: point-to-point messages · `piece.rs`: a piece of a sum under way
 //!
 //! Invariants: a [`Comm`] is made on the main thread, in one order on every rank, is used by one
-//! thread, and is dropped before MPI is finalised. A buffer lent to MPI outlives its request: a wait
-//! ends by completion or by ending the process.
+//! thread, and is dropped before MPI is finalised. A buffer lent to MPI outlives its request: a
+//! wait ends by completion or by ending the process.
 #![allow(unsafe_code)]
 
 pub mod guard;
 mod mailbox;
 mod piece;
+pub mod post;
 mod raw;
+pub mod reduce;
+pub mod watch;
 
 use core::cell::Cell;
 use core::ffi::c_void;
@@ -26,7 +31,7 @@ use std::sync::Arc;
 
 use mpi::traits::{AsRaw, Equivalence};
 
-use crate::watch::{Backoff, LOOK, Waiting, Watch};
+use crate::comm::watch::{Backoff, LOOK, Waiting, Watch};
 
 pub use mailbox::Mailbox;
 pub(crate) use piece::{Buffers, Few, Piece};
@@ -93,9 +98,9 @@ impl Comm {
         }
     }
 
-    /// From now on a wait looks, sleeps this long at first, and looks again ([`Backoff::rest`]). For
-    /// threads in the background, which must not cost workers their cores. At most [`LOOK`]. `None` is the
-    /// beginning again: spins, yields, then sleeps.
+    /// From now on a wait looks, sleeps this long at first, and looks again ([`Backoff::rest`]).
+    /// For threads in the background, which must not cost workers their cores. At most [`LOOK`].
+    /// `None` is the beginning again: spins, yields, then sleeps.
     pub fn set_poll(&mut self, poll: Option<Duration>) {
         self.poll = poll.map(|poll| poll.min(LOOK));
     }
@@ -208,7 +213,8 @@ impl Comm {
     fn start_all_to_all(&self, sent: &[u64], received: &mut [u64]) -> Request {
         assert!(sent.len() == self.size && received.len() == self.size, "one word per rank");
         let kind = u64::equivalent_datatype().as_raw();
-        // SAFETY: both buffers hold one word per rank; they outlive the request by the caller's duty.
+        // SAFETY: both buffers hold one word per rank; they outlive the request by the caller's
+        // duty.
         Request::of(|request| unsafe {
             raw::MPI_Ialltoall(
                 reading(sent),
@@ -240,8 +246,8 @@ impl Comm {
         self.complete(request, what, false);
     }
 
-    /// Starts what the caller completes, with both buffers and `stretches` (of `sent`, of `received`, whose
-    /// lengths they add up to) alive until then.
+    /// Starts what the caller completes, with both buffers and `stretches` (of `sent`, of
+    /// `received`, whose lengths they add up to) alive until then.
     fn start_all_to_all_varied<T: Equivalence>(
         &self,
         sent: &[T],
@@ -250,8 +256,8 @@ impl Comm {
     ) -> Request {
         assert!(send.counts.len() == self.size && receive.counts.len() == self.size);
         let kind = T::equivalent_datatype();
-        // SAFETY: counts and displacements lie inside the buffers; buffers and count arrays outlive the request,
-        // by the caller's duty.
+        // SAFETY: counts and displacements lie inside the buffers; buffers and count arrays outlive
+        // the request, by the caller's duty.
         Request::of(|request| unsafe {
             raw::MPI_Ialltoallv(
                 reading(sent),
@@ -366,7 +372,8 @@ impl Stretches {
     }
 }
 
-/// Where MPI reads. An empty slice points anywhere, of bytes to 1, which is MPI_IN_PLACE in Open MPI.
+/// Where MPI reads. An empty slice points anywhere, of bytes to 1, which is MPI_IN_PLACE in Open
+/// MPI.
 const fn reading<T>(sent: &[T]) -> *const c_void {
     if sent.is_empty() { core::ptr::null() } else { sent.as_ptr().cast() }
 }

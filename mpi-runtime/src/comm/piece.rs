@@ -1,9 +1,10 @@
-//! A piece of a buffer on its way through a sum over the ranks: scattered, added, gathered. Few numbers are
-//! gathered, and added by all.
+//! A piece of a buffer on its way through a sum over the ranks: scattered, added, gathered. Few
+//! numbers are gathered, and added by all.
 //!
 //! MPI 3.1 section 5.12. All ranks start the same operations of the same pieces in the same order.
 //!
-//! Invariant: the buffers are the piece's own, and nothing touches them while its request is under way.
+//! Invariant: the buffers are the piece's own, and nothing touches them while its request is under
+//! way.
 
 use umbra_core::sync::reduction::{add, sum_into_first};
 
@@ -41,7 +42,8 @@ impl Piece {
         Self { request, stretches, lengths, buffers }
     }
 
-    /// Waits for the terms of this rank's stretch, adds them as a tree over the ranks and sends all ranks the sum.
+    /// Waits for the terms of this rank's stretch, adds them as a tree over the ranks and sends all
+    /// ranks the sum.
     pub(crate) fn gather(mut self, comm: &Comm, what: &str) -> Self {
         comm.complete(self.request, what, false);
         let Buffers { values, terms } = &mut self.buffers;
@@ -76,7 +78,8 @@ impl Few {
         Self { request, own, all }
     }
 
-    /// Waits for the others' and adds all as a tree over the ranks. Returns the sums, and the memory.
+    /// Waits for the others' and adds all as a tree over the ranks. Returns the sums, and the
+    /// memory.
     pub(crate) fn add(self, comm: &Comm, what: &str) -> (Vec<f64>, Vec<f64>) {
         let Self { request, mut own, mut all } = self;
         comm.complete(request, what, false);

@@ -1,7 +1,8 @@
 //! The MPI functions that the runtime calls, by their own names: each is the library's, guarded.
 //!
 //! Nothing else names `mpi::ffi`, so no call can forget the guard. Errors are fatal in MPI
-//! (MPI_ERRORS_ARE_FATAL, the default), so a call that returns has succeeded and returns nothing here.
+//! (MPI_ERRORS_ARE_FATAL, the default), so a call that returns has succeeded and returns nothing
+//! here.
 
 use core::ffi::{c_int, c_void};
 
@@ -68,7 +69,8 @@ guarded_functions! {
 
 /// Ends the job on every rank with this exit code. *Not collective, from any thread.*
 pub(super) fn abort(code: i32) -> ! {
-    // SAFETY: no memory is lent; it does not return, and if it did the process would end all the same.
+    // SAFETY: no memory is lent; it does not return, and if it did the process would end all the
+    // same.
     guarded_at_last(|| unsafe {
         mpi::ffi::MPI_Abort(mpi::ffi::RSMPI_COMM_WORLD, code);
     });

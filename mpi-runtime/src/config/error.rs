@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::error::Error;
+
 /// Where a key got its value: what an error message points at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
@@ -129,5 +131,11 @@ impl ConfigError {
             *at = origin;
         }
         self
+    }
+}
+
+impl From<ConfigError> for Error {
+    fn from(error: ConfigError) -> Self {
+        Self::Config(Box::new(error))
     }
 }

@@ -4,7 +4,7 @@ use super::error::ConfigError;
 use super::validate::one_trainer;
 use super::{Algorithm, Config, Layout, Rounds, Schedule, SyncConfig, SyncMethod};
 use crate::error::Error;
-use crate::launch::LaunchError;
+use crate::launch::environment::LaunchError;
 
 /// A configuration on a given set of ranks; its `config` has every key filled in.
 #[derive(Clone, Debug)]
@@ -16,8 +16,8 @@ pub struct Job {
     /// Ranks that hold embedding rows: the trainers themselves when collocated, else the ranks
     /// after them.
     pub embedding_ps: usize,
-    /// Ranks that hold the center of elastic averaging: the first trainers when collocated, else the
-    /// ranks after the embedding PSs.
+    /// Ranks that hold the center of elastic averaging: the first trainers when collocated, else
+    /// the ranks after the embedding PSs.
     pub sync_ps: usize,
     /// Worker threads per trainer.
     pub worker_threads: usize,
@@ -180,8 +180,8 @@ fn columns(trainers: usize) -> usize {
 const BACKGROUND_MOMENTUM: f64 = 0.25;
 /// Share of a core for a synchronizing thread that has none to itself.
 const SHARED_CORE: f64 = 0.05;
-/// And for one that has: every round moves the replica through the caches that workers share. With 20 MB of
-/// it, a round in every step cost a worker 3 to 5 %.
+/// And for one that has: every round moves the replica through the caches that workers share. With
+/// 20 MB of it, a round in every step cost a worker 3 to 5 %.
 const SPARE_CORE: f64 = 0.1;
 
 #[cfg(test)]

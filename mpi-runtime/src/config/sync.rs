@@ -25,7 +25,8 @@ pub struct SyncConfig {
     /// DS-Sync: trainers of a group.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group_size: Option<usize>,
-    /// Averaging methods: the mean of all trainers' optimizer state is what is saved, not the first trainer's.
+    /// Averaging methods: the mean of all trainers' optimizer state is what is saved, not the first
+    /// trainer's.
     pub average_state: bool,
     /// BMUF: share of the mean's step that the global model takes.
     pub block_rate: f64,
@@ -77,7 +78,8 @@ pub enum SyncMethod {
     Auto,
     /// One trainer.
     None,
-    /// Several trainers that share the rows and nothing else: the anchor that methods are measured against.
+    /// Several trainers that share the rows and nothing else: the anchor that methods are measured
+    /// against.
     Independent,
     /// Gradients summed every step.
     Bsp,
@@ -197,7 +199,8 @@ pub enum Intake {
     /// Towards the mean from where it is.
     #[default]
     Interpolate,
-    /// By what the mean was away from the replica as loaded: what workers did meanwhile stays whole.
+    /// By what the mean was away from the replica as loaded: what workers did meanwhile stays
+    /// whole.
     Delta,
 }
 

@@ -1,8 +1,8 @@
 //! What a run leaves behind and what it says while it runs.
 //!
-//! Map: `run_folder.rs` owns the folder · `summary.rs` the figures of a whole run · `metrics.rs` one
-//! line per report · `tensorboard.rs` the same as curves · `progress.rs` lines and bars on stderr.
-//! All of it on rank 0; nothing here talks MPI.
+//! Map: `run_folder.rs` owns the folder · `summary.rs` the figures of a whole run · `metrics.rs`
+//! one line per report · `tensorboard.rs` the same as curves · `progress.rs` lines and bars on
+//! stderr. All of it on rank 0; nothing here talks MPI.
 
 pub mod metrics;
 pub mod progress;

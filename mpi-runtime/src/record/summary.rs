@@ -63,8 +63,8 @@ pub struct Summary {
     /// Figures of `data.test`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub test: Option<EvalFigures>,
-    /// Figures of `data.test` for the first trainer's own replica, where `test` is of another model: the
-    /// center, or the mean.
+    /// Figures of `data.test` for the first trainer's own replica, where `test` is of another
+    /// model: the center, or the mean.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub test_replica: Option<EvalFigures>,
     /// Synchronization of dense replicas.
@@ -160,8 +160,8 @@ pub struct SyncFigures {
     /// Time workers stood still for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seconds_exposed: Option<f64>,
-    /// Time from the end of training to the model that is evaluated and saved: the rounds under way, and the final
-    /// mean or the way of the center to the trainers; over all evaluations.
+    /// Time from the end of training to the model that is evaluated and saved: the rounds under
+    /// way, and the final mean or the way of the center to the trainers; over all evaluations.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seconds_publish: Option<f64>,
     /// Time rounds ran beside the workers, mean over trainers.
@@ -173,12 +173,12 @@ pub struct SyncFigures {
     /// Processor time that centers took, over all sync PSs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seconds_processor_center: Option<f64>,
-    /// Distance between a replica and what it moves towards, over the replica's norm: mean of samples
-    /// a second apart.
+    /// Distance between a replica and what it moves towards, over the replica's norm: mean of
+    /// samples a second apart.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disagreement: Option<f64>,
-    /// Averaging: distance between a replica and the mean of all, over the replica's norm, when that mean was last
-    /// taken; mean over trainers.
+    /// Averaging: distance between a replica and the mean of all, over the replica's norm, when
+    /// that mean was last taken; mean over trainers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub distance_to_mean: Option<f64>,
     /// Rounds in which a replica was not finite, was kept out and replaced.

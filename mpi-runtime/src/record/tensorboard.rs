@@ -4,8 +4,8 @@
 //! CRC-32C of the length u32, data, masked CRC-32C of the data u32, all little-endian; the mask is
 //! `((crc >> 15) | (crc << 17)) + 0xa282ead8`. The data is a protocol buffer `Event`
 //! (tensorflow/core/util/event.proto): `double wall_time = 1; int64 step = 2; string file_version =
-//! 3; Summary summary = 5`, with `Summary { repeated Value value = 1 }` and `Value { string tag = 1;
-//! float simple_value = 2 }`. The first event holds the version "brain.Event:2".
+//! 3; Summary summary = 5`, with `Summary { repeated Value value = 1 }` and `Value { string tag =
+//! 1; float simple_value = 2 }`. The first event holds the version "brain.Event:2".
 
 use std::fs::File;
 use std::io::Write;
@@ -227,7 +227,8 @@ mod tests {
     }
 
     /// Decoded here by a reader written from the formats above. The same file was read once by
-    /// TensorBoard 2.21.0's `EventAccumulator`, which gave back the same wall times, steps and values.
+    /// TensorBoard 2.21.0's `EventAccumulator`, which gave back the same wall times, steps and
+    /// values.
     #[test]
     fn an_event_file_decodes_to_what_was_written() {
         let folder = tempfile::tempdir().unwrap();

@@ -3,10 +3,17 @@
 //! Main threads of all ranks make the same calls in the same order; between them, trainers' workers
 //! train on their own. *Every method here is collective over all ranks unless it says otherwise.*
 //!
-//! Map: `side.rs` a trainer's replica and threads · `publish.rs` the model that is evaluated and saved.
+//! Map: `side.rs` a trainer's replica and threads · `publish.rs` the model that is evaluated and
+//! saved.
 
+pub mod early_stop;
+pub mod evaluate;
+pub mod heartbeat;
+pub mod job;
+pub mod plan;
 mod publish;
-mod side;
+pub mod reporter;
+mod trainer_threads;
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use core::time::Duration;
@@ -17,21 +24,21 @@ use umbra_datasets::Dataset;
 
 use crate::checkpoint::{self, Checkpoint, Dense, Manifest};
 use crate::comm::Comm;
-use crate::counters::{Counters, Reading};
-use crate::driver::Gaps;
+use crate::comm::watch::Watch;
+use crate::dense::driver::Gaps;
+use crate::dense::replica_sync::DenseSync;
 use crate::error::Error;
-use crate::heartbeat::{Heartbeat, Pulse, Report};
-use crate::plan::Plan;
-use crate::rounds::DenseSync;
-use crate::scores::{Figures, Scores};
-use crate::scoring::{Share, score};
-use crate::services::{ServiceConfig, Services};
-use crate::signals::Signals;
-use crate::trace::Trace;
+use crate::launch::signals::Signals;
+use crate::launch::world::World;
+use crate::measure::counters::{Counters, Reading};
+use crate::measure::trace::Trace;
+use crate::rows::servers::{ServiceConfig, Services};
+use crate::run::heartbeat::{Heartbeat, Pulse, Report};
+use crate::run::plan::Plan;
+use crate::score::figures::{Figures, Scores};
+use crate::score::pass::{Share, score};
 use crate::trainer::{Segment, Trainer};
-use crate::watch::Watch;
-use crate::world::World;
-use side::{Around, TrainerSide};
+use trainer_threads::{Around, TrainerThreads};
 
 /// How a stretch of training ended; equal on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +60,7 @@ pub struct Run<'w> {
     services: Services,
     heartbeat: Heartbeat,
     /// `None` on a rank that only holds rows.
-    trainer: Option<TrainerSide>,
+    trainer: Option<TrainerThreads>,
     counters: Arc<Counters>,
     dense: Option<Comm>,
     sync: Option<DenseSync>,
@@ -109,7 +116,7 @@ impl<'w> Run<'w> {
         let heartbeats = (!alone).then(|| world.communicator(&watch));
         let mut initial = vec![0.0; plan.model.replica_len()];
         plan.model.initialize(config.seed, &mut initial);
-        let sync = DenseSync::new(world, &plan, &initial, &watch);
+        let sync = DenseSync::new(world, config, &plan.roles, &initial, &watch);
         let trains = plan.roles.trainers.contains(&world.rank);
         let service = ServiceConfig {
             rank: world.rank,
@@ -141,7 +148,7 @@ impl<'w> Run<'w> {
         })
         .map_err(|error| no_resources(&error))?;
         let trainer = if trains {
-            Some(TrainerSide::new(&plan, world.rank, clients, training, signals, &watch)?)
+            Some(TrainerThreads::new(&plan, world.rank, clients, training, signals, &watch)?)
         } else {
             None
         };
@@ -283,7 +290,7 @@ impl<'w> Run<'w> {
     /// When it does not fit or is damaged.
     pub fn restore(&mut self, checkpoint: &Checkpoint) -> Result<(), Error> {
         let read = || -> Result<(), checkpoint::CheckpointError> {
-            if let Some(TrainerSide { shared, .. }) = &self.trainer {
+            if let Some(TrainerThreads { shared, .. }) = &self.trainer {
                 let Trainer { model, replica, state, .. } = shared;
                 checkpoint.read_dense(Dense { model, replica, state })?;
                 shared.updates.store(checkpoint.manifest.updates, Relaxed);
@@ -295,8 +302,8 @@ impl<'w> Run<'w> {
         self.world.agree(self.control, read.map_err(Error::from))
     }
 
-    /// How far this trainer's replica was from the mean of all, over its norm, when the mean was last taken. *Not
-    /// collective.*
+    /// How far this trainer's replica was from the mean of all, over its norm, when the mean was
+    /// last taken. *Not collective.*
     #[must_use]
     pub fn distance_to_mean(&self) -> Option<f64> {
         self.trainer.as_ref()?.distance
@@ -336,7 +343,7 @@ impl<'w> Run<'w> {
     pub fn finish(self) {
         let Self { control, services, heartbeat, trainer, dense, sync, .. } = self;
         // Workers' clients go first: partitions serve until nobody can ask.
-        if let Some(TrainerSide { workers, pipeline, .. }) = trainer {
+        if let Some(TrainerThreads { workers, pipeline, .. }) = trainer {
             drop(workers);
             // The reader must be out of HDF5 before the process ends.
             if let Some(pipeline) = pipeline {

@@ -1,8 +1,8 @@
 //! The model that is evaluated and saved, between two stretches of training.
 //!
-//! A trainer's replica is one of many while a run trains. What stands for all of them afterwards is the center
-//! (elastic averaging), the mean (model averaging, block momentum) or the first trainer's replica (trainers
-//! without synchronization).
+//! A trainer's replica is one of many while a run trains. What stands for all of them afterwards is
+//! the center (elastic averaging), the mean (model averaging, block momentum) or the first
+//! trainer's replica (trainers without synchronization).
 //!
 //! Invariant: training goes on from each trainer's own replica, as if nothing had been evaluated.
 
@@ -11,15 +11,16 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use umbra_core::dense::replica::{load, store};
 use umbra_datasets::Dataset;
 
-use super::{Run, TrainerSide};
+use super::{Run, TrainerThreads};
 use crate::config::{Algorithm, SyncMethod};
+use crate::dense::replica_sync::{DenseSync, average_once};
 use crate::error::Error;
-use crate::rounds::{DenseSync, average_once};
-use crate::scores::Figures;
+use crate::score::figures::Figures;
 
 impl Run<'_> {
-    /// Puts the model that is evaluated and saved in the place of every trainer's replica, until it trains on:
-    /// the center, the mean, or the first trainer's replica, whichever the method ends with.
+    /// Puts the model that is evaluated and saved in the place of every trainer's replica, until it
+    /// trains on: the center, the mean, or the first trainer's replica, whichever the method ends
+    /// with.
     pub(super) fn publish(&mut self) -> Result<(), Error> {
         let trainers = self.plan.roles.trainers.len();
         let algorithm = self.sync.as_ref().map(DenseSync::algorithm);
@@ -75,8 +76,8 @@ impl Run<'_> {
         replica
     }
 
-    /// As [`evaluate`](Self::evaluate), of the first trainer's own replica as training left it; `None` when
-    /// the published model is that one.
+    /// As [`evaluate`](Self::evaluate), of the first trainer's own replica as training left it;
+    /// `None` when the published model is that one.
     ///
     /// # Errors
     /// As `evaluate`.
@@ -90,7 +91,7 @@ impl Run<'_> {
             return Ok(None);
         }
         let first = self.gather_first();
-        let swap = |side: &TrainerSide, values: &[f32]| {
+        let swap = |side: &TrainerThreads, values: &[f32]| {
             let mut before = vec![0.0; values.len()];
             load(&side.shared.replica, &mut before);
             store(&side.shared.replica, values);

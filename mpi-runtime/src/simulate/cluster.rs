@@ -245,7 +245,8 @@ impl ClusterFile {
     /// Reads a cluster file.
     ///
     /// # Errors
-    /// A file that can't be read, an unknown key, or a value that can't be; the message has the place.
+    /// A file that can't be read, an unknown key, or a value that can't be; the message has the
+    /// place.
     pub fn load(path: &Path) -> Result<Self, Error> {
         let text = std::fs::read_to_string(path).map_err(|error| {
             Error::Usage(format!("--cluster {}: cannot read it: {error}", path.display()))
@@ -332,8 +333,8 @@ impl ClusterFile {
         self.leaves.map(|leaves| leaves.nodes)
     }
 
-    /// The cluster in the core's words: `job` is resolved on it, workers make `steps` steps of these
-    /// `sizes`.
+    /// The cluster in the core's words: `job` is resolved on it, workers make `steps` steps of
+    /// these `sizes`.
     #[must_use]
     pub fn cluster(&self, job: &Job, steps: u64, sizes: StepSizes) -> sim::Cluster {
         let link = Link {

@@ -1,12 +1,14 @@
-//! A job on a cluster that is not there: the core's simulator with the job's method, model and data.
+//! A job on a cluster that is not there: the core's simulator with the job's method, model and
+//! data.
 //!
 //! One process. The job says what is trained and how replicas stay together; the cluster file
-//! ([`cluster`]) says how many nodes there are and how fast. In `timing` only time passes; in `training` every
-//! step trains the real model (`training.rs`), at the moment of virtual time at which it ends, so that
-//! throughput and quality come from one run.
+//! ([`cluster`]) says how many nodes there are and how fast. In `timing` only time passes; in
+//! `training` every step trains the real model (`training.rs`), at the moment of virtual time at
+//! which it ends, so that throughput and quality come from one run.
 //!
-//! What differs from a real run: the rows of a step are read and updated at that same moment, so they are never
-//! stale; the workers of a trainer take turns, so no update is lost; there are no evaluations under way.
+//! What differs from a real run: the rows of a step are read and updated at that same moment, so
+//! they are never stale; the workers of a trainer take turns, so no update is lost; there are no
+//! evaluations under way.
 
 pub mod cluster;
 mod training;
@@ -18,20 +20,20 @@ use umbra_core::sim::{self, Method, Outcome, Simulated};
 use umbra_core::sync::Dealing;
 
 use crate::comm::Comm;
+use crate::comm::watch::Watch;
 use crate::config::{Algorithm, Config, Layout, SyncMethod};
+use crate::dense::replica_sync::Settings;
 use crate::error::Error;
-use crate::plan::Plan;
 use crate::record::{
     Status, Summary, SyncFigures, TrainFigures, TrainerSync, WaitFigures, WireFigures, say,
 };
-use crate::rounds::Settings;
-use crate::train::eval_figures;
-use crate::watch::Watch;
+use crate::run::job::eval_figures;
+use crate::run::plan::Plan;
 use cluster::{ClusterFile, Fidelity, StepSizes};
 use training::{Learned, Learners};
 
-/// Steps of a worker in `timing`, when the cluster file does not say: enough for the jitter of the last not to
-/// matter.
+/// Steps of a worker in `timing`, when the cluster file does not say: enough for the jitter of the
+/// last not to matter.
 const TIMING_STEPS: u64 = 1000;
 
 /// A job, planned on a virtual cluster.
@@ -238,7 +240,8 @@ fn method(plan: &Plan, leaf: Option<usize>) -> Method {
         Algorithm::Average => sim::Algorithm::Average { delta },
         Algorithm::BlockMomentum => sim::Algorithm::BlockMomentum { blocks, delta },
         Algorithm::DivideShuffle => {
-            // A node of the simulated cluster has one trainer, so it is the leaves that "nodes" tells apart.
+            // A node of the simulated cluster has one trainer, so it is the leaves that "nodes"
+            // tells apart.
             let leaves = Dealing::Grid { columns: leaf.unwrap_or(1) };
             sim::Algorithm::DivideShuffle { dealing: settings.dealing(leaves), delta }
         }

@@ -1,7 +1,9 @@
-//! Every trainer of a virtual cluster in one process: its replica and its workers, over one table of rows.
+//! Every trainer of a virtual cluster in one process: its replica and its workers, over one table
+//! of rows.
 //!
-//! Invariants: a step is a worker's own `train`, of one step; whose turn it is, the simulator says. Each
-//! worker has a reader of its own, so that one that runs ahead never waits for what another has not taken.
+//! Invariants: a step is a worker's own `train`, of one step; whose turn it is, the simulator says.
+//! Each worker has a reader of its own, so that one that runs ahead never waits for what another
+//! has not taken.
 
 use core::sync::atomic::AtomicU32;
 use std::sync::Arc;
@@ -12,19 +14,19 @@ use umbra_core::sync::reduction::{TAIL, add, conclude, contribute, slice, sum_in
 use umbra_datasets::{Dataset, Pipeline};
 
 use super::defect;
-use crate::batches::Batches;
 use crate::comm::Comm;
-use crate::counters::{Reading, WorkerCounters};
-use crate::embedding_client::Client;
+use crate::comm::watch::Watch;
 use crate::error::Error;
-use crate::plan::Plan;
-use crate::scores::Figures;
-use crate::scoring::{Share, score};
-use crate::signals::Signals;
-use crate::tables::{Partition, TableLayout};
-use crate::trace::Track;
+use crate::launch::signals::Signals;
+use crate::measure::counters::{Reading, WorkerCounters};
+use crate::measure::trace::Track;
+use crate::rows::client::Client;
+use crate::rows::tables::{Partition, TableLayout};
+use crate::run::plan::Plan;
+use crate::score::figures::Figures;
+use crate::score::pass::{Share, score};
+use crate::trainer::batches::Batches;
 use crate::trainer::{Method, Segment, Trainer, Worker};
-use crate::watch::Watch;
 
 /// The trainers of a virtual cluster.
 pub(super) struct Learners {
@@ -111,7 +113,7 @@ impl Learners {
             // After the first error the rest of the simulation only has to end.
             if wrong.is_none()
                 && let Err(error) =
-                    workers[index].train(trainer, Method::Alone, segment, counters, track)
+                    workers[index].train(trainer, Method::Ungated, segment, counters, track)
             {
                 wrong = Some(error);
             }

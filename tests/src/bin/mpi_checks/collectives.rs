@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use umbra_core::rng::{Purpose, Stream};
 use umbra_mpi::comm::Comm;
-use umbra_mpi::reduce::{PIECE, Sums};
-use umbra_mpi::watch::Watch;
-use umbra_mpi::world::World;
+use umbra_mpi::comm::reduce::{PIECE, Sums};
+use umbra_mpi::comm::watch::Watch;
+use umbra_mpi::launch::world::World;
 use umbra_tests::tree_sum;
 
 /// What rank `from` sends to rank `to`: some pairs get nothing, none gets as much as another.

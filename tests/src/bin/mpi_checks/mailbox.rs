@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use umbra_core::rng::{Purpose, Stream};
+use umbra_mpi::comm::watch::{Backoff, Watch};
 use umbra_mpi::comm::{Comm, Mailbox};
-use umbra_mpi::watch::{Backoff, Watch};
-use umbra_mpi::world::World;
+use umbra_mpi::launch::world::World;
 
 /// Waits for the next message.
 fn next(mailbox: &mut Mailbox) -> (usize, Vec<u32>) {
@@ -150,7 +150,8 @@ pub(super) fn receive_does_not_block(world: &World, watch: &Arc<Watch>, control:
             std::thread::sleep(Duration::from_millis(1));
         }
         assert!(received == Some((last, large(last, 0))), "another message");
-        // A library may cross it without its sender; a wait for the sender would last nearly as long.
+        // A library may cross it without its sender; a wait for the sender would last nearly as
+        // long.
         assert!(longest < ASLEEP / 2 || begun.elapsed() < ASLEEP / 2, "blocked {longest:?}");
     }
 }

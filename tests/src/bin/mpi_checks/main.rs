@@ -1,5 +1,5 @@
-//! What several ranks must agree on, checked by the ranks themselves: `tests/mpi.rs` runs this under
-//! mpirun.
+//! What several ranks must agree on, checked by the ranks themselves: `tests/mpi.rs` runs this
+//! under mpirun.
 //!
 //! `mpi_checks` prints "ok NAME" from rank 0 for every check that held on all ranks; a check that
 //! does not hold panics, which ends the job with exit code 1. `mpi_checks panic` panics on the last
@@ -16,10 +16,10 @@ mod scores;
 use core::time::Duration;
 use std::sync::Arc;
 
+use umbra_mpi::comm::watch::Watch;
 use umbra_mpi::comm::{self, Comm};
-use umbra_mpi::signals::install_panic_hook;
-use umbra_mpi::watch::Watch;
-use umbra_mpi::world::World;
+use umbra_mpi::launch::signals::install_panic_hook;
+use umbra_mpi::launch::world::World;
 
 /// A check; collective over all ranks. Communicators are made by the check, on the main thread.
 type Check = fn(&World, &Arc<Watch>, &Comm);

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use umbra_core::metrics::Scored;
 use umbra_core::rng::{Purpose, Stream};
 use umbra_mpi::comm::Comm;
-use umbra_mpi::scores::{Figures, Scores};
-use umbra_mpi::watch::Watch;
-use umbra_mpi::world::World;
+use umbra_mpi::comm::watch::Watch;
+use umbra_mpi::launch::world::World;
+use umbra_mpi::score::figures::{Figures, Scores};
 use umbra_tests::{Example, figures as oracle};
 
 const EXAMPLES: usize = 400;

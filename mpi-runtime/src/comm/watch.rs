@@ -1,0 +1,156 @@
+//! Deadlines: no thread waits for ever, and who waits too long says for what.
+
+use core::fmt::Display;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use core::time::Duration;
+use std::time::Instant;
+
+/// How long a wait may take on this rank, and what happens then.
+#[derive(Debug)]
+pub struct Watch {
+    limit_ms: AtomicU64,
+    prefix: String,
+}
+
+impl Watch {
+    /// Waits up to `limit`; messages begin with `prefix`, "[rank/size host]".
+    #[must_use]
+    pub fn new(limit: Duration, prefix: String) -> Self {
+        Self { limit_ms: AtomicU64::new(milliseconds(limit)), prefix }
+    }
+
+    /// Changes the limit, once the configuration is known.
+    pub fn set_limit(&self, limit: Duration) {
+        self.limit_ms.store(milliseconds(limit), Relaxed);
+    }
+
+    /// The longest legal wait.
+    #[must_use]
+    pub fn limit(&self) -> Duration {
+        Duration::from_millis(self.limit_ms.load(Relaxed))
+    }
+
+    /// "[rank/size host]"
+    #[must_use]
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// Says what was waited for and ends the job with exit code 1 on every rank.
+    pub fn overdue(&self, waited: Duration, what: &dyn Display) -> ! {
+        let seconds = waited.as_secs();
+        let limit = self.limit().as_secs();
+        let why = format!("waited {seconds} s for {what} and gave up (run.watchdog_s = {limit})");
+        self.end_job(1, &why)
+    }
+
+    /// Says why and ends the job with this exit code on every rank. Of several threads that come
+    /// here for one cause, the first speaks.
+    pub fn end_job(&self, code: u8, why: &dyn Display) -> ! {
+        static ENDING: AtomicBool = AtomicBool::new(false);
+        if ENDING.swap(true, Relaxed) {
+            loop {
+                std::thread::park();
+            }
+        }
+        eprintln!("umbra: {} {why}", self.prefix);
+        crate::comm::abort(i32::from(code))
+    }
+
+    /// Takes the next item of `channel`, waiting at most the limit. `None` when the other side is
+    /// gone.
+    pub fn receive<T>(
+        &self,
+        channel: &crossbeam_channel::Receiver<T>,
+        what: &dyn Display,
+    ) -> Option<T> {
+        let mut waiting = Waiting::default();
+        loop {
+            match channel.recv_timeout(LOOK) {
+                Ok(item) => return Some(item),
+                Err(crossbeam_channel::RecvTimeoutError::Disconnected) => return None,
+                Err(crossbeam_channel::RecvTimeoutError::Timeout) => waiting.check(self, what),
+            }
+        }
+    }
+}
+
+fn milliseconds(limit: Duration) -> u64 {
+    u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// How long a thread has waited, by its own count: time in which the process was suspended
+/// (SIGSTOP, a job suspended by its scheduler) is no waiting.
+#[derive(Clone, Copy, Debug)]
+pub struct Waiting {
+    looked: Instant,
+    waited: Duration,
+}
+
+impl Default for Waiting {
+    fn default() -> Self {
+        Self { looked: Instant::now(), waited: Duration::ZERO }
+    }
+}
+
+impl Waiting {
+    /// Counts the time since the last look, at most [`LOOK`] of it, and ends the job when the limit
+    /// is passed. To be called at least every `LOOK`.
+    pub fn check(&mut self, watch: &Watch, what: &dyn Display) {
+        let now = Instant::now();
+        self.waited += now.duration_since(self.looked).min(LOOK);
+        self.looked = now;
+        if self.waited > watch.limit() {
+            watch.overdue(self.waited, what);
+        }
+    }
+}
+
+/// Longest time between two looks at a wait.
+pub const LOOK: Duration = Duration::from_secs(1);
+
+/// Longest sleep of [`Backoff::wait`].
+const LONGEST_SLEEP: Duration = Duration::from_millis(1);
+
+/// Longest sleep of [`Backoff::rest`], unless its first one is longer.
+const LONGEST_REST: Duration = Duration::from_millis(5);
+
+/// Waiting that costs others little: spins, then yields, then sleeps a microsecond longer each
+/// time, up to a millisecond. What is waited for is seen a hundredth of the wait late, or less,
+/// once it has lasted 20 ms; a thread that nobody needs wakes a thousand times a second.
+#[derive(Debug, Default)]
+pub struct Backoff {
+    polls: u32,
+}
+
+impl Backoff {
+    /// Waits a little longer than the last time.
+    pub fn wait(&mut self) {
+        self.polls = self.polls.saturating_add(1);
+        match self.polls {
+            0..32 => core::hint::spin_loop(),
+            32..256 => std::thread::yield_now(),
+            polls => {
+                let sleep = Duration::from_micros(u64::from(polls - 255));
+                std::thread::sleep(sleep.min(LONGEST_SLEEP));
+            }
+        }
+    }
+
+    /// Waits as a thread in the background does, which must not cost workers their cores: sleeps
+    /// `first` at the beginning, and ever longer while nothing happens, up to five milliseconds.
+    /// Zero only yields.
+    pub fn rest(&mut self, first: Duration) {
+        if first.is_zero() {
+            return std::thread::yield_now();
+        }
+        let doubled = first.saturating_mul(1 << (self.polls / 4).min(16));
+        self.polls = self.polls.saturating_add(1);
+        std::thread::sleep(doubled.min(first.max(LONGEST_REST)));
+    }
+
+    /// Something happened: start over.
+    pub const fn reset(&mut self) {
+        self.polls = 0;
+    }
+}

@@ -1,0 +1,50 @@
+//! The gate of a foreground method: workers that have made so many steps wait here while a round
+//! runs.
+//!
+//! Invariant: the last worker to come knocks at the driver of every slice of the replica, and all
+//! go on when every one of them has answered; a worker that was asked to stop takes all of its
+//! trainer along, without a round.
+
+use std::sync::Arc;
+
+use crossbeam_channel::{Receiver, Sender};
+
+use crate::comm::watch::Watch;
+use crate::dense::meeting::Meeting;
+
+/// The workers' end of the gate of a foreground protocol.
+pub struct Gate {
+    group: Meeting<bool>,
+    knocks: Vec<Sender<()>>,
+    opens: Vec<Receiver<()>>,
+}
+
+impl Gate {
+    /// A gate for `workers` threads; the other ends are the drivers', one for each slice of the
+    /// replica.
+    #[must_use]
+    pub fn new(
+        workers: usize,
+        knocks: Vec<Sender<()>>,
+        opens: Vec<Receiver<()>>,
+        watch: &Arc<Watch>,
+    ) -> Self {
+        Self { group: Meeting::new(workers, Arc::clone(watch)), knocks, opens }
+    }
+
+    /// Waits while the protocols run a round. True when a worker was asked to stop: all of this
+    /// trainer stop, without a round.
+    pub fn pass(&self, worker: usize, stop: bool, watch: &Watch) -> bool {
+        self.group.meet(worker, stop, "the gate of a synchronization", |stops| {
+            if stops.contains(&true) {
+                return stops.fill(true);
+            }
+            let knocked = self.knocks.iter().all(|knock| knock.send(()).is_ok());
+            let open = |open| watch.receive(open, &"a synchronization round").is_some();
+            assert!(
+                knocked && self.opens.iter().all(open),
+                "the dense communicator thread has ended before a round"
+            );
+        })
+    }
+}

@@ -1,0 +1,13 @@
+//! How the job was started, and what this process is in it.
+//!
+//! - [`environment`]: was the job started the way its user meant?
+//! - [`world`]: MPI's start, its communicators in their fixed order, agreement, the end
+//! - [`roles`]: which rank does what
+//! - [`processor`]: cores, and the time a thread had one
+//! - [`signals`]: requests to stop
+
+pub mod environment;
+pub mod processor;
+pub mod roles;
+pub mod signals;
+pub mod world;

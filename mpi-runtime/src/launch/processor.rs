@@ -1,0 +1,145 @@
+//! The core that a thread runs on: staying there, the time it was had, and what it can do.
+
+use core::time::Duration;
+
+use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::time::{ClockId, clock_gettime};
+use umbra_core::kernel::peak_burst;
+
+use crate::error::Error;
+use crate::launch::environment::Cores;
+use crate::launch::world::NodeFacts;
+
+/// Keeps the calling thread on this core.
+///
+/// # Errors
+/// When the system refuses.
+pub fn stay_on(core: usize) -> Result<(), Error> {
+    stay_on_any(&[core])
+}
+
+fn stay_on_any(cores: &[usize]) -> Result<(), Error> {
+    let mut set = CpuSet::new();
+    cores.iter().for_each(|core| set.set(*core));
+    sched_setaffinity(None, &set)
+        .map_err(|error| Error::Launch(format!("cannot keep a thread on core {cores:?}: {error}")))
+}
+
+/// Which cores the threads of a rank stay on; empty when they stay nowhere.
+#[derive(Clone, Debug, Default)]
+pub struct Pins {
+    workers: Vec<usize>,
+    beside: Vec<usize>,
+}
+
+impl Pins {
+    /// The first `workers` of this rank's cores for the workers, the others for threads beside
+    /// them.
+    ///
+    /// # Errors
+    /// Fewer cores than workers, or cores that other ranks of the node may use too.
+    pub fn new(cores: &Cores, workers: usize, node: &NodeFacts) -> Result<Self, Error> {
+        if cores.count() < workers {
+            return Err(Error::Launch(format!(
+                "train.pin_workers = true wants a core for each of {workers} worker threads, and this \
+                 rank may use {}: lower train.worker_threads, or start the rank with more cores",
+                cores.count()
+            )));
+        }
+        if cores.count() * node.ranks > node.cores {
+            return Err(Error::Launch(format!(
+                "train.pin_workers = true wants cores of its own for each rank, and {} ranks share {} \
+                 cores of a node: bind them, as mpirun --map-by slot:PE={workers} and srun \
+                 --cpus-per-task={workers} --cpu-bind=cores do",
+                node.ranks, node.cores
+            )));
+        }
+        let cores: Vec<usize> = cores.numbers().collect();
+        let (workers, beside) = cores.split_at(workers);
+        Ok(Self { workers: workers.to_vec(), beside: beside.to_vec() })
+    }
+
+    /// Keeps the calling thread, worker `index`, on its core.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn worker(&self, index: usize) -> Result<(), Error> {
+        self.workers.get(index).map_or(Ok(()), |core| stay_on(*core))
+    }
+
+    /// Keeps the calling thread off the workers' cores, if there are others.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn beside(&self) -> Result<(), Error> {
+        if self.beside.is_empty() { Ok(()) } else { stay_on_any(&self.beside) }
+    }
+}
+
+/// Time for which the calling thread has had a core.
+#[must_use]
+pub fn thread_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+    Duration::from_secs(seconds) + Duration::from_nanos(u64::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+/// f32 GFLOP/s of the calling thread when it does nothing but multiply and add in registers, with
+/// the instruction set in use: what nothing on this core can exceed at its clock of now. Takes
+/// [`BURST`].
+#[must_use]
+pub fn peak_gflops() -> f64 {
+    let (start, mut flop) = (thread_time(), 0);
+    loop {
+        flop += peak_burst(ITERATIONS);
+        let time = thread_time() - start;
+        if time >= BURST {
+            return flop as f64 / time.as_secs_f64() / 1e9;
+        }
+    }
+}
+
+/// Length of a burst.
+pub const BURST: Duration = Duration::from_millis(2);
+
+/// Iterations between two looks at the clock.
+const ITERATIONS: u32 = 1000;
+
+/// The processor's name for itself.
+#[must_use]
+pub fn machine() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("model name"));
+    let name = line.map(|line| line.trim_start_matches([' ', '\t', ':']));
+    name.unwrap_or(std::env::consts::ARCH).to_owned()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_sleeps_has_no_core() {
+        let start = thread_time();
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(thread_time() - start < Duration::from_millis(40));
+    }
+
+    #[test]
+    fn workers_and_others_have_cores_of_their_own() {
+        let node = NodeFacts { ranks: 2, cores: 8 };
+        let pins = Pins::new(&Cores::parse("4-7"), 3, &node).unwrap();
+        assert_eq!((pins.workers, pins.beside), (vec![4, 5, 6], vec![7]));
+        let error = Pins::new(&Cores::parse("4-7"), 5, &node).unwrap_err().to_string();
+        assert!(error.contains("each of 5 worker threads"), "{error}");
+        let error = Pins::new(&Cores::parse("0-7"), 3, &node).unwrap_err().to_string();
+        assert!(error.contains("2 ranks share 8 cores"), "{error}");
+    }
+
+    #[test]
+    fn the_peak_is_measured() {
+        let peak = peak_gflops();
+        assert!(peak.is_finite() && peak > 0.0, "{peak}");
+    }
+}

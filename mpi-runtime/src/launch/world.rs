@@ -1,0 +1,143 @@
+//! The world of ranks: start, the communicators in their fixed order, agreement, the end.
+//!
+//! MPI 3.1 chapters 6 and 8. Every communicator is made here, on the main thread, in one order:
+//! control, dense (trainers), embedding, heartbeat. Each is used by one thread.
+
+use core::time::Duration;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use mpi::environment::Universe;
+use mpi::traits::Communicator;
+
+use crate::comm::guard::{ThreadLevel, guarded};
+use crate::comm::watch::Watch;
+use crate::comm::{self, Comm};
+use crate::error::Error;
+use crate::launch::environment::Cores;
+
+/// What the launch gives the busiest node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NodeFacts {
+    /// Most ranks on any node.
+    pub ranks: usize,
+    /// Fewest cores that the ranks of a node may use between them.
+    pub cores: usize,
+}
+
+/// This process among the ranks. Dropped last: it finalises MPI.
+pub struct World {
+    /// This process's rank.
+    pub rank: usize,
+    /// Number of ranks.
+    pub size: usize,
+    /// Name of the machine.
+    pub host: String,
+    /// What this process's threads may do.
+    pub threads: ThreadLevel,
+    /// Its end is MPI's.
+    _universe: Universe,
+}
+
+impl World {
+    /// Starts MPI at the best thread level there is, or the one that `UMBRA_MPI_THREADS` names.
+    /// *Collective over all processes, main thread only.*
+    ///
+    /// # Errors
+    /// When MPI was started before, or its library does not support threads.
+    pub fn init() -> Result<Self, Error> {
+        let named = std::env::var(ThreadLevel::VARIABLE).ok();
+        // The command line refuses a name that is no level.
+        let wanted = named.and_then(|name| name.parse().ok());
+        let asked = ThreadLevel::to_ask(wanted);
+        let Some((mut universe, provided)) = mpi::initialize_with_threading(asked) else {
+            return Err(Error::Launch("MPI was started twice in this process".into()));
+        };
+        let Some(threads) = ThreadLevel::of(wanted, provided) else {
+            let needed = wanted.unwrap_or(ThreadLevel::Serialized);
+            return Err(Error::Launch(format!(
+                "this MPI library gives thread level {provided:?}; umbra needs {needed:?} \
+                 ({needed}) at least: use an MPI built with thread support"
+            )));
+        };
+        threads.keep();
+        universe.set_buffer_size(0);
+        let world = universe.world();
+        let number = |n: i32| usize::try_from(n).unwrap_or(0);
+        Ok(Self {
+            rank: number(world.rank()),
+            size: number(world.size()),
+            host: mpi::environment::processor_name().unwrap_or_else(|_| "unknown".into()),
+            threads,
+            _universe: universe,
+        })
+    }
+
+    /// "[rank/size host]"
+    #[must_use]
+    pub fn prefix(&self) -> String {
+        format!("[{}/{} {}]", self.rank, self.size, self.host)
+    }
+
+    /// A deadline keeper for this rank.
+    #[must_use]
+    pub fn watch(&self, limit: Duration) -> Arc<Watch> {
+        Arc::new(Watch::new(limit, self.prefix()))
+    }
+
+    /// A communicator over all ranks. *Collective, main thread only, in one order on all ranks.*
+    #[must_use]
+    pub fn communicator(&self, watch: &Arc<Watch>) -> Comm {
+        Comm::of_all_ranks(Arc::clone(watch))
+    }
+
+    /// Version of the MPI library in one line.
+    #[must_use]
+    pub fn library(&self) -> String {
+        let version = guarded(mpi::environment::library_version).unwrap_or_default();
+        version.lines().next().unwrap_or("unknown").trim_end_matches('\0').to_owned()
+    }
+
+    /// The most crowded node: most ranks, fewest cores. *Collective.*
+    #[must_use]
+    pub fn node_facts(&self, control: &Comm, cores: &Cores) -> NodeFacts {
+        let own = format!("{}\n{cores}", self.host);
+        let all = control.all_gather_varied(own.as_bytes(), "hosts and cores");
+        let mut nodes: BTreeMap<String, (usize, Cores)> = BTreeMap::new();
+        for rank in &all {
+            let text = String::from_utf8_lossy(rank);
+            let (host, list) = text.split_once('\n').unwrap_or((&text, ""));
+            let node = nodes.entry(host.to_owned()).or_default();
+            node.0 += 1;
+            node.1.join(&Cores::parse(list));
+        }
+        NodeFacts {
+            ranks: nodes.values().map(|node| node.0).max().unwrap_or(1),
+            cores: nodes.values().map(|node| node.1.count()).min().unwrap_or(1),
+        }
+    }
+
+    /// Agrees on `result`: when any rank failed, every rank returns an error of the same exit code,
+    /// and only the lowest of the failing ranks has a message to print. *Collective.*
+    ///
+    /// # Errors
+    /// This rank's error, or [`Error::Elsewhere`] when another rank speaks.
+    pub fn agree<T>(&self, control: &Comm, result: Result<T, Error>) -> Result<T, Error> {
+        let code = result.as_ref().err().map_or(0, |error| i32::from(error.exit_code()));
+        let mut codes = vec![0; self.size];
+        control.all_gather(&[code], &mut codes, "agreement");
+        match codes.iter().position(|code| *code != 0) {
+            None => result,
+            Some(speaker) if speaker == self.rank => result,
+            Some(speaker) => Err(Error::Elsewhere {
+                rank: speaker,
+                code: u8::try_from(codes[speaker]).unwrap_or(1),
+            }),
+        }
+    }
+
+    /// Ends the job on every rank. *Not collective.*
+    pub fn abort(&self, code: u8) -> ! {
+        comm::abort(i32::from(code))
+    }
+}

@@ -1,0 +1,142 @@
+//! A saved model on a dataset: `umbra eval` and `umbra predict`.
+//!
+//! The checkpoint's own configuration says what the model is; ranks and worker threads are those of
+//! the launch at hand.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use umbra_core::float::sigmoid;
+use umbra_datasets::Dataset;
+
+use crate::checkpoint::{Checkpoint, CheckpointError, beside};
+use crate::comm::Comm;
+use crate::config::{Config, Layout, SyncMethod};
+use crate::error::Error;
+use crate::launch::signals::Signals;
+use crate::launch::world::World;
+use crate::run::Run;
+use crate::run::job::plan;
+use crate::score::figures::{Figures, Scores};
+
+/// Figures of the model in `checkpoint` on `data`. *Collective over all ranks, main thread only.*
+///
+/// # Errors
+/// The same exit code on every rank; one of them has the message.
+pub fn eval(
+    world: &World,
+    control: &Comm,
+    checkpoint: &Path,
+    data: &[PathBuf],
+) -> Result<Figures, Error> {
+    let (mut run, dataset) = load(world, control, checkpoint, data)?;
+    let figures = run.evaluate(&dataset);
+    run.finish();
+    figures
+}
+
+/// Writes one probability per row of `data` to `output`, a text line each, in the order of rows.
+/// Returns how many. *Collective over all ranks, main thread only.*
+///
+/// # Errors
+/// The same exit code on every rank; one of them has the message.
+pub fn predict(
+    world: &World,
+    control: &Comm,
+    checkpoint: &Path,
+    data: &[PathBuf],
+    output: &Path,
+) -> Result<u64, Error> {
+    let (mut run, dataset) = load(world, control, checkpoint, data)?;
+    let scores = run.score(&dataset);
+    run.finish();
+    let scores = gather_in_row_order(control, scores?);
+    let written = if world.rank == 0 { write(output, &scores) } else { Ok(()) };
+    world.agree(control, written)?;
+    Ok(dataset.rows())
+}
+
+/// The model on these ranks, and the data it fits.
+fn load<'w>(
+    world: &'w World,
+    control: &'w Comm,
+    dir: &Path,
+    data: &[PathBuf],
+) -> Result<(Run<'w>, Dataset), Error> {
+    let checkpoint = Checkpoint::open(dir).map_err(Error::from);
+    let checkpoint = world.agree(control, checkpoint)?;
+    let config = scoring_config(&checkpoint, data);
+    let plan = plan(world, control, world.agree(control, config)?)?;
+    let fits = check_schema(&checkpoint, &plan.train);
+    world.agree(control, fits.map_err(Error::from))?;
+    let dataset = world.agree(control, Dataset::open(data).map_err(Error::from))?;
+    let signals = Arc::new(Signals::none());
+    let mut run = Run::start(world, control, plan, &signals, false, None)?;
+    if let Err(error) = run.restore(&checkpoint) {
+        // Its threads must have ended before MPI does.
+        run.finish();
+        return Err(error);
+    }
+    Ok((run, dataset))
+}
+
+/// The run's configuration, turned to scoring `data` on whatever ranks there are.
+fn scoring_config(checkpoint: &Checkpoint, data: &[PathBuf]) -> Result<Config, Error> {
+    let path = checkpoint.dir().join("manifest.json");
+    let mut config = Config::parse(&checkpoint.manifest.config, &path, &[])?;
+    config.data.train = data.to_vec();
+    config.data.valid.clear();
+    config.data.test.clear();
+    config.roles.layout = Layout::Collocated;
+    config.roles.trainers = None;
+    config.roles.embedding_ps = None;
+    config.sync.method = SyncMethod::Auto;
+    config.train.worker_threads = None;
+    config.train.early_stop = None;
+    Ok(config)
+}
+
+fn check_schema(checkpoint: &Checkpoint, data: &Dataset) -> Result<(), CheckpointError> {
+    let manifest = &checkpoint.manifest;
+    let mismatch = |what, expected: String, got: String| {
+        let path = checkpoint.dir().to_owned();
+        Err(CheckpointError::Mismatch { path, what, expected, got })
+    };
+    if manifest.dense_features != data.dense_features() {
+        let (here, there) = (data.dense_features(), manifest.dense_features);
+        return mismatch("the number of dense features", here.to_string(), there.to_string());
+    }
+    if manifest.cardinality != data.cardinality() {
+        let list = |rows: &[u64]| format!("{rows:?}");
+        let (here, there) = (list(data.cardinality()), list(&manifest.cardinality));
+        return mismatch("the cardinality of the fields", here, there);
+    }
+    Ok(())
+}
+
+/// Logits of all rows in their order; on the first rank.
+fn gather_in_row_order(control: &Comm, scores: Scores) -> Vec<f32> {
+    let mut own: Vec<(u64, f32)> =
+        scores.row.into_iter().zip(scores.scored.iter().map(|example| example.score)).collect();
+    own.sort_unstable_by_key(|(row, _)| *row);
+    let own: Vec<f32> = own.into_iter().map(|(_, score)| score).collect();
+    // Shares are contiguous and in rank order, so sorted shares only need to be joined.
+    let nothing: &[f32] = &[];
+    let mut lists = vec![nothing; control.size()];
+    lists[0] = &own;
+    control.exchange(&lists, "predictions").concat()
+}
+
+fn write(path: &Path, logits: &[f32]) -> Result<(), Error> {
+    let temporary = beside(path, "tmp");
+    let wrong = |source| Error::file(path, "write predictions to it", source);
+    let mut file = BufWriter::new(File::create(&temporary).map_err(wrong)?);
+    for logit in logits {
+        writeln!(file, "{}", sigmoid(*logit)).map_err(wrong)?;
+    }
+    file.flush().map_err(wrong)?;
+    file.get_ref().sync_all().map_err(wrong)?;
+    std::fs::rename(&temporary, path).map_err(wrong)
+}

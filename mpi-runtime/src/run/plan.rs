@@ -1,0 +1,280 @@
+//! The plan of a run: every input opened and checked, every size known, before anything starts.
+
+use core::fmt;
+
+use umbra_core::model::Model;
+use umbra_datasets::{Dataset, TrainOrder, steps_per_epoch};
+
+use crate::config::convert;
+use crate::config::{Job, Layout, SyncMethod};
+use crate::error::Error;
+use crate::launch::processor::Pins;
+use crate::launch::roles::Roles;
+use crate::rows::tables::TableLayout;
+use crate::trainer::buffers::StepBuffers;
+
+/// Everything a run is made of; equal on all ranks.
+pub struct Plan {
+    /// The configuration on these ranks.
+    pub job: Job,
+    /// Which rank does what.
+    pub roles: Roles,
+    /// The model.
+    pub model: Model,
+    /// The tables.
+    pub layout: TableLayout,
+    /// Training data.
+    pub train: Dataset,
+    /// Validation data.
+    pub valid: Option<Dataset>,
+    /// Test data.
+    pub test: Option<Dataset>,
+    /// The order of training examples.
+    pub order: TrainOrder,
+    /// Steps of an epoch.
+    pub steps_per_epoch: u64,
+    /// Steps of the run.
+    pub steps: u64,
+    /// Workers over all trainers. Under `bsp` a worker is a slice of the global batch, `data.lanes`
+    /// of them whatever the ranks and threads, when these divide evenly; else, and with the other
+    /// methods, a worker is a thread.
+    pub slices: usize,
+    /// Which cores this rank's threads stay on.
+    pub pins: Pins,
+    /// Workers share the tables directly: one rank, and workers that need not meet over them.
+    pub local: bool,
+}
+
+impl Plan {
+    /// Plans a job. *Not collective; opens every file on the rank that calls.*
+    ///
+    /// # Errors
+    /// When an input can't be read or does not fit.
+    pub fn new(job: Job, ranks: usize) -> Result<Self, Error> {
+        let config = &job.config;
+        let train = Dataset::open(&config.data.train)?;
+        let valid = open_compatible(&config.data.valid, &train)?;
+        let test = open_compatible(&config.data.test, &train)?;
+        if train.rows() == 0 {
+            return Err(Error::Data("data.train has no rows: there is nothing to learn".into()));
+        }
+        let local = ranks == 1 && job.method != SyncMethod::Bsp;
+        let per_rank = if local { 1 } else { config.embedding.partitions };
+        let roles = match config.roles.layout {
+            Layout::Collocated => Roles::collocated(ranks, job.sync_ps, per_rank),
+            Layout::Separate => {
+                Roles::separate(job.trainers, job.embedding_ps, job.sync_ps, per_rank)
+            }
+        };
+        let model = convert::model(&config.model, train.dense_features(), train.fields())
+            .map_err(|error| Error::Usage(format!("[model] on this data: {error}")))?;
+        let layout = TableLayout::new(
+            train.cardinality(),
+            roles.partitions,
+            model.row_width(),
+            convert::sparse_optimizer(&config.optim.sparse),
+        )
+        .map_err(|error| Error::Data(error.to_string()))?;
+        let (threads, lanes) = (job.trainers * job.worker_threads, config.data.lanes);
+        let even = lanes.is_multiple_of(threads) && job.elp().is_multiple_of(lanes);
+        let slices = if job.method == SyncMethod::Bsp && even { lanes } else { threads };
+        let order = TrainOrder {
+            seed: config.seed,
+            workers_total: slices,
+            lanes,
+            batch_size: job.elp() / slices,
+            shuffle: config.data.shuffle,
+        };
+        let steps_per_epoch = steps_per_epoch(train.rows(), &order);
+        let global_batch = job.elp() as u64;
+        let wanted = config.train.max_examples.map_or(u64::MAX, |n| n.div_ceil(global_batch));
+        let steps = (steps_per_epoch * u64::from(config.train.epochs)).min(wanted);
+        let plan = Self {
+            slices,
+            pins: Pins::default(),
+            local,
+            roles,
+            model,
+            layout,
+            train,
+            valid,
+            test,
+            order,
+            steps_per_epoch,
+            steps,
+            job,
+        };
+        plan.check_counts()?;
+        Ok(plan)
+    }
+
+    /// Workers of a trainer.
+    #[must_use]
+    pub fn workers_per_trainer(&self) -> usize {
+        self.slices / self.roles.trainers.len()
+    }
+
+    /// Steps and messages must fit the numbers they travel in.
+    fn check_counts(&self) -> Result<(), Error> {
+        if u32::try_from(self.steps).is_err() {
+            let steps = self.steps;
+            return Err(Error::Usage(format!(
+                "the run would take {steps} steps; at most {} are possible: raise \
+                 train.batch_size or lower train.epochs",
+                u32::MAX
+            )));
+        }
+        let words = self.batch_max(0) * self.values_per_example() * (self.layout.width + 1);
+        if i32::try_from(words).is_err() {
+            return Err(Error::Usage(format!(
+                "a batch of train.batch_size = {} can touch rows of {words} values, more than one \
+                 MPI message holds ({}): lower train.batch_size",
+                self.batch_max(0),
+                i32::MAX
+            )));
+        }
+        Ok(())
+    }
+
+    /// Most examples in a batch of a trainer's worker `local`. Only as many workers evaluate as
+    /// there are threads.
+    fn batch_max(&self, local: usize) -> usize {
+        let evaluates = local < self.job.worker_threads;
+        let evaluation = if evaluates { self.job.config.train.eval_batch_size } else { 0 };
+        self.order.batch_size.max(evaluation)
+    }
+
+    /// Most ids of an example.
+    fn values_per_example(&self) -> usize {
+        let splits = [Some(&self.train), self.valid.as_ref(), self.test.as_ref()];
+        splits.into_iter().flatten().map(Dataset::values_per_row_max).max().unwrap_or(0)
+    }
+
+    /// The memory of a trainer's worker `local`.
+    #[must_use]
+    pub fn step_buffers(&self, local: usize) -> StepBuffers {
+        let batch_max = self.batch_max(local);
+        StepBuffers::new(&self.model, batch_max, batch_max * self.values_per_example())
+    }
+
+    /// Whether the rows and replicas of `ranks_on_node` ranks like this one fit in the memory that
+    /// the node has left.
+    ///
+    /// # Errors
+    /// When they do not; a node that does not tell its memory is believed to have enough.
+    pub fn check_memory(&self, rank: usize, ranks_on_node: usize) -> Result<(), Error> {
+        let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
+        let available: Option<u64> =
+            line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok());
+        let needed = ranks_on_node as u64 * (self.embedding_bytes(rank) + self.dense_bytes());
+        match available.map(|kibibytes| kibibytes * 1024) {
+            Some(available) if needed > available => Err(Error::Launch(format!(
+                "{ranks_on_node} ranks of this node need {:.1} GiB for embedding rows and replicas, \
+                 and {:.1} GiB are free: use more nodes, a smaller model.embedding_dim or an \
+                 optim.sparse.kind with less state",
+                gibibytes(needed),
+                gibibytes(available)
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// The step at which the segment that starts at `step` ends.
+    #[must_use]
+    pub fn segment_end(&self, step: u64) -> u64 {
+        let length = match (&self.valid, self.job.config.train.eval_every) {
+            (Some(_), 0) => self.steps_per_epoch,
+            (Some(_), every) => every,
+            (None, _) => self.steps,
+        };
+        ((step / length + 1) * length).min(self.steps)
+    }
+
+    /// Bytes of embedding records on a rank.
+    #[must_use]
+    pub fn embedding_bytes(&self, rank: usize) -> u64 {
+        self.roles.partitions_of(rank).map(|partition| self.layout.bytes_of(partition)).sum()
+    }
+
+    /// Bytes of the dense replica and its optimizer state.
+    #[must_use]
+    pub fn dense_bytes(&self) -> u64 {
+        let planes = convert::dense_optimizer(&self.job.config.optim.dense)
+            .map_or(0, |optimizer| optimizer.state_planes());
+        4 * (self.model.replica_len() + planes * self.model.parameters_len()) as u64
+    }
+
+    /// Whether rows are updated once per step for all workers.
+    #[must_use]
+    pub fn synchronous(&self) -> bool {
+        self.job.method == SyncMethod::Bsp
+    }
+}
+
+fn gibibytes(bytes: u64) -> f64 {
+    bytes as f64 / f64::from(1 << 30)
+}
+
+fn open_compatible(
+    paths: &[std::path::PathBuf],
+    train: &Dataset,
+) -> Result<Option<Dataset>, Error> {
+    if paths.is_empty() {
+        return Ok(None);
+    }
+    let dataset = Dataset::open(paths)?;
+    train.check_compatible(&dataset)?;
+    Ok(Some(dataset))
+}
+
+/// What `--dry-run` prints.
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { job, roles, model, layout, .. } = self;
+        let rows = |dataset: &Option<Dataset>| {
+            dataset.as_ref().map_or("none".to_owned(), |data| format!("{} rows", data.rows()))
+        };
+        let mebibytes = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        writeln!(
+            f,
+            "ranks       {} trainers × {} worker threads, {} embedding PS × {} partitions, {} sync PS",
+            roles.trainers.len(),
+            job.worker_threads,
+            roles.embedding_ps.len(),
+            roles.partitions as usize / roles.embedding_ps.len(),
+            roles.sync_ps.len()
+        )?;
+        writeln!(
+            f,
+            "data        train {} rows, valid {}, test {}",
+            self.train.rows(),
+            rows(&self.valid),
+            rows(&self.test)
+        )?;
+        writeln!(
+            f,
+            "model       {:?}: {} dense parameters, {} tables, {} rows × {}",
+            job.config.model.kind,
+            model.parameters_len(),
+            layout.numbering().fields(),
+            layout.numbering().rows(),
+            layout.width
+        )?;
+        writeln!(
+            f,
+            "training    {} steps of {} examples ({} an epoch), method {}",
+            self.steps,
+            job.elp(),
+            self.steps_per_epoch,
+            job.method.name()
+        )?;
+        let most = roles.embedding_ps.clone().map(|rank| self.embedding_bytes(rank)).max();
+        write!(
+            f,
+            "memory      {:.1} MiB of rows on the fullest rank, {:.1} MiB dense on every trainer",
+            mebibytes(most.unwrap_or(0)),
+            mebibytes(self.dense_bytes())
+        )
+    }
+}

@@ -1,0 +1,184 @@
+//! The first rank's records while a run is under way: progress, `metrics.jsonl`, event files.
+//!
+//! Two threads report: the heartbeat, with what it hears, and the main thread, with evaluations.
+
+use core::time::Duration;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use umbra_core::optim::Schedule;
+
+use crate::config::Config;
+use crate::error::Error;
+use crate::measure::counters::Reading;
+use crate::record::{EvalFigures, Progress, Report, RunFolder, Summary};
+use crate::run::heartbeat::Report as HeartbeatReport;
+use crate::run::plan::Plan;
+
+/// Records of a run; shared by the threads that report.
+#[derive(Clone)]
+pub struct Recorder {
+    inner: Arc<Mutex<Inner>>,
+}
+
+struct Inner {
+    folder: RunFolder,
+    progress: Option<Progress>,
+    every: Duration,
+    workers_total: u64,
+    steps_per_epoch: u64,
+    /// Learning rates on the plateau and their schedules: dense, sparse.
+    rates: [(f64, Schedule); 2],
+    rate_factor: f64,
+    /// Training time before the stretch in hand, and its start.
+    before: Duration,
+    since: Option<Instant>,
+    /// The last reading reported, and the training time then.
+    last: (Reading, Duration),
+    /// A record that could not be written: reported when the run ends.
+    failed: Option<Error>,
+}
+
+impl Recorder {
+    /// Opens the records in `folder`.
+    #[must_use]
+    pub fn new(folder: RunFolder, plan: &Plan) -> Self {
+        let Config { run, optim, .. } = &plan.job.config;
+        let every = Duration::from_secs_f64(run.log_every_s);
+        let total = plan.train.rows().saturating_mul(plan.steps).div_ceil(plan.steps_per_epoch);
+        let rates = [&optim.dense, &optim.sparse]
+            .map(|section| (section.lr, crate::config::convert::rate(section).schedule));
+        let inner = Inner {
+            folder,
+            progress: Some(Progress::new(total, every)),
+            every,
+            workers_total: plan.order.workers_total as u64,
+            steps_per_epoch: plan.steps_per_epoch,
+            rates,
+            rate_factor: 1.0,
+            before: Duration::ZERO,
+            since: None,
+            last: (Reading::default(), Duration::ZERO),
+            failed: None,
+        };
+        Self { inner: Arc::new(Mutex::new(inner)) }
+    }
+
+    /// What the heartbeat thread calls: reports when a report is due.
+    #[must_use]
+    pub fn heartbeat(&self) -> HeartbeatReport {
+        let recorder = self.clone();
+        Box::new(move |reading, now| {
+            recorder.with(|inner| {
+                let due = inner.seconds() >= inner.last.1 + inner.every;
+                let new = reading.steps > inner.last.0.steps;
+                if inner.since.is_some() && (now || due && new) {
+                    inner.report(reading, None);
+                }
+            });
+        })
+    }
+
+    /// Training starts or stops: evaluation time is not training time.
+    pub fn set_training(&self, training: bool) {
+        self.with(|inner| {
+            inner.before = inner.seconds();
+            inner.since = training.then(Instant::now);
+        });
+    }
+
+    /// Training time so far.
+    #[must_use]
+    pub fn seconds(&self) -> f64 {
+        self.with(|inner| inner.seconds().as_secs_f64())
+    }
+
+    /// Both learning rates are scaled by `factor` from now on.
+    pub fn scale_rates(&self, factor: f64) {
+        self.with(|inner| inner.rate_factor *= factor);
+    }
+
+    /// Reports an evaluation.
+    pub fn evaluated(&self, reading: Reading, figures: EvalFigures) {
+        self.with(|inner| inner.report(reading, Some(figures)));
+    }
+
+    /// Reports what no report has told yet, and takes the progress bar away.
+    pub fn end_progress(&self, reading: Reading) {
+        self.with(|inner| {
+            if reading.steps > inner.last.0.steps {
+                inner.report(reading, None);
+            }
+            if let Some(progress) = inner.progress.take() {
+                progress.finish();
+            }
+        });
+    }
+
+    /// Where the trace of the run goes.
+    #[must_use]
+    pub fn trace_path(&self) -> PathBuf {
+        self.with(|inner| inner.folder.trace_path())
+    }
+
+    /// Writes the summary.
+    ///
+    /// # Errors
+    /// When it, or an earlier record, could not be written.
+    pub fn finish(&self, summary: &Summary) -> Result<(), Error> {
+        self.with(|inner| {
+            inner.folder.write_summary(summary)?;
+            inner.failed.take().map_or(Ok(()), Err)
+        })
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&mut Inner) -> T) -> T {
+        act(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Inner {
+    fn seconds(&self) -> Duration {
+        self.before + self.since.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
+    fn report(&mut self, reading: Reading, valid: Option<EvalFigures>) {
+        let seconds = self.seconds();
+        let (last, then) = self.last;
+        let (weight, elapsed) =
+            (reading.weight_sum - last.weight_sum, (seconds - then).as_secs_f64());
+        let examples = reading.examples.saturating_sub(last.examples);
+        let step = reading.steps / self.workers_total;
+        let rate = |(base, schedule): &(f64, Schedule)| {
+            self.rate_factor * base * f64::from(schedule.factor(step.saturating_sub(1)))
+        };
+        let rounds = reading.rounds.since(last.rounds);
+        let per_second = |n: u64| (elapsed > 0.0 && n > 0).then(|| n as f64 / elapsed);
+        let steps = reading.steps.saturating_sub(last.steps);
+        let report = Report {
+            step,
+            examples: reading.examples,
+            epoch: u32::try_from(step.saturating_sub(1) / self.steps_per_epoch).unwrap_or(u32::MAX),
+            seconds: seconds.as_secs_f64(),
+            logloss: (weight > 0.0).then(|| (reading.loss_sum - last.loss_sum) / weight),
+            examples_per_second: (elapsed > 0.0 && examples > 0).then(|| examples as f64 / elapsed),
+            lr_dense: Some(rate(&self.rates[0])),
+            lr_sparse: Some(rate(&self.rates[1])),
+            sync_gap: (rounds.round_ns > 0 && rounds.rounds > 0)
+                .then(|| steps as f64 / rounds.rounds as f64),
+            sync_rounds_per_second: per_second(rounds.rounds),
+            sync_bytes_per_second: per_second(rounds.bytes),
+            disagreement: (rounds.disagreements > 0)
+                .then(|| rounds.disagreement / rounds.disagreements as f64),
+            valid,
+        };
+        self.last = (reading, seconds);
+        if let Some(progress) = &mut self.progress {
+            progress.report(&report);
+        }
+        if let Err(error) = self.folder.report(&report) {
+            self.failed.get_or_insert(error);
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! A trainer's side of a run: its replica, its workers, and the threads beside them for a stretch
+//! of training.
+
+use core::sync::atomic::AtomicU32;
+use core::time::Duration;
+use std::sync::Arc;
+use std::time::Instant;
+
+use crossbeam_channel::unbounded;
+use umbra_core::dense::replica::{element, load, store};
+use umbra_datasets::Pipeline;
+
+use crate::comm::Comm;
+use crate::comm::watch::Watch;
+use crate::config::{BatchNormScope, SyncMethod};
+use crate::dense::bsp::{Bsp, DenseLink, add_trainers};
+use crate::dense::driver::Gaps;
+use crate::dense::replica_sync::{DenseSync, TrainerEnd};
+use crate::error::Error;
+use crate::launch::processor::Pins;
+use crate::launch::signals::Signals;
+use crate::measure::counters::{Counters, Reading, RoundReading, WorkerCounters};
+use crate::measure::trace::{Trace, Track};
+use crate::run::plan::Plan;
+use crate::trainer::batches::Batches;
+use crate::trainer::{Method, Segment, Trainer, Worker};
+
+/// A trainer of this rank.
+pub(super) struct TrainerThreads {
+    /// What its workers share.
+    pub(super) shared: Trainer,
+    /// Its workers.
+    pub(super) workers: Vec<Worker>,
+    /// Loss of every step over the global batch, where the method knows it (`bsp`).
+    pub(super) losses: Vec<f64>,
+    /// The reader.
+    pub(super) pipeline: Option<Pipeline>,
+    /// Share of its data that a test leaves it.
+    short_share: Option<f64>,
+    /// This trainer's own replica while the published model is in its place.
+    pub(super) own: Option<Vec<f32>>,
+    /// How far that was from the mean of all, over its norm, when the mean was last taken.
+    pub(super) distance: Option<f64>,
+    /// Optimizer state that is saved in the place of this trainer's own: the mean of all.
+    pub(super) mean_state: Option<Vec<AtomicU32>>,
+}
+
+impl TrainerThreads {
+    pub(super) fn new(
+        plan: &Plan,
+        rank: usize,
+        clients: Vec<crate::rows::client::Client>,
+        training: bool,
+        signals: &Arc<Signals>,
+        watch: &Arc<Watch>,
+    ) -> Result<Self, Error> {
+        let config = &plan.job.config;
+        let mut shared = Trainer::new(plan.model, config, signals, watch)?;
+        let number = rank - plan.roles.trainers.start;
+        let inject = &config.recovery.inject;
+        shared.nan_step = inject.nan_step.filter(|_| inject.nan_trainer == Some(number));
+        let short_share = inject.short_share.filter(|_| inject.short_trainer == Some(number));
+        let first = number * plan.workers_per_trainer();
+        let (pipeline, batches) = if training {
+            let workers = first..first + plan.workers_per_trainer();
+            let prefetch = config.data.prefetch_batches;
+            let epochs = 0..config.train.epochs;
+            let (pipeline, batches) =
+                Pipeline::train(&plan.train, &plan.order, workers, epochs, prefetch)?;
+            (
+                Some(pipeline),
+                batches.into_iter().map(|batches| Some(Batches::Read(batches))).collect(),
+            )
+        } else {
+            (None, (0..clients.len()).map(|_| None).collect::<Vec<_>>())
+        };
+        let workers = clients
+            .into_iter()
+            .zip(batches)
+            .enumerate()
+            .map(|(local, (client, batches))| Worker {
+                local,
+                batches,
+                client,
+                buffers: plan.step_buffers(local),
+            })
+            .collect();
+        Ok(Self {
+            shared,
+            workers,
+            losses: vec![],
+            pipeline,
+            short_share,
+            own: None,
+            distance: None,
+            mean_state: None,
+        })
+    }
+
+    /// Keeps a copy of the replica, once, that training goes on with.
+    pub(super) fn keep_own(&mut self) {
+        if self.own.is_none() {
+            self.own = Some(self.own_replica());
+        }
+    }
+
+    /// The replica as training left it.
+    pub(super) fn own_replica(&self) -> Vec<f32> {
+        self.own.clone().unwrap_or_else(|| {
+            let mut values = vec![0.0; self.shared.replica.len()];
+            load(&self.shared.replica, &mut values);
+            values
+        })
+    }
+
+    /// How far the replica that training left is from the one in its place, over its norm.
+    pub(super) fn distance_to_published(&self) -> Option<f64> {
+        let (mut distance, mut norm) = (0.0, 0.0);
+        for (own, word) in self.own.as_ref()?.iter().zip(&*self.shared.replica) {
+            let (own, published) = (f64::from(*own), f64::from(element(word)));
+            distance += (published - own) * (published - own);
+            norm += own * own;
+        }
+        Some((distance / norm).sqrt()).filter(|distance| distance.is_finite())
+    }
+
+    /// Runs the workers, and beside them the dense communicator threads that the method needs.
+    /// *Collective over the trainers as far as the method is.*
+    pub(super) fn train(
+        &mut self,
+        dense: Option<&mut Comm>,
+        plan: &Plan,
+        segment: Segment,
+        around: Around<'_>,
+    ) -> Result<(bool, Duration, Gaps), Error> {
+        let (start, Around { sync, counters, trace }) = (Instant::now(), around);
+        let count = self.workers.len();
+        let steps = self.short_share.map_or(segment.steps, |share| {
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "a share of a count"
+            )]
+            let steps = (segment.steps as f64 * share) as u64;
+            steps
+        });
+        let segment = Segment { steps, ..segment };
+        if let Some(own) = self.own.take() {
+            store(&self.shared.replica, &own);
+        }
+        self.mean_state = None;
+        let Self { shared, workers, losses, .. } = self;
+        let dense = dense.filter(|comm| comm.size() > 1);
+        if let Some(sync) = sync {
+            let parameters = shared.model.parameters_len();
+            let replica = &shared.replica;
+            let end = TrainerEnd { comm: dense, replica, parameters, workers: count };
+            let every = sync.every();
+            let (worked, gaps) = sync.run(Some(end), counters, trace, &plan.pins, |gate| {
+                let method = gate.map_or(Method::Ungated, |gate| Method::Gated { gate, every });
+                let stopped =
+                    run_workers(shared, workers, method, segment, counters, trace, &plan.pins);
+                if let (Err(error), false) = (&stopped, plan.local) {
+                    // The threads beside the workers stay in rounds until all trainers have ended:
+                    // nobody would hear of it before.
+                    shared.watch.end_job(error.exit_code(), error);
+                }
+                (stopped, start.elapsed())
+            })?;
+            let (stopped, trained) = worked.unwrap_or((Ok(false), Duration::ZERO));
+            return Ok((stopped?, trained, gaps));
+        }
+        if plan.job.method != SyncMethod::Bsp {
+            let stopped = run_workers(
+                shared,
+                workers,
+                Method::Ungated,
+                segment,
+                counters,
+                trace,
+                &plan.pins,
+            )?;
+            return Ok((stopped, start.elapsed(), Gaps::new()));
+        }
+        let global_norm = plan.job.config.sync.batch_norm == BatchNormScope::Global;
+        let (jobs, jobs_out) = unbounded();
+        let (done_in, done) = unbounded();
+        let link = dense.is_some().then_some(DenseLink { jobs, done });
+        let sizes = (count, plan.slices);
+        let bsp = Bsp::new(sizes, plan.job.worker_threads, link, global_norm, &shared.watch);
+        let before = losses.len();
+        let (stopped, bytes) = std::thread::scope(|scope| {
+            let adder =
+                dense.map(|comm| scope.spawn(move || add_trainers(comm, &jobs_out, &done_in)));
+            let method = Method::Bsp { bsp: &bsp };
+            let stopped =
+                run_workers(shared, workers, method, segment, counters, trace, &plan.pins);
+            let stalled = Reading { sync_ns: bsp.stalled_ns(), ..Reading::default() };
+            counters.workers.iter().for_each(|counters| counters.add(&stalled));
+            losses.append(&mut bsp.close());
+            (stopped, adder.map(|thread| thread.join().unwrap_or(0)))
+        });
+        let rounds = if bytes.is_some() { (losses.len() - before) as u64 } else { 0 };
+        let bytes = bytes.unwrap_or(0);
+        counters.rounds[0].add(&RoundReading { rounds, bytes, ..RoundReading::default() });
+        Ok((stopped?, start.elapsed(), Gaps::new()))
+    }
+}
+
+/// What a trainer's threads share beside the replica.
+pub(super) struct Around<'a> {
+    pub(super) sync: Option<&'a mut DenseSync>,
+    pub(super) counters: &'a Counters,
+    pub(super) trace: Option<&'a Trace>,
+}
+
+/// Runs every worker on a thread of its own. True when one of them was asked to stop.
+fn run_workers(
+    trainer: &Trainer,
+    workers: &mut [Worker],
+    method: Method<'_>,
+    segment: Segment,
+    counters: &Counters,
+    trace: Option<&Trace>,
+    pins: &Pins,
+) -> Result<bool, Error> {
+    let together = workers.len() > 1 && !matches!(method, Method::Ungated);
+    let train = |worker: &mut Worker, counters: &WorkerCounters| {
+        let track = Track::of(trace, &format!("worker {}", worker.local));
+        let pinned = pins.worker(worker.local);
+        let result = pinned.and_then(|()| worker.train(trainer, method, segment, counters, track));
+        if let (Err(error), true) = (&result, together) {
+            // The other workers would wait for this one at the next meeting.
+            trainer.watch.end_job(error.exit_code(), error);
+        }
+        result
+    };
+    let train = &train;
+    let results: Vec<Result<bool, Error>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = workers
+            .iter_mut()
+            .zip(&counters.workers)
+            .map(|(worker, counters)| scope.spawn(move || train(worker, counters)))
+            .collect();
+        let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        threads.into_iter().map(join).collect()
+    });
+    let mut stopped = false;
+    for result in results {
+        stopped |= result?;
+    }
+    Ok(stopped)
+}

@@ -1,0 +1,103 @@
+//! Scoring a dataset: every row once, on the workers of all trainers, with running statistics and
+//! without dropout.
+
+use umbra_core::metrics::Scored;
+use umbra_core::model::Input;
+use umbra_datasets::{Dataset, Pipeline};
+
+use crate::error::Error;
+use crate::score::figures::Scores;
+use crate::trainer::{Trainer, Worker};
+
+/// This trainer's share of a dataset, and how it is read.
+#[derive(Clone, Copy, Debug)]
+pub struct Share {
+    /// Its number among the trainers.
+    pub trainer: usize,
+    /// How many trainers there are.
+    pub trainers: usize,
+    /// Examples per batch, at most the `batch_max` of the workers' buffers.
+    pub batch_size: usize,
+    /// Batches read ahead per worker.
+    pub prefetch: usize,
+}
+
+/// Scores this trainer's share of `dataset`. *Not collective; embedding PSs must be serving.*
+///
+/// # Errors
+/// When the data can't be read.
+pub fn score(
+    trainer: &Trainer,
+    workers: &mut [Worker],
+    dataset: &Dataset,
+    share: Share,
+) -> Result<Scores, Error> {
+    let (pipeline, batches) = Pipeline::evaluate(
+        dataset,
+        share.trainer,
+        share.trainers,
+        workers.len(),
+        share.batch_size,
+        share.prefetch,
+    )?;
+    let grouped = dataset.has_groups();
+    let parts: Vec<Result<Scores, Error>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = workers
+            .iter_mut()
+            .zip(batches)
+            .map(|(worker, mut batches)| {
+                scope.spawn(move || {
+                    let mut scores = Scores::default();
+                    let (mut ticket, mut ended) = (0, false);
+                    loop {
+                        while !ended && worker.client.ahead() < AHEAD {
+                            match batches.next()? {
+                                Some(batch) => worker.client.ask_now(batch, ticket),
+                                None => ended = true,
+                            }
+                            ticket += 1;
+                        }
+                        let Some((lookup, _)) = worker.client.take() else { break };
+                        let input = Input {
+                            batch: lookup.batch.batch(),
+                            rows: &lookup.rows,
+                            slot: &lookup.slot,
+                        };
+                        let buffers = &mut worker.buffers;
+                        let logits = &mut buffers.logits[..lookup.batch.len()];
+                        let workspace = &mut buffers.workspace.lend();
+                        trainer.model.forward(&trainer.replica, &input, workspace, logits);
+                        collect(&mut scores, &input, logits);
+                        if grouped {
+                            scores.group.extend_from_slice(&lookup.batch.group);
+                        }
+                        batches.recycle(worker.client.recycle(lookup));
+                    }
+                    Ok(scores)
+                })
+            })
+            .collect();
+        let join = |thread: std::thread::ScopedJoinHandle<'_, Result<Scores, Error>>| {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        threads.into_iter().map(join).collect()
+    });
+    pipeline.join();
+    let mut scores = Scores::default();
+    for part in parts {
+        scores.append(part?);
+    }
+    Ok(scores)
+}
+
+/// Lookups under way while a batch is scored.
+const AHEAD: usize = 2;
+
+fn collect(scores: &mut Scores, input: &Input<'_>, logits: &[f32]) {
+    let batch = &input.batch;
+    for (i, (score, label)) in logits.iter().zip(batch.label).enumerate() {
+        let weight = if batch.weight.is_empty() { 1.0 } else { batch.weight[i] };
+        scores.scored.push(Scored { score: *score, label: *label, weight });
+    }
+    scores.row.extend_from_slice(batch.row);
+}

@@ -1,0 +1,360 @@
+//! The training loop of a worker.
+//!
+//! A worker takes a batch whose rows have arrived, computes on the dense replica where it stands,
+//! pushes the row gradients, and updates every dense parameter once. It calls no MPI. How replicas
+//! stay together is the [`Method`]'s affair: `bsp` hands the gradient to the meeting of all
+//! workers; everywhere else a worker updates the shared replica at once, Hogwild fashion, and at
+//! most stands at a gate now and then.
+
+pub mod batches;
+pub mod buffers;
+
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::io;
+use std::sync::Arc;
+use std::time::Instant;
+
+use umbra_core::dense::replica::{Update, interpolate, store, update};
+use umbra_core::model::{Gradients, Input, Model, StepKey};
+use umbra_core::optim::{Optimizer, Rate, StepSize};
+use umbra_datasets::BatchBuffer;
+
+use crate::comm::watch::Watch;
+use crate::config::Config;
+use crate::config::convert;
+use crate::dense::bsp::Bsp;
+use crate::dense::gate::Gate;
+use crate::error::Error;
+use crate::launch::signals::Signals;
+use crate::measure::counters::{Reading, WorkerCounters};
+use crate::measure::trace::Track;
+use crate::memory::Words;
+use crate::rows::client::{Client, Lookup};
+use crate::trainer::batches::Batches;
+use crate::trainer::buffers::StepBuffers;
+
+/// What the workers of a trainer share.
+pub struct Trainer {
+    /// The model's plan.
+    pub model: Model,
+    /// Seed of the run.
+    pub seed: u64,
+    /// The dense replica. `[replica_len]`
+    pub replica: Words,
+    /// Its optimizer state. `[planes * parameters_len]`
+    pub state: Words,
+    /// The dense optimizer.
+    pub optimizer: Optimizer,
+    /// Updates of the replica so far: Adam's step count.
+    pub updates: AtomicU64,
+    /// Learning rate of dense parameters.
+    pub dense_rate: Rate,
+    /// Learning rate of embedding rows.
+    pub sparse_rate: Rate,
+    /// Factor on both, lowered by early stopping; bits of an f32.
+    pub rate_factor: AtomicU32,
+    /// Share of a new batch in the running statistics.
+    pub statistics_momentum: f32,
+    /// A test's wish: the replica gets a NaN before this step.
+    pub nan_step: Option<u64>,
+    /// Requests to stop.
+    pub signals: Arc<Signals>,
+    /// Deadlines.
+    pub watch: Arc<Watch>,
+}
+
+impl Trainer {
+    /// A trainer of `model` before its first step: initial values, fresh optimizer state.
+    ///
+    /// # Errors
+    /// A dense optimizer that is for rows only, or no memory.
+    pub fn new(
+        model: Model,
+        config: &Config,
+        signals: &Arc<Signals>,
+        watch: &Arc<Watch>,
+    ) -> Result<Self, Error> {
+        let Some(optimizer) = convert::dense_optimizer(&config.optim.dense) else {
+            return Err(Error::Usage("optim.dense.kind = \"rowwise_adagrad\" is for rows".into()));
+        };
+        let words =
+            |len| Words::new(len).map_err(|error: io::Error| Error::Launch(error.to_string()));
+        let replica = words(model.replica_len())?;
+        let state = words(optimizer.state_planes() * model.parameters_len())?;
+        let mut initial = vec![0.0; model.replica_len()];
+        model.initialize(config.seed, &mut initial);
+        store(&replica, &initial);
+        store(&state, &vec![optimizer.initial_state(); state.len()]);
+        Ok(Self {
+            model,
+            seed: config.seed,
+            replica,
+            state,
+            optimizer,
+            updates: AtomicU64::new(0),
+            dense_rate: convert::rate(&config.optim.dense),
+            sparse_rate: convert::rate(&config.optim.sparse),
+            rate_factor: AtomicU32::new(1f32.to_bits()),
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "settings are computed with in f32"
+            )]
+            statistics_momentum: config.model.batch_norm_momentum as f32,
+            nan_step: None,
+            signals: Arc::clone(signals),
+            watch: Arc::clone(watch),
+        })
+    }
+
+    /// Learning rates of dense parameters and embedding rows at `step`.
+    #[must_use]
+    pub fn rates(&self, step: u64) -> (f32, f32) {
+        let factor = f32::from_bits(self.rate_factor.load(Relaxed));
+        let at = |rate: &Rate| factor * rate.base * rate.schedule.factor(step);
+        (at(&self.dense_rate), at(&self.sparse_rate))
+    }
+
+    /// Counts an update of the dense parameters, and says how large it is.
+    fn step_size(&self, step: u64) -> StepSize {
+        let count = self.updates.fetch_add(1, Relaxed) + 1;
+        StepSize { rate: self.rates(step).0, count }
+    }
+
+    fn parameters(&self) -> &[AtomicU32] {
+        &self.replica[..self.model.parameters_len()]
+    }
+
+    fn update(&self, gradient: &[f32], step: u64) {
+        let size = self.step_size(step);
+        update(&self.optimizer, size, self.parameters(), &self.state, gradient);
+    }
+
+    fn update_statistics(&self, statistics: &[f32]) {
+        let running = &self.replica[self.model.parameters_len()..];
+        interpolate(running, self.statistics_momentum, statistics);
+    }
+
+    fn stop_requested(&self) -> bool {
+        self.signals.stop_requested().is_some()
+    }
+}
+
+/// How the replicas of a run stay together, as a worker sees it.
+#[derive(Clone, Copy)]
+pub enum Method<'a> {
+    /// Nothing to do: one trainer, or a shadow thread does it.
+    Ungated,
+    /// One update per step for all.
+    Bsp {
+        /// The meeting of all workers.
+        bsp: &'a Bsp,
+    },
+    /// Rounds with the workers gated.
+    Gated {
+        /// The gate.
+        gate: &'a Gate,
+        /// Steps between rounds.
+        every: u64,
+    },
+}
+
+impl Method<'_> {
+    /// Waits without holding the turn to compute, where there are turns.
+    fn rest<T>(&self, wait: impl FnOnce() -> T) -> T {
+        if let Method::Bsp { bsp } = self { bsp.turns().rest(wait) } else { wait() }
+    }
+}
+
+/// A stretch of training between two evaluations; equal on all workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Steps before it.
+    pub first_step: u64,
+    /// Steps in it.
+    pub steps: u64,
+}
+
+/// One worker and what it owns.
+pub struct Worker {
+    /// Its number on this rank.
+    pub local: usize,
+    /// Its batches; `None` when nothing is trained.
+    pub batches: Option<Batches>,
+    /// Its access to the tables.
+    pub client: Client,
+    /// Its memory for a step.
+    pub buffers: StepBuffers,
+}
+
+impl Worker {
+    /// Trains a segment. True when it ended early because a stop was asked for.
+    ///
+    /// # Errors
+    /// When the data can't be read.
+    pub fn train(
+        &mut self,
+        trainer: &Trainer,
+        method: Method<'_>,
+        segment: Segment,
+        counters: &WorkerCounters,
+        track: Track<'_>,
+    ) -> Result<bool, Error> {
+        let Method::Bsp { bsp } = method else {
+            return self.train_in_turn(trainer, method, segment, counters, track);
+        };
+        bsp.turns().take();
+        let stopped = self.train_in_turn(trainer, method, segment, counters, track);
+        bsp.turns().give();
+        stopped
+    }
+
+    fn train_in_turn(
+        &mut self,
+        trainer: &Trainer,
+        method: Method<'_>,
+        segment: Segment,
+        counters: &WorkerCounters,
+        track: Track<'_>,
+    ) -> Result<bool, Error> {
+        let (mut asked, mut since_round) = (0, 0);
+        for done in 0..segment.steps {
+            let mut reading = Reading { steps: 1, ..Reading::default() };
+            reading.embedding_ns += method.rest(|| self.client.settle(false));
+            while asked < segment.steps && (self.client.ahead() == 0 || self.client.may_ask()) {
+                let (batch, waited) = method.rest(|| {
+                    let start = Instant::now();
+                    (self.next_batch(), nanoseconds(start))
+                });
+                reading.data_ns += waited;
+                self.client.ask(batch?, clock(segment.first_step + asked));
+                asked += 1;
+            }
+            let Some((lookup, waited)) = method.rest(|| self.client.take()) else { break };
+            reading.embedding_ns += waited;
+            reading.examples = lookup.batch.len() as u64;
+            let step = segment.first_step + done;
+            if trainer.nan_step == Some(step) && self.local == 0 {
+                trainer.replica[0].store(f32::NAN.to_bits(), Relaxed);
+            }
+            let began = Instant::now();
+            let mut stop = self.step(trainer, method, &lookup, step, &mut reading);
+            track.span("step", began.elapsed());
+            let batch = self.client.recycle(lookup);
+            if let Some(batches) = &mut self.batches {
+                batches.recycle(batch);
+            }
+            since_round += 1;
+            // Before the gate: the round there carries this step.
+            counters.add(&reading);
+            if let Method::Gated { gate, every } = method
+                && since_round == every
+            {
+                let start = Instant::now();
+                stop = gate.pass(self.local, trainer.stop_requested(), &trainer.watch);
+                counters.add(&Reading { sync_ns: nanoseconds(start), ..Reading::default() });
+                track.span("gate", start.elapsed());
+                since_round = 0;
+            }
+            if stop {
+                self.client.settle(true);
+                // The reader must not wait for room in this ring while another worker waits for it.
+                self.batches = None;
+                return Ok(true);
+            }
+        }
+        self.client.settle(true);
+        Ok(false)
+    }
+
+    fn next_batch(&mut self) -> Result<BatchBuffer, Error> {
+        let next = self.batches.as_mut().map_or(Ok(None), Batches::next)?;
+        next.ok_or_else(|| {
+            Error::Failure("the reader ended before the epoch did: a defect of the reader".into())
+        })
+    }
+
+    /// One training step. True when a stop was agreed on.
+    fn step(
+        &mut self,
+        trainer: &Trainer,
+        method: Method<'_>,
+        lookup: &Lookup,
+        step: u64,
+        reading: &mut Reading,
+    ) -> bool {
+        let buffers = &mut self.buffers;
+        let (model, local) = (&trainer.model, self.local);
+        let batch = lookup.batch.batch();
+        let input = Input { batch, rows: &lookup.rows, slot: &lookup.slot };
+        let (mut calls, sums) = (0, &mut buffers.sums);
+        let mut reduce = |values: &mut [f64]| {
+            if let Method::Bsp { bsp } = method
+                && (bsp.global_norm() || calls == 0)
+            {
+                bsp.sum(local, values, sums);
+            }
+            calls += 1;
+        };
+        // Alone with its batch, a worker updates the replica as its gradients come.
+        let update =
+            (!matches!(method, Method::Bsp { .. }) && batch.weight_sum() > 0.0).then(|| {
+                let size = trainer.step_size(step);
+                Update::new(&trainer.optimizer, size, trainer.parameters(), &trainer.state)
+            });
+        let updated = update.is_some();
+        let mut gradients = Gradients {
+            parameters: &mut buffers.contribution.gradient,
+            update,
+            rows: &mut buffers.row_gradients[..lookup.rows.len()],
+            statistics: &mut buffers.contribution.statistics,
+        };
+        let loss = model.train_step(
+            &trainer.replica,
+            &input,
+            StepKey { seed: trainer.seed, step },
+            &mut reduce,
+            &mut buffers.workspace.lend(),
+            &mut gradients,
+        );
+        // A step without a finite loss has changed nothing, and must not move rows either.
+        let sound = !updated || loss.loss_sum.is_finite();
+        let rate = if sound { trainer.rates(step).1 } else { 0.0 };
+        if sound {
+            (reading.loss_sum, reading.weight_sum) = (loss.loss_sum, loss.weight_sum);
+        } else {
+            reading.dropped = 1;
+        }
+        let row_gradients = &buffers.row_gradients[..lookup.rows.len()];
+        self.client.push(lookup, row_gradients, rate);
+        let mut contribution = core::mem::take(&mut buffers.contribution);
+        let stop = match method {
+            Method::Bsp { bsp } => {
+                contribution.sums.clear();
+                let stop = f64::from(u8::from(trainer.stop_requested()));
+                contribution.sums.extend([loss.loss_sum, loss.weight_sum, stop]);
+                contribution = bsp.finish_step(local, contribution, |gradient, statistics| {
+                    trainer.update(gradient, step);
+                    trainer.update_statistics(statistics);
+                });
+                contribution.sums[2] > 0.0
+            }
+            Method::Ungated | Method::Gated { .. } => {
+                if updated && sound {
+                    trainer.update_statistics(&contribution.statistics);
+                }
+                matches!(method, Method::Ungated) && trainer.stop_requested()
+            }
+        };
+        buffers.contribution = contribution;
+        stop
+    }
+}
+
+/// The step as it travels. The plan refuses runs of more steps than a `u32` counts.
+fn clock(step: u64) -> u32 {
+    u32::try_from(step).unwrap_or(u32::MAX)
+}
+
+fn nanoseconds(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
