@@ -203,7 +203,9 @@ impl Drop for Mailbox {
             if known && self.sending.is_empty() && self.arriving.is_empty() && self.matched == due {
                 return;
             }
-            waiting.check(&self.comm.watch, &"the last messages of all ranks");
+            self.comm
+                .watch
+                .or_end(waiting.check(&self.comm.watch, &"the last messages of all ranks"));
             self.comm.pause(&mut backoff);
         }
     }

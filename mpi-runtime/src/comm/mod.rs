@@ -320,7 +320,9 @@ impl Comm {
         let (mut waiting, mut backoff) = (Waiting::default(), Backoff::default());
         while !request.is_done() {
             if !patient {
-                waiting.check(&self.watch, &format_args!("{what} of {} ranks", self.size));
+                self.watch.or_end(
+                    waiting.check(&self.watch, &format_args!("{what} of {} ranks", self.size)),
+                );
             }
             self.pause(&mut backoff);
         }

@@ -94,7 +94,7 @@ impl Post {
     pub fn flush(&mut self, watch: &Watch, poll: Duration) {
         let (mut waiting, mut backoff) = (Waiting::default(), Backoff::default());
         while self.is_sending() {
-            waiting.check(watch, &"the last parameters to be sent");
+            watch.or_end(waiting.check(watch, &"the last parameters to be sent"));
             backoff.rest(poll);
         }
     }

@@ -36,12 +36,10 @@ impl Watch {
         &self.prefix
     }
 
-    /// Says what was waited for and ends the job with exit code 1 on every rank.
-    pub fn overdue(&self, waited: Duration, what: &dyn Display) -> ! {
-        let seconds = waited.as_secs();
-        let limit = self.limit().as_secs();
-        let why = format!("waited {seconds} s for {what} and gave up (run.watchdog_s = {limit})");
-        self.end_job(1, &why)
+    /// The outcome of a wait for a caller that cannot go on without it: if it was given up, ends the
+    /// job with exit code 1 on every rank and says who waited for what.
+    pub fn or_end<T>(&self, outcome: Result<T, Lost>) -> T {
+        outcome.unwrap_or_else(|lost| self.end_job(1, &lost))
     }
 
     /// Says why and ends the job with this exit code on every rank. Of several threads that come
@@ -59,20 +57,38 @@ impl Watch {
 
     /// Takes the next item of `channel`, waiting at most the limit. `None` when the other side is
     /// gone.
+    ///
+    /// # Errors
+    /// When nothing came in time.
     pub fn receive<T>(
         &self,
         channel: &crossbeam_channel::Receiver<T>,
         what: &dyn Display,
-    ) -> Option<T> {
+    ) -> Result<Option<T>, Lost> {
         let mut waiting = Waiting::default();
         loop {
             match channel.recv_timeout(LOOK) {
-                Ok(item) => return Some(item),
-                Err(crossbeam_channel::RecvTimeoutError::Disconnected) => return None,
-                Err(crossbeam_channel::RecvTimeoutError::Timeout) => waiting.check(self, what),
+                Ok(item) => return Ok(Some(item)),
+                Err(crossbeam_channel::RecvTimeoutError::Disconnected) => return Ok(None),
+                Err(crossbeam_channel::RecvTimeoutError::Timeout) => {
+                    waiting.check(self, what)?;
+                }
             }
         }
     }
+}
+
+/// A wait that was given up. Whoever was waited for is lost, as far as this rank can tell; what
+/// becomes of the job is the caller's decision ([`Watch::or_end`] is the usual one).
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("waited {} s for {what} and gave up (run.watchdog_s = {})", waited.as_secs(), limit.as_secs())]
+pub struct Lost {
+    /// What was waited for.
+    pub what: String,
+    /// How long.
+    pub waited: Duration,
+    /// How long was allowed.
+    pub limit: Duration,
 }
 
 fn milliseconds(limit: Duration) -> u64 {
@@ -94,15 +110,20 @@ impl Default for Waiting {
 }
 
 impl Waiting {
-    /// Counts the time since the last look, at most [`LOOK`] of it, and ends the job when the limit
-    /// is passed. To be called at least every `LOOK`.
-    pub fn check(&mut self, watch: &Watch, what: &dyn Display) {
+    /// Counts the time since the last look, at most [`LOOK`] of it. To be called at least every
+    /// `LOOK`.
+    ///
+    /// # Errors
+    /// When the limit is passed: the wait is given up.
+    pub fn check(&mut self, watch: &Watch, what: &dyn Display) -> Result<(), Lost> {
         let now = Instant::now();
         self.waited += now.duration_since(self.looked).min(LOOK);
         self.looked = now;
         if self.waited > watch.limit() {
-            watch.overdue(self.waited, what);
+            let (waited, limit) = (self.waited, watch.limit());
+            return Err(Lost { what: what.to_string(), waited, limit });
         }
+        Ok(())
     }
 }
 

@@ -183,7 +183,7 @@ impl Bsp {
         let what = job.what;
         let start = Instant::now();
         let sent = link.jobs.send(job).is_ok();
-        let done = self.watch.receive(&link.done, &what).filter(|_| sent);
+        let done = self.watch.or_end(self.watch.receive(&link.done, &what)).filter(|_| sent);
         let waited = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.stalled_ns.fetch_add(waited, Relaxed);
         done.unwrap_or_else(|| panic!("the dense communicator thread has ended before {what}"))

@@ -307,7 +307,9 @@ impl<'a> Driver<'a> {
             }
             // A center has nothing to complain of when nobody comes.
             if let Some(rank) = from {
-                waiting.check(self.ends.watch, &format_args!("the answer of rank {rank}"));
+                let waited =
+                    waiting.check(self.ends.watch, &format_args!("the answer of rank {rank}"));
+                self.ends.watch.or_end(waited);
             }
             backoff.rest(self.ends.poll);
         }

@@ -40,7 +40,8 @@ impl Gate {
                 return stops.fill(true);
             }
             let knocked = self.knocks.iter().all(|knock| knock.send(()).is_ok());
-            let open = |open| watch.receive(open, &"a synchronization round").is_some();
+            let open =
+                |open| watch.or_end(watch.receive(open, &"a synchronization round")).is_some();
             assert!(
                 knocked && self.opens.iter().all(open),
                 "the dense communicator thread has ended before a round"

@@ -95,7 +95,7 @@ fn receive(post: &mut Post, rank: usize, values: &mut [f32], watch: &Watch, poll
         if let Some(word) = post.receive_from(rank, values) {
             return word;
         }
-        waiting.check(watch, &format_args!("the replica of rank {rank}"));
+        watch.or_end(waiting.check(watch, &format_args!("the replica of rank {rank}")));
         backoff.rest(poll);
     }
 }

@@ -280,7 +280,7 @@ impl Routes {
     }
 
     fn wait(&self, what: &dyn core::fmt::Display) -> Vec<u32> {
-        self.watch.receive(&self.answers, what).unwrap_or_else(|| {
+        self.watch.or_end(self.watch.receive(&self.answers, what)).unwrap_or_else(|| {
             panic!("the threads that answer this worker have ended; it waited for {what}")
         })
     }

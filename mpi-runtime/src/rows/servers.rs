@@ -162,7 +162,7 @@ impl Services {
         self.ending.quiet.store(true, Relaxed);
         let (mut waiting, mut backoff) = (Waiting::default(), Backoff::default());
         while self.link.is_some() && !self.ending.drained.load(Relaxed) {
-            waiting.check(watch, &"embedding messages to be taken");
+            watch.or_end(waiting.check(watch, &"embedding messages to be taken"));
             backoff.wait();
         }
     }

@@ -159,7 +159,9 @@ fn beat(mut pulse: Pulse, stop: &AtomicBool, training: &AtomicBool) {
         }
         for (rank, waiting) in silence.iter_mut().enumerate() {
             if let Some(waiting) = waiting {
-                waiting.check(&pulse.watch, &format_args!("a sign of life from rank {rank}"));
+                pulse.watch.or_end(
+                    waiting.check(&pulse.watch, &format_args!("a sign of life from rank {rank}")),
+                );
             }
         }
         std::thread::sleep(INTERVAL);
