@@ -6,7 +6,7 @@ use std::path::Path;
 
 use umbra_tests::{Ended, Folder, LIMIT, start};
 
-const NAMES: [&str; 21] = [
+const NAMES: [&str; 22] = [
     "all_gather",
     "all_gather_varied",
     "exchange",
@@ -27,6 +27,7 @@ const NAMES: [&str; 21] = [
     "model_average",
     "elastic",
     "protocol",
+    "missing_endpoint",
     "scores",
 ];
 

@@ -45,6 +45,8 @@ pub struct Comm {
     size: usize,
     /// Time between two looks of a wait; `None` for [`Backoff`].
     poll: Option<Duration>,
+    /// By how much waits may be longer than the watch allows.
+    grace: Duration,
     watch: Arc<Watch>,
     /// MPICH's handle is an integer, which alone would make this Sync.
     not_sync: PhantomData<Cell<()>>,
@@ -95,6 +97,7 @@ impl Comm {
             rank: number(rank),
             size: number(size),
             poll: None,
+            grace: Duration::ZERO,
             watch,
             not_sync: PhantomData,
         }
@@ -105,6 +108,12 @@ impl Comm {
     /// `None` is the beginning again: spins, yields, then sleeps.
     pub fn set_poll(&mut self, poll: Option<Duration>) {
         self.poll = poll.map(|poll| poll.min(LOOK));
+    }
+
+    /// From now on waits may be longer by this than the watch allows: others may be held back for
+    /// so long, and well.
+    pub const fn set_grace(&mut self, grace: Duration) {
+        self.grace = grace;
     }
 
     /// What a wait on this communicator does between two looks: for those who poll by themselves.
@@ -319,7 +328,7 @@ impl Comm {
 
     /// Polls `request` until it is done; overdue, the process ends with a message.
     fn complete(&self, mut request: Request, what: &str, patient: bool) {
-        let (mut waiting, mut backoff) = (Waiting::default(), Backoff::default());
+        let (mut waiting, mut backoff) = (Waiting::patient(self.grace), Backoff::default());
         while !request.is_done() {
             if !patient {
                 self.watch.or_end(

@@ -101,15 +101,24 @@ fn milliseconds(limit: Duration) -> u64 {
 pub struct Waiting {
     looked: Instant,
     waited: Duration,
+    /// By how much it may be longer than others.
+    grace: Duration,
 }
 
 impl Default for Waiting {
     fn default() -> Self {
-        Self { looked: Instant::now(), waited: Duration::ZERO }
+        Self::patient(Duration::ZERO)
     }
 }
 
 impl Waiting {
+    /// A wait that may be longer than others by `grace`: who is waited for may be held back for so
+    /// long and well.
+    #[must_use]
+    pub fn patient(grace: Duration) -> Self {
+        Self { looked: Instant::now(), waited: Duration::ZERO, grace }
+    }
+
     /// Counts the time since the last look, at most [`LOOK`] of it. To be called at least every
     /// `LOOK`.
     ///
@@ -119,7 +128,7 @@ impl Waiting {
         let now = Instant::now();
         self.waited += now.duration_since(self.looked).min(LOOK);
         self.looked = now;
-        if self.waited > watch.limit() {
+        if self.waited > watch.limit().saturating_add(self.grace) {
             let (waited, limit) = (self.waited, watch.limit());
             return Err(Lost { what: what.to_string(), waited, limit });
         }
@@ -162,12 +171,17 @@ impl Backoff {
     /// `first` at the beginning, and ever longer while nothing happens, up to five milliseconds.
     /// Zero only yields.
     pub fn rest(&mut self, first: Duration) {
+        self.rest_at_most(first, Duration::MAX);
+    }
+
+    /// As [`Self::rest`], and no longer than `most` this time.
+    pub fn rest_at_most(&mut self, first: Duration, most: Duration) {
         if first.is_zero() {
             return std::thread::yield_now();
         }
         let doubled = first.saturating_mul(1 << (self.polls / 4).min(16));
         self.polls = self.polls.saturating_add(1);
-        std::thread::sleep(doubled.min(first.max(LONGEST_REST)));
+        std::thread::sleep(doubled.min(first.max(LONGEST_REST)).min(most));
     }
 
     /// Something happened: start over.

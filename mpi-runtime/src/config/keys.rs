@@ -350,11 +350,20 @@ pub static KEYS: &[Key] = &[
     ),
     key("roles.trainers", integer(1, COUNT_MAX), "ranks that train"),
     key("roles.embedding_ps", integer(1, COUNT_MAX), "ranks that hold embedding rows"),
-    key("roles.sync_ps", integer(0, COUNT_MAX), "*_easgd: ranks that hold the center; default 1"),
+    key(
+        "roles.sync_ps",
+        integer(0, COUNT_MAX),
+        "*_easgd: ranks of the center; default 1 of 8 trainers",
+    ),
     key("embedding.prefetch", integer(0, 4096), "batches whose rows are fetched ahead"),
     key("embedding.partitions", integer(1, 4096), "partitions per embedding PS rank"),
     key("sync.method", METHODS, "auto: none with one trainer, bsp with more"),
     key("sync.every", integer(1, i64::MAX), "gated methods: steps between rounds; 16, ds_sync: 1"),
+    key(
+        "sync.gate",
+        Kind::Name { built: &["trainer", "worker"], later: &[] },
+        "foreground_easgd: who stands still together",
+    ),
     key(
         "sync.batch_norm",
         Kind::Name { built: &["global", "local"], later: &[] },

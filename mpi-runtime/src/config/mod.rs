@@ -11,6 +11,7 @@
 pub mod convert;
 mod error;
 pub mod keys;
+mod method;
 mod overrides;
 mod read;
 mod resolve;

@@ -1,8 +1,10 @@
 //! What no single key can tell: keys that must agree with each other.
 
+use umbra_core::sync::{Algorithm, Rounds};
+
 use super::error::ConfigError;
 use super::{
-    Algorithm, Config, Layout, ModelKind, OptimKind, OptimSection, Save, Schedule, SyncConfig,
+    Config, Gate, Layout, ModelKind, OptimKind, OptimSection, Save, Schedule, SyncConfig,
     SyncMethod,
 };
 
@@ -24,20 +26,29 @@ impl Config {
     /// Keys that the method would ignore are refused: somebody meant something by them.
     fn check_sync(&self) -> Result<(), ConfigError> {
         let sync = &self.sync;
-        let rounds = sync.method.rounds();
-        let algorithm = rounds.map(|rounds| rounds.algorithm);
-        let blocks = algorithm == Some(Algorithm::BlockMomentum);
-        let averages = algorithm.is_some_and(|algorithm| algorithm != Algorithm::Elastic);
-        let dealt = algorithm == Some(Algorithm::DivideShuffle);
-        let shadow = rounds.is_some_and(|rounds| !rounds.gated);
+        let shape = sync.method.shape();
+        let blocks = matches!(shape.algorithm, Algorithm::BlockMomentum { .. });
+        let dealt = matches!(shape.algorithm, Algorithm::DivideShuffle { .. });
+        let elastic = matches!(shape.algorithm, Algorithm::Elastic { .. });
+        let averages = matches!(shape.algorithm, Algorithm::Average { .. }) || blocks || dealt;
+        let gated = matches!(shape.rounds, Rounds::Gated { .. });
+        let shadow = matches!(shape.rounds, Rounds::Background(_));
+        let rounds = gated || shadow;
+        let sums = matches!(shape.rounds, Rounds::EveryStep);
+        // What `auto` becomes the launch decides.
+        let settled = sync.method != SyncMethod::Auto;
         let plain = SyncConfig::default();
         let unused = [
-            ("sync.alpha", sync.alpha != plain.alpha && rounds.is_none(), "a shadow or foreground"),
+            ("sync.every", sync.every.is_some() && !gated, "a foreground"),
             (
-                "sync.pair",
-                sync.pair != plain.pair && algorithm != Some(Algorithm::Elastic),
-                "an *_easgd",
+                "sync.gate",
+                sync.gate != Gate::Trainer && !(elastic && gated),
+                "the foreground_easgd",
             ),
+            ("sync.batch_norm", settled && sync.batch_norm != plain.batch_norm && !sums, "the bsp"),
+            ("sync.poll_us", sync.poll_us != plain.poll_us && !rounds, "a shadow or foreground"),
+            ("sync.alpha", sync.alpha != plain.alpha && !rounds, "a shadow or foreground"),
+            ("sync.pair", sync.pair != plain.pair && !elastic, "an *_easgd"),
             ("sync.intake", sync.intake != plain.intake && !averages, "an averaging"),
             ("sync.average_state", sync.average_state && !averages, "an averaging"),
             ("sync.schedule", sync.schedule != plain.schedule && !dealt, "a *ds_sync"),
@@ -152,8 +163,7 @@ impl Config {
 
     fn check_roles(&self) -> Result<(), ConfigError> {
         let roles = &self.roles;
-        let elastic = self.sync.method.rounds().map(|rounds| rounds.algorithm);
-        let elastic = elastic == Some(Algorithm::Elastic);
+        let elastic = self.sync.method.shape().has_centers();
         match roles.sync_ps {
             Some(n @ 1..) if !elastic => {
                 let method = self.sync.method.name();

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use crate::checkpoint::{Checkpoint, Manifest};
 use crate::comm::Comm;
-use crate::config::{Config, Save, SyncMethod};
+use crate::config::{Config, Save};
 use crate::dense::driver::Gaps;
 use crate::error::Error;
 use crate::launch::environment::Cores;
@@ -270,8 +270,7 @@ impl Session<'_> {
         self.control.all_gather(&own, &mut all, "memory and bytes of the run");
         let of = |index| all.iter().skip(index).step_by(own.len()).copied();
         let sync = sync_figures(&self.run, self.control, total);
-        let method = plan.job.method;
-        let published = method.rounds().is_some() || method == SyncMethod::Independent;
+        let published = self.run.publishes();
         let share = |ns: u64| Some(Duration::from_nanos(ns).as_secs_f64() / workers);
         let several = self.world.size > 1;
         let summary = &mut self.summary;

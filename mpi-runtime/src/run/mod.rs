@@ -20,6 +20,7 @@ use core::time::Duration;
 use std::path::Path;
 use std::sync::Arc;
 
+use umbra_core::sync::Published;
 use umbra_datasets::Dataset;
 
 use crate::checkpoint::{self, Checkpoint, Dense, Manifest};
@@ -63,7 +64,7 @@ pub struct Run<'w> {
     trainer: Option<TrainerThreads>,
     counters: Arc<Counters>,
     dense: Option<Comm>,
-    sync: Option<DenseSync>,
+    sync: DenseSync,
     /// Steps between rounds so far.
     pub gaps: Gaps,
     /// Training so far, until this trainer's last worker had ended.
@@ -116,7 +117,10 @@ impl<'w> Run<'w> {
         let heartbeats = (!alone).then(|| world.communicator(&watch));
         let mut initial = vec![0.0; plan.model.replica_len()];
         plan.model.initialize(config.seed, &mut initial);
-        let sync = DenseSync::new(world, config, &plan.roles, &initial, &watch);
+        let parameters = plan.model.parameters_len();
+        let model = (&*initial, parameters);
+        let workers = plan.workers_per_trainer();
+        let sync = DenseSync::new(world, config, &plan.roles, workers, model, &watch);
         let trains = plan.roles.trainers.contains(&world.rank);
         let service = ServiceConfig {
             rank: world.rank,
@@ -131,11 +135,10 @@ impl<'w> Run<'w> {
         let started = Services::start(&service, &plan.model, config.seed, embedding);
         let (services, clients) = started.map_err(|error| no_resources(&error))?;
         let workers = if trains { plan.workers_per_trainer() } else { 0 };
-        // bsp counts its rounds where one slice would.
-        let slices = sync.as_ref().map_or(1, DenseSync::slices);
-        let counters = Arc::new(Counters::new(workers, slices));
+        let threads = sync.threads_per_trainer();
+        let counters = Arc::new(Counters::new(workers, threads, sync.slices()));
         let names = (0..workers).map(|worker| format!("worker {worker}"));
-        let names = names.chain((0..slices).map(|slice| format!("synchronization {slice}")));
+        let names = names.chain((0..threads).map(|thread| format!("synchronization {thread}")));
         let names = names.chain(["center".to_owned()]);
         let trace = config.run.trace.then(|| Trace::new(names));
         let heartbeat = Heartbeat::start(Pulse {
@@ -178,14 +181,15 @@ impl<'w> Run<'w> {
     pub fn train(&mut self, segment: Segment) -> Result<StretchEnd, Error> {
         self.heartbeat.set_training(true);
         let Self { sync, counters, trace, dense, plan, .. } = self;
-        let around = Around { sync: sync.as_mut(), counters, trace: trace.as_ref() };
-        let outcome = match (&mut self.trainer, around) {
-            (Some(side), around) => side.train(dense.as_mut(), plan, segment, around),
-            (None, Around { sync: Some(sync), counters, trace }) => {
-                let served = sync.run(None, counters, trace, &plan.pins, |_| ());
-                served.map(|(_, gaps)| (false, Duration::ZERO, gaps))
+        let outcome = match &mut self.trainer {
+            Some(side) => {
+                let around = Around { sync, counters, trace: trace.as_ref() };
+                side.train(dense.as_mut(), plan, segment, around)
             }
-            (None, _) => Ok((false, Duration::ZERO, Gaps::new())),
+            None => {
+                let served = sync.run(None, counters, trace.as_ref(), &plan.pins, |_| ());
+                served.map(|_| (false, Duration::ZERO, Gaps::new()))
+            }
         };
         if let (Err(error), true) = (&outcome, self.world.size > 1) {
             // The others wait for this rank's gradients or rows: only ending the job frees them.
@@ -259,6 +263,13 @@ impl<'w> Run<'w> {
             let now = f32::from_bits(side.shared.rate_factor.load(Relaxed));
             side.shared.rate_factor.store((now * factor).to_bits(), Relaxed);
         }
+    }
+
+    /// Whether the model that is evaluated and saved is another than a trainer's own replica, or a
+    /// round made it. *Not collective.*
+    #[must_use]
+    pub fn publishes(&self) -> bool {
+        self.sync.has_rounds() || self.sync.published() != Published::Replica
     }
 
     /// Learning rates of dense parameters and rows at `step`; `None` on a rank that does not train.

@@ -25,7 +25,7 @@ use umbra_mpi::launch::world::World;
 /// A check; collective over all ranks. Communicators are made by the check, on the main thread.
 type Check = fn(&World, &Arc<Watch>, &Comm);
 
-const CHECKS: [(&str, Check); 21] = [
+const CHECKS: [(&str, Check); 22] = [
     ("all_gather", collectives::all_gather),
     ("all_gather_varied", collectives::all_gather_varied),
     ("exchange", collectives::exchange),
@@ -46,6 +46,7 @@ const CHECKS: [(&str, Check); 21] = [
     ("model_average", driver::model_average),
     ("elastic", driver::elastic),
     ("protocol", driver::protocol),
+    ("missing_endpoint", driver::missing_endpoint),
     ("scores", scores::figures),
 ];
 

@@ -16,7 +16,7 @@ use crate::{say_done, stand_still_until};
 const POLL: Duration = Duration::from_micros(50);
 
 /// Words before the values of a message.
-const HEADER: usize = 3;
+const HEADER: usize = 5;
 
 /// What `from` sends to `to` as its `number`-th message.
 fn values(from: usize, to: usize, number: usize, length: usize) -> Vec<f32> {
@@ -28,7 +28,7 @@ fn values(from: usize, to: usize, number: usize, length: usize) -> Vec<f32> {
 /// Waits for the next message, of `from` alone if it is given, and compares its values with those
 /// that `expected` makes of its sender and word. Values beyond a message's own stay.
 fn next(
-    post: &mut Post,
+    (post, to): (&mut Post, usize),
     from: Option<usize>,
     watch: &Watch,
     expected: impl FnOnce(usize, u64) -> Vec<f32>,
@@ -37,7 +37,8 @@ fn next(
     let (mut waiting, mut backoff) = (Waiting::default(), Backoff::default());
     let mut received = vec![UNTOUCHED; LONGEST + 1];
     loop {
-        if let Some((sender, word)) = post.receive(from, &mut received) {
+        if let Some(message) = post.receive(to, from, &mut received) {
+            let (sender, word) = (message.from, message.word);
             assert!(from.is_none_or(|from| from == sender), "{sender} instead of {from:?}");
             let expected = expected(sender, word);
             let (head, tail) = received.split_at(expected.len());
@@ -48,6 +49,12 @@ fn next(
         watch.or_end(waiting.check(watch, &"a message of the check"));
         backoff.rest(POLL);
     }
+}
+
+/// The post of this rank, whose number is its instance's; the first rank has instance `size` too.
+fn post(world: &World, watch: &Arc<Watch>) -> Post {
+    let rank_of: Arc<[usize]> = (0..=world.size).map(|number| number % world.size).collect();
+    Post::new(world.rank, rank_of, Some(Mailbox::new(world.communicator(watch))))
 }
 
 /// Around the ends of pieces, and many of them.
@@ -67,49 +74,50 @@ const LONGEST: usize = 100_000;
 pub(super) fn pieces(world: &World, watch: &Arc<Watch>, _: &Comm) {
     const ROUNDS: usize = 3;
     let (rank, size) = (world.rank, world.size);
-    let mut post = Post::remote(rank, Mailbox::new(world.communicator(watch)));
+    let mut post = post(world, watch);
     let others = || (0..size).filter(|other| *other != rank);
     let lengths = || (0..ROUNDS).flat_map(|_| LENGTHS).enumerate();
     for (number, length) in lengths() {
         for to in others() {
-            let bytes = post.send(to, number as u64 | 1 << 40, &values(rank, to, number, length));
+            let bytes =
+                post.send(rank, to, number as u64 | 1 << 40, &values(rank, to, number, length));
             assert_eq!(bytes, 4 * (HEADER + length) as u64);
         }
     }
     for from in others().collect::<Vec<_>>().into_iter().rev() {
         for (number, length) in lengths() {
             let made = |from, _| values(from, rank, number, length);
-            let (_, word) = next(&mut post, Some(from), watch, made);
+            let (_, word) = next((&mut post, rank), Some(from), watch, made);
             assert_eq!(word, number as u64 | 1 << 40, "of rank {from}");
         }
     }
-    post.flush(watch, POLL);
+    watch.or_end(post.flush(watch, POLL));
 }
 
 /// The two ends of the first rank and all others send to its center, which takes the messages in an
 /// order of its own: its own trainer's and those of others wait their turn.
 pub(super) fn selects(world: &World, watch: &Arc<Watch>, _: &Comm) {
     let (rank, size) = (world.rank, world.size);
-    let mailbox = Mailbox::new(world.communicator(watch));
+    let mut post = post(world, watch);
+    let center = size;
     let made = |from, word| values(from, 0, word as usize, LONGEST / 2);
-    let send = |post: &mut Post, word| post.send(0, word, &made(rank, word));
-    if rank > 0 {
-        let mut post = Post::remote(rank, mailbox);
-        for word in 0..2 {
-            send(&mut post, word);
-        }
-        return post.flush(watch, POLL);
+    for word in 0..2 {
+        let bytes = post.send(rank, center, word, &made(rank, word));
+        assert_eq!(bytes == 0, rank == 0, "to an instance of the same rank nothing leaves it");
     }
-    let (mut trainer, mut center) = Post::both(rank, Some(mailbox));
-    (0..2).for_each(|word| assert_eq!(send(&mut trainer, word), 0));
+    if rank > 0 {
+        return watch.or_end(post.flush(watch, POLL));
+    }
     for word in 0..2 {
         for from in (0..size).rev() {
-            assert_eq!(next(&mut center, Some(from), watch, made), (from, word));
+            assert_eq!(next((&mut post, center), Some(from), watch, made), (from, word));
         }
     }
-    // And whatever comes first.
-    send(&mut trainer, 7);
-    assert_eq!(next(&mut center, None, watch, made), (0, 7));
+    // And whatever comes first; what is for another instance of the rank is not.
+    post.send(center, 0, 8, &made(0, 8));
+    post.send(rank, center, 7, &made(rank, 7));
+    assert_eq!(next((&mut post, center), None, watch, made), (0, 7));
+    assert_eq!(next((&mut post, 0), None, watch, |_, word| made(0, word)), (center, 8));
 }
 
 /// The last rank stands still, without a call of MPI, while large messages to it wait: the others
@@ -118,35 +126,39 @@ pub(super) fn stands_still(world: &World, watch: &Arc<Watch>, _: &Comm) {
     const ROUNDS: usize = 5;
     let (rank, size) = (world.rank, world.size);
     let still = size - 1;
-    let mut post = Post::remote(rank, Mailbox::new(world.communicator(watch)));
+    let mut post = post(world, watch);
     let sent = |from, to, word| values(from, to, word as usize, LONGEST);
     if rank == still {
         stand_still_until("still: others are through");
         for word in 0..2 {
             assert_eq!(
-                next(&mut post, None, watch, |from, word| sent(from, still, word)),
+                next((&mut post, rank), None, watch, |from, word| sent(from, still, word)),
                 (0, word)
             );
         }
     } else if rank == 0 {
         for word in 0..2 {
-            post.send(still, word, &sent(0, still, word));
+            post.send(0, still, word, &sent(0, still, word));
         }
         for _ in 0..ROUNDS * (size - 2) {
-            let (from, word) = next(&mut post, None, watch, |from, word| sent(from, 0, word));
-            post.send(from, word, &sent(0, from, word));
+            let (from, word) =
+                next((&mut post, rank), None, watch, |from, word| sent(from, 0, word));
+            post.send(0, from, word, &sent(0, from, word));
         }
         for other in 1..still {
-            assert_eq!(next(&mut post, Some(other), watch, |_, _| vec![]), (other, ROUNDS as u64));
+            assert_eq!(
+                next((&mut post, rank), Some(other), watch, |_, _| vec![]),
+                (other, ROUNDS as u64)
+            );
         }
         say_done("still: others are through");
     } else {
         for word in 0..ROUNDS as u64 {
-            post.send(0, word, &sent(rank, 0, word));
-            let answer = next(&mut post, Some(0), watch, |_, word| sent(0, rank, word));
+            post.send(rank, 0, word, &sent(rank, 0, word));
+            let answer = next((&mut post, rank), Some(0), watch, |_, word| sent(0, rank, word));
             assert_eq!(answer, (0, word));
         }
-        post.send(0, ROUNDS as u64, &[]);
+        post.send(rank, 0, ROUNDS as u64, &[]);
     }
-    post.flush(watch, POLL);
+    watch.or_end(post.flush(watch, POLL));
 }
