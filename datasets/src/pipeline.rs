@@ -16,10 +16,10 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 
-use crate::dataset::Rows;
-use crate::lane::Lane;
-use crate::shard::lane_rows;
-use crate::{BatchBuffer, BatchSource, Dataset, DatasetError, TrainOrder, steps_per_epoch};
+use crate::dataset::DatasetReader;
+use crate::lane::{LaneOrder, LaneReader};
+use crate::order::lane_rows;
+use crate::{BatchBuffer, Dataset, DatasetError, TrainOrder, steps_per_epoch};
 
 /// The reader thread of a rank.
 #[derive(Debug)]
@@ -175,14 +175,6 @@ impl WorkerBatches {
     }
 }
 
-impl BatchSource for WorkerBatches {
-    fn fill(&mut self, batch: &mut BatchBuffer) -> Result<bool, DatasetError> {
-        let Some(next) = self.next()? else { return Ok(false) };
-        self.recycle(core::mem::replace(batch, next));
-        Ok(true)
-    }
-}
-
 /// The reader's ends of the channels.
 struct Outlet {
     /// `None` once the worker is gone. `[workers]`
@@ -289,13 +281,13 @@ fn read_training(
     let lanes_total = order.lanes_used();
     let numbers = order.lanes_of(workers.start).start..order.lanes_of(workers.end - 1).end;
     let each = numbers.len() / workers.len();
-    let mut files = Rows::new(dataset, numbers.len());
+    let mut files = DatasetReader::new(dataset, numbers.len());
     let mut lanes = Vec::with_capacity(numbers.len());
     for lane in numbers {
         let range = lane_rows(dataset.rows(), lanes_total, lane);
         let length = range.end - range.start;
-        let key = (order.seed, lane, order.shuffle);
-        let mut reader = Lane::new(dataset, range, key, epochs.clone());
+        let lane_order = LaneOrder { seed: order.seed, lane, shuffle: order.shuffle };
+        let mut reader = LaneReader::new(dataset, range, lane_order, epochs.clone());
         reader.skip(order.taken(lane, first_step).min(length), &mut files)?;
         lanes.push((lane, length, reader));
     }
@@ -328,8 +320,9 @@ fn read_in_order(
     outlet: &mut Outlet,
 ) -> Result<(), Halt> {
     let rows = range.end - range.start;
-    let mut files = Rows::new(dataset, 1);
-    let mut reader = Lane::new(dataset, range, (0, 0, false), 0..1);
+    let mut files = DatasetReader::new(dataset, 1);
+    let in_order = LaneOrder { seed: 0, lane: 0, shuffle: false };
+    let mut reader = LaneReader::new(dataset, range, in_order, 0..1);
     let workers = outlet.rings.len();
     let batches = rows.div_ceil(batch_size as u64);
     for step in 0..batches {

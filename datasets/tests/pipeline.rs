@@ -9,10 +9,8 @@ use std::collections::HashSet;
 use std::time::Instant;
 
 use common::{PLAIN, RICH, Shape, drain, written};
-use umbra_datasets::shard::{Grid, LaneKey, LanePlan, cut, lane_rows, window_order};
-use umbra_datasets::{
-    BatchBuffer, BatchSource, Dataset, Pipeline, TrainOrder, WorkerBatches, steps_per_epoch,
-};
+use umbra_datasets::order::{Grid, LaneKey, LanePlan, cut, lane_rows, window_order};
+use umbra_datasets::{BatchBuffer, Dataset, Pipeline, TrainOrder, WorkerBatches, steps_per_epoch};
 
 const ORDER: TrainOrder =
     TrainOrder { seed: 3, workers_total: 4, lanes: 8, batch_size: 96, shuffle: true };
@@ -84,7 +82,7 @@ fn every_worker_gets_its_rows_whichever_rank_it_is_on() {
 }
 
 #[test]
-fn batches_follow_the_order_that_shard_defines() {
+fn batches_follow_the_order_of_their_lanes() {
     let shape = Shape { rows: 50_000, ..PLAIN };
     let (_folder, path, _) = written(shape);
     let order = TrainOrder { workers_total: 1, lanes: 2, batch_size: 1000, ..ORDER };
@@ -190,11 +188,13 @@ fn buffers_are_used_again() {
     let (_pipeline, mut batches) = Pipeline::train(&open(&path), &order, 0..2, 0..2, 3).unwrap();
     let mut seen = HashSet::new();
     let mut count = 0;
-    let mut buffers = [BatchBuffer::default(), BatchBuffer::default()];
-    while batches[0].fill(&mut buffers[0]).unwrap() && batches[1].fill(&mut buffers[1]).unwrap() {
-        for buffer in &buffers {
-            seen.insert(buffer.label.as_ptr());
+    let mut in_hand = [BatchBuffer::default(), BatchBuffer::default()];
+    'all: loop {
+        for (worker, in_hand) in batches.iter_mut().zip(&mut in_hand) {
+            let Some(next) = worker.next().unwrap() else { break 'all };
+            seen.insert(next.label.as_ptr());
             count += 1;
+            worker.recycle(core::mem::replace(in_hand, next));
         }
     }
     assert!(count > 600, "{count}");

@@ -8,11 +8,12 @@
 //! MovieLens), or one field that holds all ids of a line as a bag (a9a).
 
 use super::malformed::{Malformed, Quoted};
-use super::options::Fields;
-use super::parsed::{Keys, Line, LineFormat, Parsed};
+use super::parsed::{Line, LineFormat, Parsed};
+use crate::prepare::keys::key_column::Keys;
+use crate::prepare::options::Fields;
 
 /// The format, with the meaning of its columns.
-pub(super) struct Libfm {
+pub(crate) struct Libfm {
     fields: Fields,
     /// Ids of every line, by position. Not used by bags.
     width: usize,
@@ -20,12 +21,12 @@ pub(super) struct Libfm {
 
 impl Libfm {
     /// By position: the first line that holds a row tells the number of fields.
-    pub(super) fn new(fields: Fields, first_row: &[u8]) -> Self {
+    pub(crate) fn new(fields: Fields, first_row: &[u8]) -> Self {
         Self { fields, width: words(first_row).skip(1).count() }
     }
 
     /// Names of the fields: the format has none.
-    pub(super) fn sparse_names(&self) -> Vec<String> {
+    pub(crate) fn sparse_names(&self) -> Vec<String> {
         match self.fields {
             Fields::Positional => (1..=self.width).map(|i| format!("F{i}")).collect(),
             Fields::Bag => vec!["features".to_string()],
@@ -75,7 +76,7 @@ impl LineFormat for Libfm {
 }
 
 /// True if the line holds more than blanks and a comment.
-pub(super) fn holds_row(line: &[u8]) -> bool {
+pub(crate) fn holds_row(line: &[u8]) -> bool {
     words(line).next().is_some()
 }
 

@@ -6,7 +6,7 @@ use core::fmt;
 
 /// One defect of one line; the first found from left to right.
 #[derive(Debug, PartialEq, thiserror::Error)]
-pub(super) enum Malformed {
+pub(crate) enum Malformed {
     #[error("expected {expected} columns, got {got}{hint}")]
     Columns { expected: usize, got: usize, hint: &'static str },
     #[error("label: expected {expected}, got {got}")]
@@ -37,10 +37,10 @@ pub(super) enum Malformed {
 
 /// Text of the input inside a message: quoted, escaped, and cut after [`QUOTED_BYTES_MAX`] bytes.
 #[derive(PartialEq)]
-pub(super) struct Quoted(Vec<u8>);
+pub(crate) struct Quoted(Vec<u8>);
 
 impl Quoted {
-    pub(super) fn new(text: &[u8]) -> Self {
+    pub(crate) fn new(text: &[u8]) -> Self {
         Self(text[..text.len().min(QUOTED_BYTES_MAX + 1)].to_vec())
     }
 }

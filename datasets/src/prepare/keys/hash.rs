@@ -27,12 +27,12 @@ pub fn hash_key(key: &[u8]) -> u64 {
 }
 
 /// A map whose order is never looked at.
-pub(super) type FastMap<K, V> = std::collections::HashMap<K, V, BuildHasherDefault<FoldHasher>>;
+pub(crate) type FastMap<K, V> = std::collections::HashMap<K, V, BuildHasherDefault<FoldHasher>>;
 
 /// One widening multiplication per word, both halves folded: several times cheaper than the standard hasher, which
 /// guards against keys chosen by an adversary. Here the keys are the user's own data.
 #[derive(Clone, Default)]
-pub(super) struct FoldHasher {
+pub(crate) struct FoldHasher {
     state: u64,
 }
 

@@ -9,18 +9,18 @@ use core::ops::{Deref, DerefMut};
 use memmap2::MmapMut;
 
 /// A key and its value, together in one line of the cache.
-pub(super) type Entry = [u32; 2];
+pub(crate) type Entry = [u32; 2];
 
 /// Entries, all zeros at first.
 #[derive(Debug)]
-pub(super) enum Places {
+pub(crate) enum Places {
     /// Less than a huge page, or the system has no other memory.
     Allocated(Vec<Entry>),
     Mapped(MmapMut),
 }
 
 impl Places {
-    pub(super) fn new(places: usize) -> Self {
+    pub(crate) fn new(places: usize) -> Self {
         let bytes = places * size_of::<Entry>();
         if bytes >= HUGE_PAGE_BYTES
             && let Ok(map) = MmapMut::map_anon(bytes)

@@ -7,15 +7,16 @@
 //! A good line is read in one sweep without allocation. The sweep only says that a line is not good;
 //! [`defect`] then reads it again, column by column, to say why.
 
-use super::digits;
 use super::malformed::{Malformed, Quoted};
-use super::parsed::{Keys, Line, LineFormat, MISSING, Parsed};
+use super::parsed::{Line, LineFormat, Parsed};
 use super::transform::{MISSING_NUMBER, NumberTransform};
+use crate::prepare::keys::digits;
+use crate::prepare::keys::key_column::{Keys, MISSING};
 
 /// The layout with the transform of its integers; without one they are checked and left out, which is all that
 /// the pass for the vocabulary needs.
-pub(super) struct Criteo {
-    pub(super) transform: Option<NumberTransform>,
+pub(crate) struct Criteo {
+    pub(crate) transform: Option<NumberTransform>,
 }
 
 impl LineFormat for Criteo {
@@ -76,12 +77,12 @@ impl Criteo {
 }
 
 /// Names of the dense features, as in the published schemas.
-pub(super) fn dense_names() -> Vec<String> {
+pub(crate) fn dense_names() -> Vec<String> {
     (1..=INTEGERS).map(|i| format!("I{i}")).collect()
 }
 
 /// Names of the sparse fields, as in the published schemas.
-pub(super) fn sparse_names() -> Vec<String> {
+pub(crate) fn sparse_names() -> Vec<String> {
     (1..=IDS).map(|i| format!("C{i}")).collect()
 }
 

@@ -16,7 +16,7 @@ use super::huffman::{self, Code};
 
 /// Turns chunks into zlib streams. Its buffers are used again and again.
 #[derive(Debug)]
-pub(super) struct Deflate {
+pub(crate) struct Deflate {
     segments: Vec<Segment>,
     counts: [[u32; 256]; 4],
     frequency: [u32; SYMBOLS],
@@ -45,7 +45,7 @@ impl Default for Deflate {
 
 impl Deflate {
     /// Replaces `stream` with the zlib stream of `data`, whose planes have `plane` bytes each.
-    pub(super) fn compress(&mut self, data: &[u8], plane: usize, stream: &mut Vec<u8>) {
+    pub(crate) fn compress(&mut self, data: &[u8], plane: usize, stream: &mut Vec<u8>) {
         let block = plane.clamp(1, BLOCK_BYTES_MAX);
         // No block is larger than stored, and the last eight bytes are written at once.
         let blocks = data.len() / plane.max(1) + data.len() / BLOCK_BYTES_MAX + 2;
