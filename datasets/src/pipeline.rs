@@ -9,11 +9,13 @@
 //! the others back only when its ring of `prefetch` batches is full. Buffers come back through a
 //! channel of their own, so that after the first few batches none is allocated. An error is told
 //! once to every worker, after the batches before it. When all [`WorkerBatches`] are dropped the
-//! thread ends.
+//! thread ends. The reader itself waits without a limit, for a worker whose ring is full: that
+//! worker is at work, or in a wait of its own.
 
 use core::ops::Range;
+use core::time::Duration;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 
 use crate::dataset::DatasetReader;
@@ -44,6 +46,9 @@ enum Delivery {
     Failed(DatasetError),
     End,
 }
+
+/// Time between two calls of what [`WorkerBatches::next`] is given to call while it waits.
+pub const LOOK: Duration = Duration::from_secs(1);
 
 impl Pipeline {
     /// Training batches of the workers `workers` (numbers over all ranks) for `epochs`.
@@ -140,28 +145,33 @@ impl Pipeline {
 }
 
 impl WorkerBatches {
-    /// The next batch, or `None` after the last. Waits for the reader.
+    /// The next batch, or `None` after the last. Waits for the reader, and calls `waiting` after
+    /// every [`LOOK`] of it: how long is too long, and what happens then, is for the caller to say.
     ///
     /// # Errors
     /// When the data could not be read; once, then `None`.
-    #[expect(clippy::should_implement_trait, reason = "fallible: Result<Option<_>>")]
-    pub fn next(&mut self) -> Result<Option<BatchBuffer>, DatasetError> {
+    pub fn next(&mut self, waiting: &mut dyn FnMut()) -> Result<Option<BatchBuffer>, DatasetError> {
         if self.ended {
             return Ok(None);
         }
-        match self.ring.recv() {
-            Ok(Delivery::Batch(batch)) => Ok(Some(batch)),
-            Ok(Delivery::End) => {
+        let delivery = loop {
+            match self.ring.recv_timeout(LOOK) {
+                Ok(delivery) => break delivery,
+                Err(RecvTimeoutError::Timeout) => waiting(),
+                Err(RecvTimeoutError::Disconnected) => {
+                    break Delivery::Failed(DatasetError::ReaderLost);
+                }
+            }
+        };
+        match delivery {
+            Delivery::Batch(batch) => Ok(Some(batch)),
+            Delivery::End => {
                 self.ended = true;
                 Ok(None)
             }
-            Ok(Delivery::Failed(error)) => {
+            Delivery::Failed(error) => {
                 self.ended = true;
                 Err(error)
-            }
-            Err(_) => {
-                self.ended = true;
-                Err(DatasetError::ReaderLost)
             }
         }
     }

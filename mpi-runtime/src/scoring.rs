@@ -5,6 +5,7 @@ use umbra_core::metrics::Scored;
 use umbra_core::model::Input;
 use umbra_datasets::{Dataset, Pipeline};
 
+use crate::batches::next_read;
 use crate::error::Error;
 use crate::scores::Scores;
 use crate::trainer::{Trainer, Worker};
@@ -51,7 +52,7 @@ pub fn score(
                     let (mut ticket, mut ended) = (0, false);
                     loop {
                         while !ended && worker.client.ahead() < AHEAD {
-                            match batches.next()? {
+                            match next_read(&mut batches, &trainer.watch)? {
                                 Some(batch) => worker.client.ask_now(batch, ticket),
                                 None => ended = true,
                             }

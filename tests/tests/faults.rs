@@ -85,8 +85,8 @@ fn sigterm_to_one_rank_stops_all() {
     }
 }
 
-/// One stretch of training without end, so that the main threads, which agree between stretches, never
-/// do: a rank that only holds rows hears of the stop, and tells of it, by heartbeats alone.
+/// One stretch of training without end, so that the main threads, which agree between stretches,
+/// never do: a rank that only holds rows hears of the stop, and tells of it, by heartbeats alone.
 #[test]
 fn a_stop_reaches_all_ranks_from_one_that_does_not_train() {
     let separate = ["roles.layout=separate", "roles.embedding_ps=1", "data.test=[]"];
@@ -112,8 +112,8 @@ fn masks(pid: u32) -> (u64, u64) {
     (mask("SigCgt:"), mask("ShdPnd:") | mask("SigPnd:"))
 }
 
-/// The job file is a pipe that nobody writes to: the process waits in its first step, for as long as
-/// the test needs to be sure that the signals come one after the other.
+/// The job file is a pipe that nobody writes to: the process waits in its first step, for as long
+/// as the test needs to be sure that the signals come one after the other.
 #[test]
 fn a_second_sigterm_leaves_at_once() {
     let bit = |number: u64| 1 << (number - 1);
@@ -176,6 +176,25 @@ fn a_stuck_rank_is_named_and_the_job_ends() {
             assert!(first.starts_with(&format!("umbra:   rank {stuck}: ")), "{case}");
         }
     }
+}
+
+/// The validation file becomes a pipe that nobody writes to: the reader waits in a system call for
+/// ever, as it would on a file system that hangs, and the workers wait for the reader.
+#[test]
+fn a_reader_that_hangs_ends_the_job() {
+    let folder = folder();
+    folder.synth("valid.h5", 500, 4500);
+    let sets = ["data.valid=valid.h5", "train.eval_every=20", "run.watchdog_s=4"];
+    let running = endless(&folder, 1, &sets);
+    let pipe = folder.path("pipe.h5");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    std::fs::rename(&pipe, folder.path("valid.h5")).unwrap();
+    let ended = running.wait(LIMIT);
+    assert_eq!(ended.code, 1, "{}", ended.stderr);
+    let lines = said(&ended);
+    assert_eq!(lines.len(), 1, "{}", ended.stderr);
+    assert!(lines[0].contains(" s for a batch from the reader thread and gave up"), "{}", lines[0]);
+    assert!(lines[0].ends_with("(run.watchdog_s = 4)"), "{}", lines[0]);
 }
 
 /// A scheduler may suspend a job for longer than any deadline: that is no waiting.
