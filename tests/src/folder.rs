@@ -37,7 +37,8 @@ impl Job {
         )
     }
 
-    /// A folder with `rows` rows to train from, the next 4000 to test with, and this job as job.toml.
+    /// A folder with `rows` rows to train from, the next 4000 to test with, and this job as
+    /// job.toml.
     #[must_use]
     pub fn folder(&self, rows: u64) -> Folder {
         let folder = Folder::new();
@@ -85,8 +86,8 @@ impl Folder {
         String::from_utf8(self.read(name)).unwrap()
     }
 
-    /// Writes `rows` rows of the small synthetic world to `name`, from number `first_row` on. Returns
-    /// the AUC of the planted model, where there are both classes.
+    /// Writes `rows` rows of the small synthetic world to `name`, from number `first_row` on.
+    /// Returns the AUC of the planted model, where there are both classes.
     ///
     /// By the program: a file that this process wrote would stay locked in whatever child another
     /// test happens to start meanwhile.
@@ -103,7 +104,8 @@ impl Folder {
         start(self.root(), ranks, &program("umbra"), arguments, &[]).wait(LIMIT)
     }
 
-    /// Trains `job` on `ranks` ranks into the run folder `run`, with more settings; it must end well.
+    /// Trains `job` on `ranks` ranks into the run folder `run`, with more settings; it must end
+    /// well.
     pub fn train(&self, ranks: usize, job: &str, run: &str, sets: &[&str]) -> Ended {
         self.try_train(ranks, job, run, sets).fine()
     }

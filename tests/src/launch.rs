@@ -1,8 +1,8 @@
 //! Programs as a user starts them, alone and under mpirun.
 //!
-//! Nothing here waits for ever: a program that outlives [`LIMIT`] is ended by its own process id and
-//! the test fails with what it had printed. One MPI job runs at a time in a test program: jobs of
-//! several ranks side by side would only steal each other's cores.
+//! Nothing here waits for ever: a program that outlives [`LIMIT`] is ended by its own process id
+//! and the test fails with what it had printed. One MPI job runs at a time in a test program: jobs
+//! of several ranks side by side would only steal each other's cores.
 
 use core::time::Duration;
 use std::io::Read;

@@ -1,8 +1,8 @@
 //! The table of mistakes: what a user can get wrong, the exit code, and what the one message says.
 //!
 //! Configurations as such (every key, every contradiction) are tested beside the reader of
-//! configurations, damaged datasets beside the reader of datasets; here it is the whole program, and
-//! what several ranks make of a mistake.
+//! configurations, damaged datasets beside the reader of datasets; here it is the whole program,
+//! and what several ranks make of a mistake.
 #![allow(clippy::unwrap_used)]
 
 use umbra_tests::{Ended, Folder, LIMIT, program, start};

@@ -1,5 +1,5 @@
-//! `umbra bench` as its callers use it: the JSON they read, and their mistakes. What it measures is not
-//! judged here.
+//! `umbra bench` as its callers use it: the JSON they read, and their mistakes. What it measures is
+//! not judged here.
 #![allow(clippy::unwrap_used)]
 
 use serde_json::Value;

@@ -1,12 +1,14 @@
-//! Divide and shuffle on real ranks: every schedule learns, and its limits are what they should be, bit for bit.
-//! What it shares with the other methods of rounds (uneven data, a NaN, one trainer) is in `shadow.rs`.
+//! Divide and shuffle on real ranks: every schedule learns, and its limits are what they should be,
+//! bit for bit. What it shares with the other methods of rounds (uneven data, a NaN, one trainer)
+//! is in `shadow.rs`.
 #![allow(clippy::unwrap_used)]
 
 use serde_json::Value;
 use umbra_tests::{Folder, Job};
 
 const JOB: Job = Job {
-    model: "kind = \"dlrm\"\nembedding_dim = 8\nbottom = [16, 8]\ntop = [24, 12]\nbatch_norm = true",
+    model: "kind = \"dlrm\"\nembedding_dim = 8\nbottom = [16, 8]\ntop = [24, 12]\n\
+            batch_norm = true",
     optim: [("adagrad", 0.02), ("rowwise_adagrad", 0.05)],
     batch_size: 64,
 };
@@ -39,8 +41,8 @@ fn every_schedule_learns() {
     }
 }
 
-/// Groups of all trainers are full averaging; groups of one are no synchronization; so is a single trainer. Rows,
-/// for which ranks race, stand still.
+/// Groups of all trainers are full averaging; groups of one are no synchronization; so is a single
+/// trainer. Rows, for which ranks race, stand still.
 #[test]
 fn the_limits_are_full_averaging_and_none_bit_for_bit() {
     let folder = JOB.folder(10_000);
@@ -80,8 +82,8 @@ fn foreground_rounds_repeat_bit_for_bit() {
     assert_ne!(first["test"], other["test"]);
 }
 
-/// The first trainer's optimizer state is saved, or the mean of all; the model is the same, and so is the distance
-/// that replicas had to it.
+/// The first trainer's optimizer state is saved, or the mean of all; the model is the same, and so
+/// is the distance that replicas had to it.
 #[test]
 fn a_checkpoint_can_hold_the_mean_of_optimizer_states() {
     let folder = JOB.folder(10_000);

@@ -1,9 +1,11 @@
-//! Workers and background synchronization on one dense replica, in every order that the memory model allows.
+//! Workers and background synchronization on one dense replica, in every order that the memory
+//! model allows.
 //!
-//! The kernels of shared words (`core/src/kernel/`) are vector instructions, which no checker can take apart, so what is
-//! checked is a twin: it reads a vector word by word, computes, and writes it word by word, on any kind of
-//! word. On plain atomics the twin gives the bits of the real functions; on loom's it meets every order.
-//! What must come out is found by an oracle that interleaves whole reads and whole writes of one word.
+//! The kernels of shared words (`core/src/kernel/`) are vector instructions, which no checker can
+//! take apart, so what is checked is a twin: it reads a vector word by word, computes, and writes
+//! it word by word, on any kind of word. On plain atomics the twin gives the bits of the real
+//! functions; on loom's it meets every order. What must come out is found by an oracle that
+//! interleaves whole reads and whole writes of one word.
 #![allow(clippy::unwrap_used, clippy::std_instead_of_core, clippy::alloc_instead_of_core)]
 
 use std::collections::BTreeSet;
@@ -31,8 +33,9 @@ impl Word for AtomicU32 {
     }
 }
 
-/// A word of loom's whose reads take turns. Loom takes a store for independent of the loads before it, and would not
-/// try it ahead of them; turns depend on each other, so it tries them in every order, and they order nothing else.
+/// A word of loom's whose reads take turns. Loom takes a store for independent of the loads before
+/// it, and would not try it ahead of them; turns depend on each other, so it tries them in every
+/// order, and they order nothing else.
 struct Turned {
     word: AtomicU32,
     turns: LoomArc<AtomicU32>,
@@ -122,8 +125,8 @@ fn the_twin_is_the_code() {
     }
 }
 
-/// What a word can be after these programs, one per thread, when every operation is a whole read, then a
-/// whole write.
+/// What a word can be after these programs, one per thread, when every operation is a whole read,
+/// then a whole write.
 fn oracle(programs: &[&[Op]]) -> BTreeSet<u32> {
     /// By thread: operations done, and what the one under way has read.
     type Threads = Vec<(usize, Option<f32>)>;
@@ -150,7 +153,8 @@ fn oracle(programs: &[&[Op]]) -> BTreeSet<u32> {
     ends
 }
 
-/// Times that a thread is interrupted, at most: all results of the programs below need no more, as the oracle knows.
+/// Times that a thread is interrupted, at most: all results of the programs below need no more, as
+/// the oracle knows.
 const PREEMPTIONS: usize = 2;
 
 /// What `words` words can be after these programs, in every order.
@@ -176,8 +180,8 @@ fn ends(words: usize, programs: &'static [&'static [Op]]) -> BTreeSet<Vec<u32>> 
     ends.lock().unwrap().clone()
 }
 
-/// Updates may be lost; no word is ever anything but the result of whole reads and writes, and all those results do
-/// occur.
+/// Updates may be lost; no word is ever anything but the result of whole reads and writes, and all
+/// those results do occur.
 #[test]
 fn a_word_is_always_the_result_of_whole_operations() {
     let programs: [&'static [&'static [Op]]; 4] = [
@@ -194,8 +198,8 @@ fn a_word_is_always_the_result_of_whole_operations() {
     }
 }
 
-/// The words of a vector go their ways alone: each is a result of whole operations, and a synchronization that meets
-/// an update half done leaves one word with it and another without.
+/// The words of a vector go their ways alone: each is a result of whole operations, and a
+/// synchronization that meets an update half done leaves one word with it and another without.
 #[test]
 fn words_of_a_vector_are_whole_each() {
     let programs: [&'static [&'static [Op]]; 2] = [&[&[A], &[TOWARDS]], &[&[A], &[BY]]];
@@ -209,8 +213,9 @@ fn words_of_a_vector_are_whole_each() {
     }
 }
 
-/// Two workers train a word each, and the flag goes up after both; the background thread loads until it is told to
-/// stop, and then looks once more. Returns whether that look always saw all updates.
+/// Two workers train a word each, and the flag goes up after both; the background thread loads
+/// until it is told to stop, and then looks once more. Returns whether that look always saw all
+/// updates.
 fn stop_sees_all_updates(up: Ordering, look: Ordering) -> bool {
     let missed = Arc::new(atomic::AtomicBool::new(false));
     let (seen, last) = (Arc::clone(&missed), A.of(START));
@@ -246,8 +251,9 @@ fn stop_sees_all_updates(up: Ordering, look: Ordering) -> bool {
     !missed.load(atomic::Ordering::Relaxed)
 }
 
-/// In no order does the background thread go on for ever, and once told to stop it sees what workers did last. The
-/// relaxed flag shows that the search would find an order in which it does not.
+/// In no order does the background thread go on for ever, and once told to stop it sees what
+/// workers did last. The relaxed flag shows that the search would find an order in which it does
+/// not.
 #[test]
 fn the_end_of_the_workers_is_never_missed() {
     assert!(stop_sees_all_updates(Ordering::Release, Ordering::Acquire));

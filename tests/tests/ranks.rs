@@ -226,8 +226,8 @@ fn auc(folder: &Folder, run: &str) -> f64 {
     folder.summary(run)["test"]["auc"].as_f64().unwrap()
 }
 
-/// Replicas that are averaged learn about the same as one trainer, and end equal: the figures of the
-/// run, from all replicas, are those of the first one, which is what is saved.
+/// Replicas that are averaged learn about the same as one trainer, and end equal: the figures of
+/// the run, from all replicas, are those of the first one, which is what is saved.
 #[test]
 fn local_sgd_learns_what_one_trainer_learns() {
     let folder = Folder::new();

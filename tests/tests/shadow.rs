@@ -1,5 +1,5 @@
-//! Synchronization in the background and with gates, on real ranks: every method learns, ends, and bears
-//! uneven data, a trainer that stands still, and a replica that is not finite.
+//! Synchronization in the background and with gates, on real ranks: every method learns, ends, and
+//! bears uneven data, a trainer that stands still, and a replica that is not finite.
 #![allow(clippy::unwrap_used)]
 
 use core::time::Duration;
@@ -8,7 +8,8 @@ use serde_json::Value;
 use umbra_tests::{Folder, Job, LIMIT, program, signal, start};
 
 const JOB: Job = Job {
-    model: "kind = \"dlrm\"\nembedding_dim = 8\nbottom = [16, 8]\ntop = [24, 12]\nbatch_norm = true",
+    model: "kind = \"dlrm\"\nembedding_dim = 8\nbottom = [16, 8]\ntop = [24, 12]\n\
+            batch_norm = true",
     optim: [("adagrad", 0.02), ("rowwise_adagrad", 0.05)],
     batch_size: 64,
 };
@@ -32,8 +33,8 @@ fn method(name: &str) -> String {
     format!("sync.method={name}")
 }
 
-/// All methods come near to what one trainer learns; what is saved is the model that the summary scores; workers
-/// of shadow methods never stand still.
+/// All methods come near to what one trainer learns; what is saved is the model that the summary
+/// scores; workers of shadow methods never stand still.
 #[test]
 fn every_method_learns_what_one_trainer_learns() {
     let folder = JOB.folder(60_000);
@@ -51,8 +52,8 @@ fn every_method_learns_what_one_trainer_learns() {
         assert!(sync["rounds"].as_u64().unwrap() > 0, "{name}");
         assert!(sync["seconds_processor"].as_f64().unwrap() > 0.0, "{name}");
         assert!(summary["wire"]["dense_bytes"].as_u64().unwrap() > 0, "{name}");
-        // The first trainer's own replica is another model than the mean or the center, unless its last
-        // round took the mean whole.
+        // The first trainer's own replica is another model than the mean or the center, unless its
+        // last round took the mean whole.
         let apart = summary["test_replica"] != summary["test"];
         assert_eq!(apart, name != "foreground_ma", "{name}");
         if name.starts_with("foreground") {
@@ -64,7 +65,8 @@ fn every_method_learns_what_one_trainer_learns() {
     }
 }
 
-/// Centers on ranks of their own, several slices, two workers each; the forms that are not the default.
+/// Centers on ranks of their own, several slices, two workers each; the forms that are not the
+/// default.
 #[test]
 fn layouts_and_forms() {
     let folder = JOB.folder(20_000);
@@ -92,7 +94,8 @@ fn layouts_and_forms() {
     }
 }
 
-/// Evaluations in the middle do not touch the replicas: the same examples are learned from, and the run ends.
+/// Evaluations in the middle do not touch the replicas: the same examples are learned from, and the
+/// run ends.
 #[test]
 fn evaluations_come_between_stretches() {
     let folder = JOB.folder(20_000);
@@ -117,7 +120,8 @@ fn one_trainer_has_a_shadow_too() {
     }
 }
 
-/// A trainer that runs out of data early stays in the collective until all have ended, and keeps nobody.
+/// A trainer that runs out of data early stays in the collective until all have ended, and keeps
+/// nobody.
 #[test]
 fn a_trainer_with_a_tenth_of_the_data() {
     let folder = JOB.folder(20_000);
@@ -133,7 +137,8 @@ fn a_trainer_with_a_tenth_of_the_data() {
     }
 }
 
-/// A NaN in one replica is reported, reaches neither mean nor center nor rows, and is gone after the next round.
+/// A NaN in one replica is reported, reaches neither mean nor center nor rows, and is gone after
+/// the next round.
 #[test]
 fn a_nan_in_one_replica_stays_there() {
     let folder = JOB.folder(20_000);
@@ -152,8 +157,8 @@ fn a_nan_in_one_replica_stays_there() {
     }
 }
 
-/// A trainer that is stopped for five seconds and goes on: the run ends well, and its model knows what it was
-/// shown sixty times. Other examples would measure how much it has overfitted by then.
+/// A trainer that is stopped for five seconds and goes on: the run ends well, and its model knows
+/// what it was shown sixty times. Other examples would measure how much it has overfitted by then.
 #[test]
 fn a_trainer_that_stands_still_for_five_seconds() {
     for name in ["shadow_easgd", "shadow_ma", "shadow_bmuf", "foreground_ma"] {
@@ -221,7 +226,8 @@ fn the_trace_shows_rounds_beside_steps() {
     }
 }
 
-/// Trainers without synchronization: each learns by itself from shared rows, and the first is what is scored.
+/// Trainers without synchronization: each learns by itself from shared rows, and the first is what
+/// is scored.
 #[test]
 fn independent_trainers_are_the_anchor() {
     let folder = JOB.folder(20_000);

@@ -34,7 +34,8 @@ fn simulate(folder: &Folder, cluster: &str, run: &str, sets: &[&str]) -> Value {
     folder.summary(run)
 }
 
-/// Virtual time changes nothing but time: one worker learns what it learns in `umbra train`, bit for bit.
+/// Virtual time changes nothing but time: one worker learns what it learns in `umbra train`, bit
+/// for bit.
 #[test]
 fn one_worker_learns_what_it_learns_in_real_time() {
     let (folder, _) = folder();
@@ -51,8 +52,8 @@ fn one_worker_learns_what_it_learns_in_real_time() {
     assert_eq!(real["examples"], simulated["examples"]);
 }
 
-/// The simulator and the MPI driver run the same conversations with the same arithmetic. Rows would show how ranks
-/// race for them, so they get a learning rate that moves nothing.
+/// The simulator and the MPI driver run the same conversations with the same arithmetic. Rows would
+/// show how ranks race for them, so they get a learning rate that moves nothing.
 #[test]
 fn gated_averaging_equals_that_of_real_ranks_bit_for_bit() {
     let (folder, _) = folder();

@@ -1,8 +1,9 @@
 //! The protocols of `sync` on a cluster in virtual time.
 //!
-//! Golden files under `tests/golden/` are what the simulator printed when its sums had been checked by
-//! hand on the first of them; they are compared byte for byte, since nothing in a simulation may depend
-//! on the machine. `UMBRA_BLESS=1` writes them anew; look at the difference before it is kept.
+//! Golden files under `tests/golden/` are what the simulator printed when its sums had been checked
+//! by hand on the first of them; they are compared byte for byte, since nothing in a simulation may
+//! depend on the machine. `UMBRA_BLESS=1` writes them anew; look at the difference before it is
+//! kept.
 #![allow(clippy::unwrap_used)]
 
 use core::fmt::Write as _;
@@ -20,7 +21,8 @@ use umbra_core::units::Nanos;
 const MS: u64 = 1_000_000;
 const NEVER: Nanos = Nanos(u64::MAX);
 
-/// Trainers with one worker each, 1 ms a step; links of 1 GB/s, 20 µs away; copies take 0.1 ns a byte.
+/// Trainers with one worker each, 1 ms a step; links of 1 GB/s, 20 µs away; copies take 0.1 ns a
+/// byte.
 fn cluster(trainers: usize, steps: u64) -> Cluster {
     let link = Link { bytes_per_second: 1e9, latency: Nanos(20_000), overhead: Nanos(1000) };
     let trainer = Trainer {
@@ -108,7 +110,8 @@ fn pairs(delta: bool) -> Algorithm {
     Algorithm::DivideShuffle { dealing: Dealing::Grid { columns: 2 }, delta }
 }
 
-/// arXiv 2007.03298: groups of a full grid share the mean of all after two rounds; trainers that ended earlier follow.
+/// arXiv 2007.03298: groups of a full grid share the mean of all after two rounds; trainers that
+/// ended earlier follow.
 #[test]
 fn groups_reach_the_mean_of_all() {
     for rounds in [Rounds::Gated { every: 1 }, SHADOW] {
@@ -125,7 +128,8 @@ fn groups_reach_the_mean_of_all() {
     }
 }
 
-/// A straggler keeps its own group waiting, and the others only when they are dealt into one with it.
+/// A straggler keeps its own group waiting, and the others only when they are dealt into one with
+/// it.
 #[test]
 fn a_straggler_keeps_its_group_waiting() {
     let mut cluster = cluster(4, 1);
@@ -139,8 +143,8 @@ fn a_straggler_keeps_its_group_waiting() {
     assert!(all > 0.011, "a straggler's step of 10 ms and a round: {all}");
 }
 
-/// "Elastic averaging", the invariants at the head of `sync/elastic.rs`: w − c shrinks by (1 − α)² a round
-/// in the sequential form; in the same-pair form w + c stays, and w − c shrinks by 1 − 2α.
+/// "Elastic averaging", the invariants at the head of `sync/elastic.rs`: w − c shrinks by (1 − α)²
+/// a round in the sequential form; in the same-pair form w + c stays, and w − c shrinks by 1 − 2α.
 #[test]
 fn an_elastic_pair_keeps_its_laws() {
     let alpha = 0.25f32;
@@ -148,7 +152,8 @@ fn an_elastic_pair_keeps_its_laws() {
         for rounds in 1..5 {
             let elastic = Algorithm::Elastic { pair, slices: 2 };
             let method = Method { alpha, ..method(elastic, Rounds::Gated { every: 1 }) };
-            // The center starts from the first trainer; the step of the only worker moves the replica away.
+            // The center starts from the first trainer; the step of the only worker moves the
+            // replica away.
             let mut cluster = cluster(1, rounds);
             cluster.sync_ps = vec![cluster.sync_ps[0]; 2];
             let start = random(3, 1, 7);
@@ -279,7 +284,8 @@ fn a_trainer_that_stands_still_delays_a_collective_and_not_a_center() {
     assert!(gated.trainers[0].exposed_seconds > 0.19, "in the foreground everybody waits");
 }
 
-/// What a run is charged for: 100 µs to load 1 MB, to store it and to serve it, and each way its bytes.
+/// What a run is charged for: 100 µs to load 1 MB, to store it and to serve it, and each way its
+/// bytes.
 #[test]
 fn rounds_are_counted_with_what_they_cost() {
     let outcome = timing(&cluster(3, 100), &method(EASGD, Rounds::Gated { every: 10 }));
@@ -293,8 +299,8 @@ fn rounds_are_counted_with_what_they_cost() {
     assert_eq!(trainer.background_seconds, 0.0);
 }
 
-/// A center that is saturated serves a round in the time of its messages, whoever asks: the gap is as long as
-/// there are trainers, and as many times shorter as there are sync PSs.
+/// A center that is saturated serves a round in the time of its messages, whoever asks: the gap is
+/// as long as there are trainers, and as many times shorter as there are sync PSs.
 #[test]
 fn gaps_grow_with_the_trainers_of_a_saturated_center() {
     let gap = |trainers, sync_ps: usize| {
@@ -340,7 +346,8 @@ fn a_shadow_thread_without_a_core_slows_the_workers() {
     assert!((1.1..1.5).contains(&slower), "{slower}");
 }
 
-/// Rows that arrive while the step before is computed cost nothing; without prefetch each step waits for them.
+/// Rows that arrive while the step before is computed cost nothing; without prefetch each step
+/// waits for them.
 #[test]
 fn prefetch_hides_rows_up_to_its_bound() {
     let seconds = |prefetch, ps| {
@@ -360,14 +367,16 @@ fn prefetch_hides_rows_up_to_its_bound() {
     };
     for ps in [0, 2] {
         let (without, with) = (seconds(0, ps), seconds(2, ps));
-        // 10 + 200 + 200 KB at 1 GB/s (3/4 of them where a quarter is at home), four latencies at least.
+        // 10 + 200 + 200 KB at 1 GB/s (3/4 of them where a quarter is at home), four latencies at
+        // least.
         assert!(without.seconds > 0.1 + 0.1 * 0.38, "{ps} embedding PSs: {}", without.seconds);
         assert!(with.seconds < 0.1015, "{ps} embedding PSs: {}", with.seconds);
         assert!(with.trainers[0].rows_seconds < 0.0015);
     }
 }
 
-/// 4 rows lie on 4 of 100 other nodes at most; asking all of them would take 100 µs a request, not 4.
+/// 4 rows lie on 4 of 100 other nodes at most; asking all of them would take 100 µs a request, not
+/// 4.
 #[test]
 fn a_request_is_no_more_messages_than_it_has_rows() {
     let mut cluster = cluster(101, 50);
@@ -429,7 +438,8 @@ fn headed(title: &str, text: &str) -> String {
     )
 }
 
-/// Throughput and gaps over trainers, bandwidth and method: 5 ms steps of 4 workers, a replica of 10 MB.
+/// Throughput and gaps over trainers, bandwidth and method: 5 ms steps of 4 workers, a replica of
+/// 10 MB.
 #[test]
 fn the_table_of_methods_is_as_it_was() {
     let methods: [(&str, Algorithm, Rounds); 5] = [
@@ -440,7 +450,8 @@ fn the_table_of_methods_is_as_it_was() {
         ("foreground_ma", MA, Rounds::Gated { every: 5 }),
     ];
     let mut text = String::from(
-        "# Made by tests/tests/simulator.rs with UMBRA_BLESS=1; compared exactly. 4 workers of 5 ms steps,\n\
+        "# Made by tests/tests/simulator.rs with UMBRA_BLESS=1; compared exactly. 4 workers of \
+         5 ms steps,\n\
          # log-normal jitter of 10 %, 200 steps each; a replica of 10 MB; one sync PS; seed 1.\n\
          method            GB/s trainers   steps/s efficiency   gap mean    gap p99  exposed s\n",
     );
@@ -464,7 +475,8 @@ fn the_table_of_methods_is_as_it_was() {
                 let number = |x: Option<f64>| x.map_or("-".into(), |x| format!("{x:.2}"));
                 writeln!(
                     text,
-                    "{name:16} {gigabytes:5} {trainers:8} {speed:9.1} {:10.3} {:>10} {:>10} {:10.3}",
+                    "{name:16} {gigabytes:5} {trainers:8} {speed:9.1} \
+                     {:10.3} {:>10} {:>10} {:10.3}",
                     speed / alone / trainers as f64,
                     number(outcome.gap_mean()),
                     number(outcome.gap_p99),

@@ -75,7 +75,8 @@ pub enum PrepareError {
     },
     /// A line without an end in sight.
     #[error(
-        "{}: a line is longer than {expected_bytes_max} bytes: is this a text file with one row per line?",
+        "{}: a line is longer than {expected_bytes_max} bytes: is this a text file with one row \
+         per line?",
         path.display()
     )]
     LineTooLong {
@@ -104,7 +105,10 @@ pub enum PrepareError {
         folder: PathBuf,
     },
     /// The output is there already.
-    #[error("{}: the output exists: choose another name, or replace it with --overwrite", path.display())]
+    #[error(
+        "{}: the output exists: choose another name, or replace it with --overwrite",
+        path.display()
+    )]
     OutputExists {
         /// The output.
         path: PathBuf,
@@ -125,8 +129,8 @@ pub enum PrepareError {
     },
     /// The file given by `--vocabulary` was made in another way than this run would.
     #[error(
-        "{}: its vocabulary does not fit: {what}: expected {expected} as in this run, got {got}: use \
-         the same format, schema and transform for all splits",
+        "{}: its vocabulary does not fit: {what}: expected {expected} as in this run, got {got}: \
+         use the same format, schema and transform for all splits",
         path.display()
     )]
     VocabularyMismatch {
@@ -151,8 +155,8 @@ pub enum PrepareError {
     },
     /// Too many distinct keys for ids of 32 bits.
     #[error(
-        "field {field}: {keys} keys are more than ids of 32 bits can name: raise --min-count, or use \
-         --hash-size"
+        "field {field}: {keys} keys are more than ids of 32 bits can name: raise --min-count, or \
+         use --hash-size"
     )]
     TooManyKeys {
         /// The field.
@@ -304,7 +308,10 @@ pub enum SchemaError {
     #[error("expected at least one column under dense or sparse")]
     NoFeatures,
     /// Headers of two inputs differ.
-    #[error("the header of {} differs from that of the first file: expected {expected}, got {got}", path.display())]
+    #[error(
+        "the header of {} differs from that of the first file: expected {expected}, got {got}",
+        path.display()
+    )]
     HeadersDiffer {
         /// The later input.
         path: PathBuf,

@@ -1,4 +1,5 @@
-//! Writes what `tests/peers/compare.py` repeats in PyTorch: models, batches, logits, gradients, losses.
+//! Writes what `tests/peers/compare.py` repeats in PyTorch: models, batches, logits, gradients,
+//! losses.
 //!
 //! `peer_dump FOLDER` makes one folder per case. `arrays.txt` names every array with its type and
 //! shape, one per line; the array itself is `NAME.bin`, little-endian, row-major. Built on the core

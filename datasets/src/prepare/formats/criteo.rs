@@ -4,8 +4,8 @@
 //! which share the layout. Integers and ids may be missing (nothing between the tabs, nor after the
 //! last); integers may be negative. A line has exactly 40 columns.
 //!
-//! A good line is read in one sweep without allocation. The sweep only says that a line is not good;
-//! [`defect`] then reads it again, column by column, to say why.
+//! A good line is read in one sweep without allocation. The sweep only says that a line is not
+//! good; [`defect`] then reads it again, column by column, to say why.
 
 use super::malformed::{Malformed, Quoted};
 use super::parsed::{Line, LineFormat, Parsed};
@@ -13,8 +13,8 @@ use super::transform::{MISSING_NUMBER, NumberTransform};
 use crate::prepare::keys::digits;
 use crate::prepare::keys::key_column::{Keys, MISSING};
 
-/// The layout with the transform of its integers; without one they are checked and left out, which is all that
-/// the pass for the vocabulary needs.
+/// The layout with the transform of its integers; without one they are checked and left out, which
+/// is all that the pass for the vocabulary needs.
 pub(crate) struct Criteo {
     pub(crate) transform: Option<NumberTransform>,
 }
@@ -86,8 +86,8 @@ pub(crate) fn sparse_names() -> Vec<String> {
     (1..=IDS).map(|i| format!("C{i}")).collect()
 }
 
-/// The integer before the next tab, and what follows the tab. Nothing before the tab is 0: a missing
-/// number's feature is that of 0.
+/// The integer before the next tab, and what follows the tab. Nothing before the tab is 0: a
+/// missing number's feature is that of 0.
 fn integer(text: &[u8]) -> Option<(i64, &[u8])> {
     if let Some(&start) = text.first_chunk()
         && let Some((number, length)) = digits::decimal_before_tab(start)

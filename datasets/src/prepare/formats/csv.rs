@@ -46,8 +46,8 @@ enum LabelRule {
 }
 
 impl Csv {
-    /// Looks up the columns of `schema`. `header` is the first line of the text when the schema says
-    /// that there is one; `dense_transform` overrides the schema's default.
+    /// Looks up the columns of `schema`. `header` is the first line of the text when the schema
+    /// says that there is one; `dense_transform` overrides the schema's default.
     pub(crate) fn new(
         schema: &SchemaFile,
         header: &[u8],

@@ -1,8 +1,8 @@
 //! The sparse text format of LIBSVM (Chang, Lin 2011) and libFM (Rendle 2012): `label id:value …`.
 //!
-//! Values must be 1: the layout of a dataset holds ids, not values. Ids are names, not positions: they
-//! become keys of a vocabulary, so gaps and the first number do not matter. Columns are separated
-//! by spaces or tabs, also at the end of a line; `#` starts a comment.
+//! Values must be 1: the layout of a dataset holds ids, not values. Ids are names, not positions:
+//! they become keys of a vocabulary, so gaps and the first number do not matter. Columns are
+//! separated by spaces or tabs, also at the end of a line; `#` starts a comment.
 //!
 //! Two shapes ([`Fields`]): by position, the n-th id of a line belonging to field n (Frappe,
 //! MovieLens), or one field that holds all ids of a line as a bag (a9a).

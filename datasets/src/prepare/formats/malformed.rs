@@ -22,13 +22,14 @@ pub(crate) enum Malformed {
     #[error("feature {number}: expected ID:1 with a whole id below 2^32, got {got}")]
     Feature { number: usize, got: Quoted },
     #[error(
-        "feature {number}: expected the value 1, got {got}: a dataset holds ids without values, so numeric features \
-         have to be turned into ids first"
+        "feature {number}: expected the value 1, got {got}: a dataset holds ids without values, \
+         so numeric features have to be turned into ids first"
     )]
     FeatureValue { number: usize, got: Quoted },
     #[error(
-        "expected {expected} features as in the first line, got {got}: with --fields positional the n-th id is that \
-         of field n; if a line is a bag of ids of any length, use --fields bag"
+        "expected {expected} features as in the first line, got {got}: with --fields positional \
+         the n-th id is that of field n; if a line is a bag of ids of any length, use \
+         --fields bag"
     )]
     Features { expected: usize, got: usize },
     #[error("a quoted value is not closed on its line (line breaks inside quotes are not read)")]

@@ -1,7 +1,10 @@
-//! The rows of one block of text, before their keys have ids, and the loop that turns lines into them.
+//! The rows of one block of text, before their keys have ids, and the loop that turns lines into
+//! them.
 //!
 //! Shapes: `label` [n] · `weight` [n] or empty · `group` [n] or empty · `dense` [n, D] row-major ·
-//! `keys` one column per field, [n] each, or for a bag one column of all values with `bag_ends` [n].
+//! `keys` one column per field, [n] each, or for a bag one column of all values with `bag_ends`
+//! [n].
+//!
 //! Invariant: a malformed line leaves no trace in the columns.
 
 use core::ops::Range;

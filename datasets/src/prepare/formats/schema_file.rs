@@ -10,7 +10,8 @@
 //! label = "income"                 # a column, here and below: its name, or its number from 1
 //! label_positive = [">50K"]        # these values are 1, others 0
 //! label_negative = ["<=50K"]       # optional: these are 0, others malformed
-//! # label_at_least = 4             # instead: numbers from 4 are 1. With neither: a number from 0 to 1
+//! # label_at_least = 4             # instead: numbers from 4 are 1
+//!                                  # with none of these: the label is a number from 0 to 1
 //! dense = ["age"]                  # numeric features; { column = "gain", transform = "log" }
 //! dense_transform = "none"         # of those without one of their own: none | log
 //! sparse = ["work"]                # categorical fields

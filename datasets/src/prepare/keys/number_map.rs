@@ -1,9 +1,9 @@
 //! A map from number keys to counts or ids: open addressing with linear probing (Knuth, The Art of
 //! Computer Programming 3, §6.4, algorithm L), a key and its value in one word.
 //!
-//! A key costs one cache miss where the standard map has two, and the misses of many keys overlap, since
-//! their first places are asked for ahead. Frequent keys come early, so they lie where they are looked for
-//! first. The keys are the user's own data: nobody chooses them to collide.
+//! A key costs one cache miss where the standard map has two, and the misses of many keys overlap,
+//! since their first places are asked for ahead. Frequent keys come early, so they lie where they
+//! are looked for first. The keys are the user's own data: nobody chooses them to collide.
 //!
 //! Invariants: a value of 0 marks a free place; at most three places in four are taken.
 
@@ -154,7 +154,12 @@ mod tests {
         #[test]
         fn it_is_the_standard_map(
             keys in prop::collection::vec(
-                prop_oneof![0u64..50, 0u64..1 << 32, Just(MISSING), (0u64..40).prop_map(|i| i << 26)],
+                prop_oneof![
+                    0u64..50,
+                    0u64..1 << 32,
+                    Just(MISSING),
+                    (0u64..40).prop_map(|i| i << 26),
+                ],
                 0..400,
             ),
             set in prop::collection::vec((0u64..60, 1u32..), 0..40),

@@ -1,9 +1,9 @@
 //! Keys to ids: counted and ranked, taken from another file, or hashed.
 //!
-//! A vocabulary gives the kept keys of a field the ids 1, 2, … by descending count, ties by the bytes
-//! of their text, so that ids depend on the input alone; 0 is every other key. The text of a number
-//! key is its canonical spelling ([`Spelling`]); the text of the missing key is empty, and it is
-//! counted and kept like any other.
+//! A vocabulary gives the kept keys of a field the ids 1, 2, … by descending count, ties by the
+//! bytes of their text, so that ids depend on the input alone; 0 is every other key. The text of a
+//! number key is its canonical spelling ([`Spelling`]); the text of the missing key is empty, and
+//! it is counted and kept like any other.
 
 use core::ops::Range;
 
@@ -172,8 +172,8 @@ impl Encoder {
         Ok(Self::Number { ids })
     }
 
-    /// Writes the id of key number `range.start + i` to `out[i * stride]`. Returns how many keys have
-    /// no id.
+    /// Writes the id of key number `range.start + i` to `out[i * stride]`. Returns how many keys
+    /// have no id.
     pub(crate) fn encode(
         &self,
         keys: &Keys,

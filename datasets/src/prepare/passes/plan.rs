@@ -1,5 +1,5 @@
-//! What a run will do, settled before any row is read: the format with its columns, their names, and
-//! the recipe that the output keeps so that other splits can be encoded alike.
+//! What a run will do, settled before any row is read: the format with its columns, their names,
+//! and the recipe that the output keeps so that other splits can be encoded alike.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,8 +1,9 @@
-//! Cuts the text of all inputs into blocks that end at line ends, so that blocks can be parsed in parallel.
+//! Cuts the text of all inputs into blocks that end at line ends, so that blocks can be parsed in
+//! parallel.
 //!
-//! Invariants: the blocks of a file, one after the other, are its text byte for byte, without a leading UTF-8 byte
-//! order mark; no line spans two blocks; a block never spans two files. A line longer than [`LINE_BYTES_MAX`] is an
-//! error, so memory stays bounded whatever the input holds.
+//! Invariants: the blocks of a file, one after the other, are its text byte for byte, without a
+//! leading UTF-8 byte order mark; no line spans two blocks; a block never spans two files. A line
+//! longer than [`LINE_BYTES_MAX`] is an error, so memory stays bounded whatever the input holds.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -138,5 +139,6 @@ const BYTE_ORDER_MARK: &[u8] = &[0xef, 0xbb, 0xbf];
 /// Least bytes asked for at once.
 const READ_SLACK_BYTES: usize = 64;
 
-/// The longest line that is read. A Criteo line has about 240 bytes; a file without line ends has one line.
+/// The longest line that is read. A Criteo line has about 240 bytes; a file without line ends has
+/// one line.
 pub(crate) const LINE_BYTES_MAX: usize = 16 << 20;

@@ -1,7 +1,8 @@
 //! Input files: plain, gzip (RFC 1952) or Zstandard (RFC 8878) text behind one reader.
 //!
-//! The kind is told by the first bytes, never by the name. Bytes are counted below the decompressor, so that progress
-//! is a share of what lies on disk. A file cut short inside its compressed stream is an error, never a short split.
+//! The kind is told by the first bytes, never by the name. Bytes are counted below the
+//! decompressor, so that progress is a share of what lies on disk. A file cut short inside its
+//! compressed stream is an error, never a short split.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
@@ -15,8 +16,8 @@ use crate::prepare::error::PrepareError;
 /// Opens `path` for reading its text. Bytes taken from disk are added to `bytes_read`.
 ///
 /// # Errors
-/// [`PrepareError::Input`] when the file cannot be read, [`PrepareError::Compression`] for a compressed file of a kind
-/// that is not read here.
+/// [`PrepareError::Input`] when the file cannot be read, [`PrepareError::Compression`] for a
+/// compressed file of a kind that is not read here.
 pub(crate) fn open(path: &Path, bytes_read: &Arc<AtomicU64>) -> Result<Input, PrepareError> {
     let unreadable = |source| PrepareError::input(path, source);
     let mut file = File::open(path).map_err(unreadable)?;

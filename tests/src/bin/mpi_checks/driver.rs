@@ -1,4 +1,5 @@
-//! Protocols on real ranks: model averaging, elastic averaging, and one that uses every other action.
+//! Protocols on real ranks: model averaging, elastic averaging, and one that uses every other
+//! action.
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use core::time::Duration;
@@ -47,8 +48,8 @@ fn position(rank: usize, round: usize) -> Vec<f32> {
     (0..LENGTH as u64).map(|i| stream.normal(i)).collect()
 }
 
-/// Every round ends at the mean of the replicas, bit for bit the same everywhere; the driver ends when
-/// the workers of all ranks have gone.
+/// Every round ends at the mean of the replicas, bit for bit the same everywhere; the driver ends
+/// when the workers of all ranks have gone.
 pub(super) fn model_average(world: &World, watch: &Arc<Watch>, control: &Comm) {
     let (rank, size) = (world.rank, world.size);
     let mut comm = world.communicator(watch);
@@ -92,14 +93,15 @@ pub(super) fn model_average(world: &World, watch: &Arc<Watch>, control: &Comm) {
     }
 }
 
-/// The invariants at the head of `sync/elastic.rs`, with the center on the first rank and its trainer: what one
-/// trainer exchanges brings w and c together by (1 - alpha)² or 1 - 2 alpha a round, and the same pair moves no sum,
-/// also when all trainers exchange at once.
+/// The invariants at the head of `sync/elastic.rs`, with the center on the first rank and its
+/// trainer: what one trainer exchanges brings w and c together by (1 - alpha)² or 1 - 2 alpha a
+/// round, and the same pair moves no sum, also when all trainers exchange at once.
 pub(super) fn elastic(world: &World, watch: &Arc<Watch>, control: &Comm) {
     const ALPHA: f32 = 0.25;
     const EXCHANGES: i32 = 4;
     let (rank, size) = (world.rank, world.size);
-    // What is left of w - c after a round of the last trainer alone; all exchange where nothing is said of it.
+    // What is left of w - c after a round of the last trainer alone; all exchange where nothing is
+    // said of it.
     for (pair, left) in [
         (Pair::Sequential, Some((1.0 - ALPHA).powi(2))),
         (Pair::Same, Some(1.0 - 2.0 * ALPHA)),

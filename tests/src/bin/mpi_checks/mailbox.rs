@@ -150,7 +150,8 @@ pub(super) fn receive_does_not_block(world: &World, watch: &Arc<Watch>, control:
             std::thread::sleep(Duration::from_millis(1));
         }
         assert!(received == Some((last, large(last, 0))), "another message");
-        // A library may cross it without its sender; a wait for the sender would last nearly as long.
+        // A library may cross it without its sender; a wait for the sender would last nearly as
+        // long.
         assert!(longest < ASLEEP / 2 || begun.elapsed() < ASLEEP / 2, "blocked {longest:?}");
     }
 }

@@ -1,5 +1,5 @@
-//! What several ranks must agree on, checked by the ranks themselves: `tests/mpi.rs` runs this under
-//! mpirun.
+//! What several ranks must agree on, checked by the ranks themselves: `tests/mpi.rs` runs this
+//! under mpirun.
 //!
 //! `mpi_checks` prints "ok NAME" from rank 0 for every check that held on all ranks; a check that
 //! does not hold panics, which ends the job with exit code 1. `mpi_checks panic` panics on the last
