@@ -178,6 +178,25 @@ fn a_stuck_rank_is_named_and_the_job_ends() {
     }
 }
 
+/// The validation file becomes a pipe that nobody writes to: the reader waits in a system call for
+/// ever, as it would on a file system that hangs, and the workers wait for the reader.
+#[test]
+fn a_reader_that_hangs_ends_the_job() {
+    let folder = folder();
+    folder.synth("valid.h5", 500, 4500);
+    let sets = ["data.valid=valid.h5", "train.eval_every=20", "run.watchdog_s=4"];
+    let running = endless(&folder, 1, &sets);
+    let pipe = folder.path("pipe.h5");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    std::fs::rename(&pipe, folder.path("valid.h5")).unwrap();
+    let ended = running.wait(LIMIT);
+    assert_eq!(ended.code, 1, "{}", ended.stderr);
+    let lines = said(&ended);
+    assert_eq!(lines.len(), 1, "{}", ended.stderr);
+    assert!(lines[0].contains(" s for a batch from the reader thread and gave up"), "{}", lines[0]);
+    assert!(lines[0].ends_with("(run.watchdog_s = 4)"), "{}", lines[0]);
+}
+
 /// A scheduler may suspend a job for longer than any deadline: that is no waiting.
 #[test]
 fn a_suspended_job_goes_on() {

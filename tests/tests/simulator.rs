@@ -472,7 +472,8 @@ fn the_table_of_methods_is_as_it_was() {
         ("foreground_ma", MA, gated(5)),
     ];
     let mut text = String::from(
-        "# Made by tests/tests/simulator.rs with UMBRA_BLESS=1; compared exactly. 4 workers of 5 ms steps,\n\
+        "# Made by tests/tests/simulator.rs with UMBRA_BLESS=1; compared exactly. 4 workers of \
+         5 ms steps,\n\
          # log-normal jitter of 10 %, 200 steps each; a replica of 10 MB; one sync PS; seed 1.\n\
          method            GB/s trainers   steps/s efficiency   gap mean    gap p99  exposed s\n",
     );
@@ -496,7 +497,8 @@ fn the_table_of_methods_is_as_it_was() {
                 let number = |x: Option<f64>| x.map_or("-".into(), |x| format!("{x:.2}"));
                 writeln!(
                     text,
-                    "{name:16} {gigabytes:5} {trainers:8} {speed:9.1} {:10.3} {:>10} {:>10} {:10.3}",
+                    "{name:16} {gigabytes:5} {trainers:8} {speed:9.1} \
+                     {:10.3} {:>10} {:>10} {:10.3}",
                     speed / alone / trainers as f64,
                     number(outcome.gap_mean()),
                     number(outcome.gap_p99),

@@ -5,9 +5,12 @@ use std::collections::{BTreeMap, VecDeque};
 use umbra_core::rng::{Purpose, Stream};
 use umbra_datasets::{BatchBuffer, Dataset, Pipeline, TrainOrder};
 
+use super::trained::WATCHDOG;
 use super::{Settings, Subject};
+use crate::comm::watch::Watch;
 use crate::config::Config;
 use crate::error::Error;
+use crate::trainer::batches::next_read;
 
 /// Examples that are cycled: their rows of Criteo's Kaggle tables are several times the largest
 /// caches.
@@ -71,9 +74,10 @@ fn batches(subject: &Subject, size: usize, workers: usize) -> Result<VecDeque<Ba
 /// The first `count` full batches of an epoch, or all that there are.
 fn read(data: &Dataset, order: &TrainOrder, count: usize) -> Result<VecDeque<BatchBuffer>, Error> {
     let (pipeline, mut workers) = Pipeline::train(data, order, 0..1, 0..1, 4)?;
+    let watch = Watch::new(WATCHDOG, "bench:".into());
     let mut ready = VecDeque::new();
     while ready.len() < count {
-        let Some(batch) = workers[0].next()? else { break };
+        let Some(batch) = next_read(&mut workers[0], &watch)? else { break };
         if batch.len() == order.batch_size {
             ready.push_back(batch);
         }

@@ -7,6 +7,7 @@ use umbra_datasets::{Dataset, Pipeline};
 
 use crate::error::Error;
 use crate::score::figures::Scores;
+use crate::trainer::batches::next_read;
 use crate::trainer::{Trainer, Worker};
 
 /// This trainer's share of a dataset, and how it is read.
@@ -51,7 +52,7 @@ pub fn score(
                     let (mut ticket, mut ended) = (0, false);
                     loop {
                         while !ended && worker.client.ahead() < AHEAD {
-                            match batches.next()? {
+                            match next_read(&mut batches, &trainer.watch)? {
                                 Some(batch) => worker.client.ask_now(batch, ticket),
                                 None => ended = true,
                             }

@@ -201,7 +201,7 @@ impl Worker {
             while asked < segment.steps && (self.client.ahead() == 0 || self.client.may_ask()) {
                 let (batch, waited) = rest(step_end, || {
                     let start = Instant::now();
-                    (self.next_batch(), nanoseconds(start))
+                    (self.next_batch(&trainer.watch), nanoseconds(start))
                 });
                 reading.data_ns += waited;
                 self.client.ask(batch?, clock(segment.first_step + asked));
@@ -249,8 +249,8 @@ impl Worker {
         Ok(false)
     }
 
-    fn next_batch(&mut self) -> Result<BatchBuffer, Error> {
-        let next = self.batches.as_mut().map_or(Ok(None), Batches::next)?;
+    fn next_batch(&mut self, watch: &Watch) -> Result<BatchBuffer, Error> {
+        let next = self.batches.as_mut().map_or(Ok(None), |batches| batches.next(watch))?;
         next.ok_or_else(|| {
             Error::Failure("the reader ended before the epoch did: a defect of the reader".into())
         })

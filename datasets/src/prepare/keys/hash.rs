@@ -1,8 +1,10 @@
-//! Hashes of keys: one that is part of the file format (`--hash-size`, groups), one that only places keys in memory.
+//! Hashes of keys: one that is part of the file format (`--hash-size`, groups), one that only
+//! places keys in memory.
 //!
-//! [`hash_key`] is FNV-1a 64 (Fowler, Noll, Vo; draft-eastlake-fnv §2) followed by the 64-bit finaliser of SplitMix64
-//! (Steele, Lea, Flood 2014), so that the low digits that `mod H` keeps depend on every byte. It has no seed and never
-//! changes: files written years apart agree. In Python:
+//! [`hash_key`] is FNV-1a 64 (Fowler, Noll, Vo; draft-eastlake-fnv §2) followed by the 64-bit
+//! finaliser of SplitMix64 (Steele, Lea, Flood 2014), so that the low digits that `mod H` keeps
+//! depend on every byte. It has no seed and never changes: files written years apart agree. In
+//! Python:
 //!
 //! ```python
 //! def hash_key(key: bytes) -> int:
@@ -27,12 +29,13 @@ pub fn hash_key(key: &[u8]) -> u64 {
 }
 
 /// A map whose order is never looked at.
-pub(super) type FastMap<K, V> = std::collections::HashMap<K, V, BuildHasherDefault<FoldHasher>>;
+pub(crate) type FastMap<K, V> = std::collections::HashMap<K, V, BuildHasherDefault<FoldHasher>>;
 
-/// One widening multiplication per word, both halves folded: several times cheaper than the standard hasher, which
-/// guards against keys chosen by an adversary. Here the keys are the user's own data.
+/// One widening multiplication per word, both halves folded: several times cheaper than the
+/// standard hasher, which guards against keys chosen by an adversary. Here the keys are the user's
+/// own data.
 #[derive(Clone, Default)]
-pub(super) struct FoldHasher {
+pub(crate) struct FoldHasher {
     state: u64,
 }
 

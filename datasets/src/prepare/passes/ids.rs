@@ -6,14 +6,14 @@ use std::slice;
 use rayon::ThreadPool;
 use rayon::prelude::*;
 
-use super::error::PrepareError;
-use super::passes::{self, Reporter};
 use super::plan::{Plan, Recipe};
-use super::vocabulary::{Encoder, KeyList};
+use super::run::{self, Reporter};
+use crate::prepare::error::PrepareError;
+use crate::prepare::keys::vocabulary::{Encoder, KeyList};
 use crate::{Dataset, read_vocabulary};
 
 /// The ids of all fields, before they are put to use. `[S]` each
-pub(super) enum Ids {
+pub(crate) enum Ids {
     /// To be stored in the output.
     Counted(Vec<KeyList>),
     /// Of another file.
@@ -24,20 +24,20 @@ pub(super) enum Ids {
 
 /// Distinct keys of a field that was counted: all, and those below the threshold.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct KeysSeen {
-    pub(super) all: u64,
-    pub(super) below_threshold: u64,
+pub(crate) struct KeysSeen {
+    pub(crate) all: u64,
+    pub(crate) below_threshold: u64,
 }
 
 impl Ids {
     /// Reads all of the text, and ranks the keys seen at least `min_count` times.
-    pub(super) fn count(
+    pub(crate) fn count(
         plan: &Plan,
         pool: &ThreadPool,
         min_count: u32,
         reporter: &mut Reporter<'_>,
     ) -> Result<(Self, Vec<KeysSeen>), PrepareError> {
-        let (counters, totals) = passes::count(plan, pool, reporter)?;
+        let (counters, totals) = run::count(plan, pool, reporter)?;
         totals.check_rows(plan)?;
         let counted: Vec<_> = pool.install(|| {
             counters.into_par_iter().map(|counter| counter.finish(min_count)).collect()
@@ -60,7 +60,7 @@ impl Ids {
     ///
     /// # Errors
     /// When the file has no vocabulary, or was made from other columns or in another way.
-    pub(super) fn stored(path: &Path, plan: &mut Plan) -> Result<Self, PrepareError> {
+    pub(crate) fn stored(path: &Path, plan: &mut Plan) -> Result<Self, PrepareError> {
         let dataset = Dataset::open(slice::from_ref(&path.to_path_buf()))?;
         let no_vocabulary = |cure: String| PrepareError::NoVocabulary { path: path.into(), cure };
         let recipe: Recipe = toml::from_str(dataset.transform()).map_err(|_| {
@@ -114,7 +114,7 @@ impl Ids {
     }
 
     /// Size of the embedding table of each field.
-    pub(super) fn cardinality(&self, plan: &Plan) -> Vec<u64> {
+    pub(crate) fn cardinality(&self, plan: &Plan) -> Vec<u64> {
         match self {
             Self::Counted(lists) | Self::Stored(lists) => {
                 lists.iter().map(KeyList::cardinality).collect()
@@ -124,7 +124,7 @@ impl Ids {
     }
 
     /// The vocabulary that the output is to keep.
-    pub(super) fn to_store(&self) -> &[KeyList] {
+    pub(crate) fn to_store(&self) -> &[KeyList] {
         match self {
             Self::Counted(lists) => lists,
             Self::Stored(_) | Self::Hashed(_) => &[],
@@ -132,7 +132,7 @@ impl Ids {
     }
 
     /// Turns the lists, which are then let go, into maps. `path` is the file they come from.
-    pub(super) fn into_encoders(
+    pub(crate) fn into_encoders(
         self,
         plan: &Plan,
         pool: &ThreadPool,

@@ -6,7 +6,7 @@
 //! function means.
 
 /// The number of eight hex digits of either case.
-pub(super) fn hex(digits: [u8; 8]) -> Option<u32> {
+pub(crate) fn hex(digits: [u8; 8]) -> Option<u32> {
     let text = u64::from_le_bytes(digits);
     let letters = (text >> 6) & ONES;
     let values = (text & (ONES * 0xf)) + letters * 9;
@@ -21,7 +21,7 @@ pub(super) fn hex(digits: [u8; 8]) -> Option<u32> {
 }
 
 /// Eight lower-case hex digits.
-pub(super) fn spell_hex(number: u32) -> [u8; 8] {
+pub(crate) fn spell_hex(number: u32) -> [u8; 8] {
     let word = u64::from(number.swap_bytes());
     let fours = (word | word << 16) & 0x0000_ffff_0000_ffff;
     let pairs = (fours | fours << 8) & 0x00ff_00ff_00ff_00ff;
@@ -36,7 +36,7 @@ fn spelt(values: u64) -> u64 {
 
 /// The number of up to seven decimal digits in front of a tab, and how many they are: none is 0.
 /// `None` for any other text, a longer one among them.
-pub(super) fn decimal_before_tab(text: [u8; 8]) -> Option<(u32, usize)> {
+pub(crate) fn decimal_before_tab(text: [u8; 8]) -> Option<(u32, usize)> {
     let text = u64::from_le_bytes(text);
     let other_than_tab = text ^ (ONES * 0x09);
     // The lowest zero byte is found exactly.

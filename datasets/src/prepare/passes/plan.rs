@@ -1,5 +1,5 @@
-//! What a run will do, settled before any row is read: the format with its columns, their names, and
-//! the recipe that the output keeps so that other splits can be encoded alike.
+//! What a run will do, settled before any row is read: the format with its columns, their names,
+//! and the recipe that the output keeps so that other splits can be encoded alike.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,40 +8,40 @@ use core::sync::atomic::AtomicU64;
 
 use serde::{Deserialize, Serialize};
 
-use super::blocks::Blocks;
-use super::criteo::{self, Criteo};
-use super::csv::Csv;
-use super::error::{OptionsError, PrepareError, SchemaError};
-use super::input;
-use super::libfm::{self, Libfm};
-use super::options::{DenseTransform, Fields, Format, PrepareOptions};
-use super::parsed::LineFormat;
-use super::schema_file::SchemaFile;
-use super::transform::NumberTransform;
-use super::vocabulary::Spelling;
+use crate::prepare::error::{OptionsError, PrepareError, SchemaError};
+use crate::prepare::formats::criteo::{self, Criteo};
+use crate::prepare::formats::csv::Csv;
+use crate::prepare::formats::libfm::{self, Libfm};
+use crate::prepare::formats::parsed::LineFormat;
+use crate::prepare::formats::schema_file::SchemaFile;
+use crate::prepare::formats::transform::NumberTransform;
+use crate::prepare::keys::vocabulary::Spelling;
+use crate::prepare::options::{DenseTransform, Fields, Format, PrepareOptions};
+use crate::prepare::text::blocks::Blocks;
+use crate::prepare::text::input;
 
 /// Everything the passes need to know.
-pub(super) struct Plan {
-    pub(super) layout: Layout,
-    pub(super) recipe: Recipe,
-    pub(super) inputs: Vec<PathBuf>,
-    pub(super) input_bytes: u64,
-    pub(super) max_bad_rows: u64,
-    pub(super) block_bytes: usize,
+pub(crate) struct Plan {
+    pub(crate) layout: Layout,
+    pub(crate) recipe: Recipe,
+    pub(crate) inputs: Vec<PathBuf>,
+    pub(crate) input_bytes: u64,
+    pub(crate) max_bad_rows: u64,
+    pub(crate) block_bytes: usize,
 }
 
 /// A format with its columns found.
-pub(super) struct Layout {
-    pub(super) format: Box<dyn LineFormat>,
+pub(crate) struct Layout {
+    pub(crate) format: Box<dyn LineFormat>,
     /// Reads labels and keys alone, where that is less work.
-    pub(super) key_format: Option<Box<dyn LineFormat>>,
-    pub(super) dense_names: Vec<String>,
-    pub(super) sparse_names: Vec<String>,
-    pub(super) has_weight: bool,
-    pub(super) has_group: bool,
-    pub(super) is_bag: bool,
+    pub(crate) key_format: Option<Box<dyn LineFormat>>,
+    pub(crate) dense_names: Vec<String>,
+    pub(crate) sparse_names: Vec<String>,
+    pub(crate) has_weight: bool,
+    pub(crate) has_group: bool,
+    pub(crate) is_bag: bool,
     /// Of number keys; `None` for text keys.
-    pub(super) spelling: Option<Spelling>,
+    pub(crate) spelling: Option<Spelling>,
     /// What a label of 1 means.
     label: String,
     /// `[D]`
@@ -52,25 +52,25 @@ pub(super) struct Layout {
 
 /// How raw text became features; stored as TOML in the attribute `transform` of the output.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Recipe {
-    pub(super) format: String,
+pub(crate) struct Recipe {
+    pub(crate) format: String,
     /// What a label of 1 means.
-    pub(super) label: String,
+    pub(crate) label: String,
     /// The transform of each dense feature. `[D]`
-    pub(super) dense: Vec<String>,
+    pub(crate) dense: Vec<String>,
     /// How the text of a key is made.
-    pub(super) keys: String,
+    pub(crate) keys: String,
     /// How a key becomes an id.
-    pub(super) ids: String,
+    pub(crate) ids: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) min_count: Option<u32>,
+    pub(crate) min_count: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) hash_size: Option<u32>,
+    pub(crate) hash_size: Option<u32>,
 }
 
 impl Plan {
     /// Checks the options, the output and the inputs, and looks at the first lines of the text.
-    pub(super) fn new(options: &PrepareOptions, block_bytes: usize) -> Result<Self, PrepareError> {
+    pub(crate) fn new(options: &PrepareOptions, block_bytes: usize) -> Result<Self, PrepareError> {
         check_options(options)?;
         check_output(options)?;
         let mut input_bytes = 0;
@@ -188,13 +188,13 @@ impl Recipe {
     }
 
     /// The recipe as TOML.
-    pub(super) fn to_text(&self) -> String {
+    pub(crate) fn to_text(&self) -> String {
         // Strings, numbers and a list of strings always have a TOML form.
         toml::to_string(self).unwrap_or_default()
     }
 
     /// The first part in which two recipes differ that must not: its name, and both values.
-    pub(super) fn difference(&self, other: &Self) -> Option<(&'static str, String, String)> {
+    pub(crate) fn difference(&self, other: &Self) -> Option<(&'static str, String, String)> {
         let dense = |recipe: &Self| recipe.dense.join(", ");
         [
             ("format", self.format.clone(), other.format.clone()),

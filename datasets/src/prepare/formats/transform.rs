@@ -4,18 +4,18 @@
 //! missing and negative numbers are 0, then ln(1 + x). torchrec's ln(x - min + 2) needs the minimum
 //! of the whole input, and BARS buckets floor(ln² x); neither is done here.
 
-use super::options::DenseTransform;
+use crate::prepare::options::DenseTransform;
 
 /// A transform with the logarithms of small whole numbers at hand: most counts of a click log are
 /// below [`LOGS`].
 #[derive(Clone, Debug)]
-pub(super) struct NumberTransform {
+pub(crate) struct NumberTransform {
     kind: DenseTransform,
     logs: Box<[f32]>,
 }
 
 impl NumberTransform {
-    pub(super) fn new(kind: DenseTransform) -> Self {
+    pub(crate) fn new(kind: DenseTransform) -> Self {
         let logs = match kind {
             DenseTransform::None => Box::default(),
             DenseTransform::Log => (0..LOGS).map(|x| log(f64::from(x))).collect(),
@@ -23,12 +23,12 @@ impl NumberTransform {
         Self { kind, logs }
     }
 
-    pub(super) fn kind(&self) -> DenseTransform {
+    pub(crate) fn kind(&self) -> DenseTransform {
         self.kind
     }
 
     /// The feature of a whole number.
-    pub(super) fn integer(&self, x: i64) -> f32 {
+    pub(crate) fn integer(&self, x: i64) -> f32 {
         match self.kind {
             DenseTransform::None => x as f32,
             DenseTransform::Log => {
@@ -40,7 +40,7 @@ impl NumberTransform {
     }
 
     /// The feature of a finite number.
-    pub(super) fn float(&self, x: f64) -> f32 {
+    pub(crate) fn float(&self, x: f64) -> f32 {
         match self.kind {
             DenseTransform::None => to_f32(x),
             DenseTransform::Log => log(x.max(0.0)),
@@ -49,7 +49,7 @@ impl NumberTransform {
 }
 
 /// The feature of a missing number, under every transform.
-pub(super) const MISSING_NUMBER: f32 = 0.0;
+pub(crate) const MISSING_NUMBER: f32 = 0.0;
 
 /// ln(1 + x) for x from 0.
 fn log(x: f64) -> f32 {

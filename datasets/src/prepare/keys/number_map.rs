@@ -1,20 +1,20 @@
 //! A map from number keys to counts or ids: open addressing with linear probing (Knuth, The Art of
 //! Computer Programming 3, §6.4, algorithm L), a key and its value in one word.
 //!
-//! A key costs one cache miss where the standard map has two, and the misses of many keys overlap, since
-//! their first places are asked for ahead. Frequent keys come early, so they lie where they are looked for
-//! first. The keys are the user's own data: nobody chooses them to collide.
+//! A key costs one cache miss where the standard map has two, and the misses of many keys overlap,
+//! since their first places are asked for ahead. Frequent keys come early, so they lie where they
+//! are looked for first. The keys are the user's own data: nobody chooses them to collide.
 //!
 //! Invariants: a value of 0 marks a free place; at most three places in four are taken.
 
 use umbra_core::kernel::prefetch;
 
-use super::parsed::MISSING;
+use super::key_column::MISSING;
 use super::places::{Entry, Places};
 
 /// Keys below 2^32 and [`MISSING`] to values that are not 0.
 #[derive(Debug)]
-pub(super) struct NumberMap {
+pub(crate) struct NumberMap {
     /// Keys and their values, 0 in a free place; a power of two of them, one or more.
     places: Places,
     taken: usize,
@@ -24,7 +24,7 @@ pub(super) struct NumberMap {
 
 impl NumberMap {
     /// Makes room for `keys` more.
-    pub(super) fn reserve(&mut self, keys: usize) {
+    pub(crate) fn reserve(&mut self, keys: usize) {
         let needed = (self.taken + keys) * 4;
         if needed <= self.places.len() * 3 {
             return;
@@ -39,12 +39,12 @@ impl NumberMap {
     }
 
     /// Number of keys.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.taken + usize::from(self.missing != 0)
     }
 
     /// Sets the value of `key`, which must not be 0.
-    pub(super) fn set(&mut self, key: u64, value: u32) {
+    pub(crate) fn set(&mut self, key: u64, value: u32) {
         if key == MISSING {
             self.missing = value;
             return;
@@ -57,7 +57,7 @@ impl NumberMap {
     }
 
     /// Adds 1 to the value of every one of `keys`, up to the largest.
-    pub(super) fn count(&mut self, keys: &[u64]) {
+    pub(crate) fn count(&mut self, keys: &[u64]) {
         self.ask_for(keys.iter().take(AHEAD));
         let mut ahead = keys.iter().skip(AHEAD);
         for keys in keys.chunks(AHEAD) {
@@ -78,7 +78,7 @@ impl NumberMap {
     }
 
     /// Calls `take` with the value of every one of `keys` in turn; 0 for a key that has none.
-    pub(super) fn look_up(&self, keys: &[u64], mut take: impl FnMut(u32)) {
+    pub(crate) fn look_up(&self, keys: &[u64], mut take: impl FnMut(u32)) {
         let places = &*self.places;
         self.ask_for(keys.iter().take(AHEAD));
         let mut ahead = keys.iter().skip(AHEAD);
@@ -101,7 +101,7 @@ impl NumberMap {
     }
 
     /// Keys and values, in no order.
-    pub(super) fn entries(&self) -> impl Iterator<Item = (u64, u32)> {
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (u64, u32)> {
         let taken = self.places.iter().filter(|[_, value]| *value != 0);
         let missing = (self.missing != 0).then_some((MISSING, self.missing));
         taken.map(|&[key, value]| (u64::from(key), value)).chain(missing)
@@ -137,7 +137,7 @@ impl Default for NumberMap {
     clippy::cast_possible_truncation,
     reason = "keys are below 2^32; the missing one ends in 0"
 )]
-pub(super) fn low(key: u64) -> u32 {
+pub(crate) fn low(key: u64) -> u32 {
     key as u32
 }
 
@@ -154,7 +154,12 @@ mod tests {
         #[test]
         fn it_is_the_standard_map(
             keys in prop::collection::vec(
-                prop_oneof![0u64..50, 0u64..1 << 32, Just(MISSING), (0u64..40).prop_map(|i| i << 26)],
+                prop_oneof![
+                    0u64..50,
+                    0u64..1 << 32,
+                    Just(MISSING),
+                    (0u64..40).prop_map(|i| i << 26),
+                ],
                 0..400,
             ),
             set in prop::collection::vec((0u64..60, 1u32..), 0..40),

@@ -4,18 +4,19 @@
 //! which share the layout. Integers and ids may be missing (nothing between the tabs, nor after the
 //! last); integers may be negative. A line has exactly 40 columns.
 //!
-//! A good line is read in one sweep without allocation. The sweep only says that a line is not good;
-//! [`defect`] then reads it again, column by column, to say why.
+//! A good line is read in one sweep without allocation. The sweep only says that a line is not
+//! good; [`defect`] then reads it again, column by column, to say why.
 
-use super::digits;
 use super::malformed::{Malformed, Quoted};
-use super::parsed::{Keys, Line, LineFormat, MISSING, Parsed};
+use super::parsed::{Line, LineFormat, Parsed};
 use super::transform::{MISSING_NUMBER, NumberTransform};
+use crate::prepare::keys::digits;
+use crate::prepare::keys::key_column::{Keys, MISSING};
 
-/// The layout with the transform of its integers; without one they are checked and left out, which is all that
-/// the pass for the vocabulary needs.
-pub(super) struct Criteo {
-    pub(super) transform: Option<NumberTransform>,
+/// The layout with the transform of its integers; without one they are checked and left out, which
+/// is all that the pass for the vocabulary needs.
+pub(crate) struct Criteo {
+    pub(crate) transform: Option<NumberTransform>,
 }
 
 impl LineFormat for Criteo {
@@ -76,17 +77,17 @@ impl Criteo {
 }
 
 /// Names of the dense features, as in the published schemas.
-pub(super) fn dense_names() -> Vec<String> {
+pub(crate) fn dense_names() -> Vec<String> {
     (1..=INTEGERS).map(|i| format!("I{i}")).collect()
 }
 
 /// Names of the sparse fields, as in the published schemas.
-pub(super) fn sparse_names() -> Vec<String> {
+pub(crate) fn sparse_names() -> Vec<String> {
     (1..=IDS).map(|i| format!("C{i}")).collect()
 }
 
-/// The integer before the next tab, and what follows the tab. Nothing before the tab is 0: a missing
-/// number's feature is that of 0.
+/// The integer before the next tab, and what follows the tab. Nothing before the tab is 0: a
+/// missing number's feature is that of 0.
 fn integer(text: &[u8]) -> Option<(i64, &[u8])> {
     if let Some(&start) = text.first_chunk()
         && let Some((number, length)) = digits::decimal_before_tab(start)

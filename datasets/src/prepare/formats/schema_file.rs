@@ -10,7 +10,8 @@
 //! label = "income"                 # a column, here and below: its name, or its number from 1
 //! label_positive = [">50K"]        # these values are 1, others 0
 //! label_negative = ["<=50K"]       # optional: these are 0, others malformed
-//! # label_at_least = 4             # instead: numbers from 4 are 1. With neither: a number from 0 to 1
+//! # label_at_least = 4             # instead: numbers from 4 are 1
+//!                                  # with none of these: the label is a number from 0 to 1
 //! dense = ["age"]                  # numeric features; { column = "gain", transform = "log" }
 //! dense_transform = "none"         # of those without one of their own: none | log
 //! sparse = ["work"]                # categorical fields
@@ -22,42 +23,42 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use super::error::PrepareError;
-use super::options::DenseTransform;
+use crate::prepare::error::{PrepareError, SchemaError};
+use crate::prepare::options::DenseTransform;
 
 /// A schema as it is written, before its columns are looked up.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct SchemaFile {
+pub(crate) struct SchemaFile {
     #[serde(default = "comma")]
-    pub(super) delimiter: String,
+    pub(crate) delimiter: String,
     #[serde(default = "yes")]
-    pub(super) quote: bool,
+    pub(crate) quote: bool,
     #[serde(default)]
-    pub(super) trim: bool,
+    pub(crate) trim: bool,
     #[serde(default)]
-    pub(super) missing: Vec<String>,
+    pub(crate) missing: Vec<String>,
     #[serde(default = "yes")]
-    pub(super) header: bool,
-    pub(super) columns: Option<Columns>,
-    pub(super) label: Column,
-    pub(super) label_positive: Option<Vec<String>>,
-    pub(super) label_negative: Option<Vec<String>>,
-    pub(super) label_at_least: Option<f64>,
+    pub(crate) header: bool,
+    pub(crate) columns: Option<Columns>,
+    pub(crate) label: Column,
+    pub(crate) label_positive: Option<Vec<String>>,
+    pub(crate) label_negative: Option<Vec<String>>,
+    pub(crate) label_at_least: Option<f64>,
     #[serde(default)]
-    pub(super) dense: Vec<Dense>,
-    pub(super) dense_transform: Option<DenseTransform>,
+    pub(crate) dense: Vec<Dense>,
+    pub(crate) dense_transform: Option<DenseTransform>,
     #[serde(default)]
-    pub(super) sparse: Vec<Column>,
-    pub(super) weight: Option<Column>,
+    pub(crate) sparse: Vec<Column>,
+    pub(crate) weight: Option<Column>,
     #[serde(default)]
-    pub(super) group: Vec<Column>,
+    pub(crate) group: Vec<Column>,
 }
 
 /// The columns of a file without a header.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged, expecting = "expected a list of names, or how many columns there are")]
-pub(super) enum Columns {
+pub(crate) enum Columns {
     Names(Vec<String>),
     Count(usize),
 }
@@ -65,7 +66,7 @@ pub(super) enum Columns {
 /// A column by its name, or by its number from 1.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(untagged, expecting = "expected the name of a column, or its number from 1")]
-pub(super) enum Column {
+pub(crate) enum Column {
     Name(String),
     Number(usize),
 }
@@ -85,7 +86,7 @@ impl core::fmt::Display for Column {
     untagged,
     expecting = "expected a column, or { column = …, transform = \"none\" or \"log\" }"
 )]
-pub(super) enum Dense {
+pub(crate) enum Dense {
     Plain(Column),
     Own(DenseColumn),
 }
@@ -93,81 +94,9 @@ pub(super) enum Dense {
 /// A numeric feature with a transform of its own.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct DenseColumn {
-    pub(super) column: Column,
-    pub(super) transform: DenseTransform,
-}
-
-/// What is wrong with a schema.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum SchemaError {
-    /// Not TOML, an unknown key, or a value of the wrong type; the message shows the line.
-    #[error("{0}")]
-    Toml(String),
-    /// The delimiter cannot separate columns.
-    #[error(
-        "delimiter: expected one ASCII character that is no quote and no line end, got {got:?}"
-    )]
-    Delimiter {
-        /// As written.
-        got: String,
-    },
-    /// Without a header nothing says what the columns are.
-    #[error(
-        "columns: with header = false, expected the list of all column names, or how many there are"
-    )]
-    ColumnsNeeded,
-    /// Names would come from two places.
-    #[error(
-        "columns: with header = true the names come from the first line: remove one of the two"
-    )]
-    ColumnsAndHeader,
-    /// A column that is not there.
-    #[error("{key}: no column {column}; the columns are {known}")]
-    NoColumn {
-        /// The key that names it.
-        key: &'static str,
-        /// As written.
-        column: String,
-        /// All columns.
-        known: String,
-    },
-    /// Two columns with the same name.
-    #[error("two columns are called `{name}`: use numbers, or rename one")]
-    SameName {
-        /// The name.
-        name: String,
-    },
-    /// A column that is the label and a feature, or a feature twice.
-    #[error("column `{name}` is used as {first} and as {second}")]
-    UsedTwice {
-        /// The column.
-        name: String,
-        /// One use.
-        first: &'static str,
-        /// The other.
-        second: &'static str,
-    },
-    /// Two rules for the label.
-    #[error("label_at_least and label_positive exclude each other: remove one of the two")]
-    TwoLabelRules,
-    /// `label_negative` says what else is legal beside `label_positive`.
-    #[error("label_negative needs label_positive")]
-    NegativeAlone,
-    /// Nothing to learn from.
-    #[error("expected at least one column under dense or sparse")]
-    NoFeatures,
-    /// Headers of two inputs differ.
-    #[error("the header of {} differs from that of the first file: expected {expected}, got {got}", path.display())]
-    HeadersDiffer {
-        /// The later input.
-        path: std::path::PathBuf,
-        /// Names of the first.
-        expected: String,
-        /// Its names.
-        got: String,
-    },
+pub(crate) struct DenseColumn {
+    pub(crate) column: Column,
+    pub(crate) transform: DenseTransform,
 }
 
 impl SchemaFile {
@@ -175,7 +104,7 @@ impl SchemaFile {
     ///
     /// # Errors
     /// [`PrepareError::SchemaUnreadable`], or [`PrepareError::Schema`] for what is wrong inside.
-    pub(super) fn read(path: &Path) -> Result<Self, PrepareError> {
+    pub(crate) fn read(path: &Path) -> Result<Self, PrepareError> {
         let text = std::fs::read_to_string(path).map_err(|source| {
             PrepareError::SchemaUnreadable { path: path.to_path_buf(), source }
         })?;
@@ -183,7 +112,7 @@ impl SchemaFile {
     }
 
     /// Parses the text of a schema, and checks what can be checked without its columns.
-    pub(super) fn parse(text: &str) -> Result<Self, SchemaError> {
+    pub(crate) fn parse(text: &str) -> Result<Self, SchemaError> {
         let schema: Self =
             toml::from_str(text).map_err(|error| SchemaError::Toml(error.to_string()))?;
         let [delimiter] = schema.delimiter.as_bytes() else {
@@ -210,7 +139,7 @@ impl SchemaFile {
     }
 
     /// The delimiter; `parse` has checked that there is one.
-    pub(super) fn delimiter(&self) -> u8 {
+    pub(crate) fn delimiter(&self) -> u8 {
         self.delimiter.as_bytes().first().copied().unwrap_or(b',')
     }
 }

@@ -4,10 +4,11 @@
 //! Shuffled, a chunk is a sequence of byte planes. The planes of high bytes are runs; those of low
 //! bytes are skewed but hardly repeat, so that looking for repeats is wasted on them. Here every
 //! plane is a block with a Huffman code of its own (RFC 1951 §3.2.7), only runs of one byte become
-//! matches (of distance 1), and a plane that would hardly shrink is stored (§3.2.4), which also reads
-//! fastest. On one core, 13 log counts and 26 ranked ids a row shrink to 0.39 of their bytes at
-//! 650 MB/s; with zlib 1.2 at level 1 to 0.45 at 80, libdeflate at level 1 to 0.43 at 200, zlib-rs at
-//! level 1 to 0.55 at 280. zlib's inflate reads them at 300 MB/s, as it does what zlib wrote at 270.
+//! matches (of distance 1), and a plane that would hardly shrink is stored (§3.2.4), which also
+//! reads fastest. On one core, 13 log counts and 26 ranked ids a row shrink to 0.39 of their bytes
+//! at 650 MB/s; with zlib 1.2 at level 1 to 0.45 at 80, libdeflate at level 1 to 0.43 at 200,
+//! zlib-rs at level 1 to 0.55 at 280. zlib's inflate reads them at 300 MB/s, as it does what zlib
+//! wrote at 270.
 //!
 //! Invariants: any inflate gives the data back; the stream is a function of the data and the length
 //! of its planes.
@@ -16,7 +17,7 @@ use super::huffman::{self, Code};
 
 /// Turns chunks into zlib streams. Its buffers are used again and again.
 #[derive(Debug)]
-pub(super) struct Deflate {
+pub(crate) struct Deflate {
     segments: Vec<Segment>,
     counts: [[u32; 256]; 4],
     frequency: [u32; SYMBOLS],
@@ -45,7 +46,7 @@ impl Default for Deflate {
 
 impl Deflate {
     /// Replaces `stream` with the zlib stream of `data`, whose planes have `plane` bytes each.
-    pub(super) fn compress(&mut self, data: &[u8], plane: usize, stream: &mut Vec<u8>) {
+    pub(crate) fn compress(&mut self, data: &[u8], plane: usize, stream: &mut Vec<u8>) {
         let block = plane.clamp(1, BLOCK_BYTES_MAX);
         // No block is larger than stored, and the last eight bytes are written at once.
         let blocks = data.len() / plane.max(1) + data.len() / BLOCK_BYTES_MAX + 2;
@@ -127,7 +128,7 @@ impl Deflate {
         let mut rest = data;
         for segment in &self.segments {
             let (literals, after) = rest.split_at(segment.literals);
-            // In four tables: equal neighbours would wait for each other.
+            // In four tables: two increments of the same counter would wait for each other.
             let [a, b, c, d] = &mut self.counts;
             let mut fours = literals.chunks_exact(4);
             for four in &mut fours {
@@ -378,7 +379,8 @@ const MATCH_MAX: usize = 258;
 /// Repeats that are worth a match: a word of them, compared at once.
 const RUN_MIN: usize = 8;
 
-/// A block is stored unless it shrinks by one part in so many: a stored byte is read ten times as fast.
+/// A block is compressed only where that saves one byte in so many: stored bytes are read ten times
+/// as fast.
 const LEAST_GAIN: u64 = 8;
 
 /// The length of a stored block has 16 bits.

@@ -6,7 +6,7 @@ use core::fmt;
 
 /// One defect of one line; the first found from left to right.
 #[derive(Debug, PartialEq, thiserror::Error)]
-pub(super) enum Malformed {
+pub(crate) enum Malformed {
     #[error("expected {expected} columns, got {got}{hint}")]
     Columns { expected: usize, got: usize, hint: &'static str },
     #[error("label: expected {expected}, got {got}")]
@@ -22,13 +22,14 @@ pub(super) enum Malformed {
     #[error("feature {number}: expected ID:1 with a whole id below 2^32, got {got}")]
     Feature { number: usize, got: Quoted },
     #[error(
-        "feature {number}: expected the value 1, got {got}: a dataset holds ids without values, so numeric features \
-         have to be turned into ids first"
+        "feature {number}: expected the value 1, got {got}: a dataset holds ids without values, \
+         so numeric features have to be turned into ids first"
     )]
     FeatureValue { number: usize, got: Quoted },
     #[error(
-        "expected {expected} features as in the first line, got {got}: with --fields positional the n-th id is that \
-         of field n; if a line is a bag of ids of any length, use --fields bag"
+        "expected {expected} features as in the first line, got {got}: with --fields positional \
+         the n-th id is that of field n; if a line is a bag of ids of any length, use \
+         --fields bag"
     )]
     Features { expected: usize, got: usize },
     #[error("a quoted value is not closed on its line (line breaks inside quotes are not read)")]
@@ -37,10 +38,10 @@ pub(super) enum Malformed {
 
 /// Text of the input inside a message: quoted, escaped, and cut after [`QUOTED_BYTES_MAX`] bytes.
 #[derive(PartialEq)]
-pub(super) struct Quoted(Vec<u8>);
+pub(crate) struct Quoted(Vec<u8>);
 
 impl Quoted {
-    pub(super) fn new(text: &[u8]) -> Self {
+    pub(crate) fn new(text: &[u8]) -> Self {
         Self(text[..text.len().min(QUOTED_BYTES_MAX + 1)].to_vec())
     }
 }

@@ -1,20 +1,20 @@
 //! Keys to ids: counted and ranked, taken from another file, or hashed.
 //!
-//! A vocabulary gives the kept keys of a field the ids 1, 2, … by descending count, ties by the bytes
-//! of their text, so that ids depend on the input alone; 0 is every other key. The text of a number
-//! key is its canonical spelling ([`Spelling`]); the text of the missing key is empty, and it is
-//! counted and kept like any other.
+//! A vocabulary gives the kept keys of a field the ids 1, 2, … by descending count, ties by the
+//! bytes of their text, so that ids depend on the input alone; 0 is every other key. The text of a
+//! number key is its canonical spelling ([`Spelling`]); the text of the missing key is empty, and
+//! it is counted and kept like any other.
 
 use core::ops::Range;
 
 use super::digits;
 use super::hash::{FastMap, hash_key};
+use super::key_column::{Keys, MISSING};
 use super::number_map::{NumberMap, low};
-use super::parsed::{Keys, MISSING};
 
 /// How number keys are written as text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Spelling {
+pub(crate) enum Spelling {
     /// Eight lower-case hex digits.
     Hex,
     /// Decimal without leading zeros.
@@ -24,14 +24,14 @@ pub(super) enum Spelling {
 /// The kept keys of one field in the order of their ids: key number i has id i + 1, and its text is
 /// `bytes[offsets[i]..offsets[i + 1]]`. This is what a dataset stores.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct KeyList {
-    pub(super) bytes: Vec<u8>,
-    pub(super) offsets: Vec<u64>,
+pub(crate) struct KeyList {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) offsets: Vec<u64>,
 }
 
 impl KeyList {
     /// Size of the embedding table: the kept keys, and id 0.
-    pub(super) fn cardinality(&self) -> u64 {
+    pub(crate) fn cardinality(&self) -> u64 {
         self.offsets.len().max(1) as u64
     }
 
@@ -56,7 +56,7 @@ impl KeyList {
 }
 
 /// Counts the keys of one field.
-pub(super) enum Counter {
+pub(crate) enum Counter {
     Number {
         /// Counts stop at the largest u32: then only ties at the very top are ranked by key.
         counts: NumberMap,
@@ -68,24 +68,24 @@ pub(super) enum Counter {
 }
 
 /// What was counted in one field.
-pub(super) struct Counted {
-    pub(super) list: KeyList,
+pub(crate) struct Counted {
+    pub(crate) list: KeyList,
     /// Distinct keys.
-    pub(super) keys: u64,
+    pub(crate) keys: u64,
     /// Distinct keys below the threshold.
-    pub(super) keys_below_threshold: u64,
+    pub(crate) keys_below_threshold: u64,
 }
 
 impl Counter {
     /// `spelling` is `None` for text keys.
-    pub(super) fn new(spelling: Option<Spelling>) -> Self {
+    pub(crate) fn new(spelling: Option<Spelling>) -> Self {
         match spelling {
             Some(spelling) => Self::Number { counts: NumberMap::default(), spelling },
             None => Self::Text { counts: FastMap::default() },
         }
     }
 
-    pub(super) fn add(&mut self, keys: &Keys) {
+    pub(crate) fn add(&mut self, keys: &Keys) {
         match (self, keys) {
             (Self::Number { counts, .. }, Keys::Number(keys)) => counts.count(keys),
             (Self::Text { counts }, Keys::Text(keys)) => {
@@ -103,7 +103,7 @@ impl Counter {
     }
 
     /// Ranks the keys that were seen at least `min_count` times.
-    pub(super) fn finish(self, min_count: u32) -> Counted {
+    pub(crate) fn finish(self, min_count: u32) -> Counted {
         let mut list = KeyList { bytes: Vec::new(), offsets: vec![0] };
         let kept = |count: u64| count >= u64::from(min_count);
         let (keys, keys_kept) = match self {
@@ -148,7 +148,7 @@ fn ranked_key(rank: u128) -> u64 {
 }
 
 /// Gives the keys of one field their ids.
-pub(super) enum Encoder {
+pub(crate) enum Encoder {
     Number { ids: NumberMap },
     Text { ids: FastMap<Box<[u8]>, u32> },
     Hash { size: u32, spelling: Option<Spelling> },
@@ -159,7 +159,7 @@ impl Encoder {
     ///
     /// # Errors
     /// A key of the list that is not in this format's spelling; its number in the list.
-    pub(super) fn from_list(list: &KeyList, spelling: Option<Spelling>) -> Result<Self, u64> {
+    pub(crate) fn from_list(list: &KeyList, spelling: Option<Spelling>) -> Result<Self, u64> {
         let texts = (1u32..).zip(list.texts());
         let Some(spelling) = spelling else {
             return Ok(Self::Text { ids: texts.map(|(id, text)| (text.into(), id)).collect() });
@@ -172,9 +172,9 @@ impl Encoder {
         Ok(Self::Number { ids })
     }
 
-    /// Writes the id of key number `range.start + i` to `out[i * stride]`. Returns how many keys have
-    /// no id.
-    pub(super) fn encode(
+    /// Writes the id of key number `range.start + i` to `out[i * stride]`. Returns how many keys
+    /// have no id.
+    pub(crate) fn encode(
         &self,
         keys: &Keys,
         range: Range<usize>,
@@ -279,7 +279,7 @@ impl Spelling {
 }
 
 /// The id of every key that is not in the vocabulary.
-pub(super) const OUT_OF_VOCABULARY: u32 = 0;
+pub(crate) const OUT_OF_VOCABULARY: u32 = 0;
 
 /// The longest spelling of a number below 2^32.
 const SPELLED_BYTES_MAX: usize = 10;
@@ -288,7 +288,7 @@ const SPELLED_BYTES_MAX: usize = 10;
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::prepare::parsed::TextKeys;
+    use crate::prepare::keys::key_column::TextKeys;
     use proptest::prelude::*;
 
     fn text(spelling: Spelling, key: u64) -> Vec<u8> {

@@ -1,28 +1,29 @@
-//! Cuts the text of all inputs into blocks that end at line ends, so that blocks can be parsed in parallel.
+//! Cuts the text of all inputs into blocks that end at line ends, so that blocks can be parsed in
+//! parallel.
 //!
-//! Invariants: the blocks of a file, one after the other, are its text byte for byte, without a leading UTF-8 byte
-//! order mark; no line spans two blocks; a block never spans two files. A line longer than [`LINE_BYTES_MAX`] is an
-//! error, so memory stays bounded whatever the input holds.
+//! Invariants: the blocks of a file, one after the other, are its text byte for byte, without a
+//! leading UTF-8 byte order mark; no line spans two blocks; a block never spans two files. A line
+//! longer than [`LINE_BYTES_MAX`] is an error, so memory stays bounded whatever the input holds.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use core::sync::atomic::AtomicU64;
 
-use super::error::PrepareError;
 use super::input::{self, Input};
+use crate::prepare::error::PrepareError;
 
 /// Whole lines of one file. Only the last line of a file may lack its line end.
-pub(super) struct Block {
+pub(crate) struct TextBlock {
     /// Which of the inputs.
-    pub(super) file: usize,
+    pub(crate) file: usize,
     /// The first line of this block is the first line of the file.
-    pub(super) starts_file: bool,
-    pub(super) bytes: Vec<u8>,
+    pub(crate) starts_file: bool,
+    pub(crate) bytes: Vec<u8>,
 }
 
 /// The blocks of all inputs in order. After an error the iterator ends.
-pub(super) struct Blocks {
+pub(crate) struct Blocks {
     paths: Vec<PathBuf>,
     block_bytes: usize,
     bytes_read: Arc<AtomicU64>,
@@ -36,7 +37,7 @@ pub(super) struct Blocks {
 
 impl Blocks {
     /// Blocks of about `block_bytes`; bytes taken from disk are added to `bytes_read`.
-    pub(super) fn new(paths: Vec<PathBuf>, block_bytes: usize, bytes_read: Arc<AtomicU64>) -> Self {
+    pub(crate) fn new(paths: Vec<PathBuf>, block_bytes: usize, bytes_read: Arc<AtomicU64>) -> Self {
         Self {
             paths,
             block_bytes: block_bytes.max(1),
@@ -50,7 +51,7 @@ impl Blocks {
     }
 
     /// The next block, `None` after the last file.
-    fn advance(&mut self) -> Result<Option<Block>, PrepareError> {
+    fn advance(&mut self) -> Result<Option<TextBlock>, PrepareError> {
         while self.file < self.paths.len() {
             let mut reader = match self.reader.take() {
                 Some(reader) => reader,
@@ -77,7 +78,7 @@ impl Blocks {
                 }
                 continue;
             }
-            return Ok(Some(Block { file, starts_file, bytes }));
+            return Ok(Some(TextBlock { file, starts_file, bytes }));
         }
         Ok(None)
     }
@@ -120,7 +121,7 @@ impl Blocks {
 }
 
 impl Iterator for Blocks {
-    type Item = Result<Block, PrepareError>;
+    type Item = Result<TextBlock, PrepareError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.failed {
@@ -138,5 +139,6 @@ const BYTE_ORDER_MARK: &[u8] = &[0xef, 0xbb, 0xbf];
 /// Least bytes asked for at once.
 const READ_SLACK_BYTES: usize = 64;
 
-/// The longest line that is read. A Criteo line has about 240 bytes; a file without line ends has one line.
-pub(super) const LINE_BYTES_MAX: usize = 16 << 20;
+/// The longest line that is read. A Criteo line has about 240 bytes; a file without line ends has
+/// one line.
+pub(crate) const LINE_BYTES_MAX: usize = 16 << 20;

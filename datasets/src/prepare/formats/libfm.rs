@@ -1,18 +1,19 @@
 //! The sparse text format of LIBSVM (Chang, Lin 2011) and libFM (Rendle 2012): `label id:value …`.
 //!
-//! Values must be 1: the layout of a dataset holds ids, not values. Ids are names, not positions: they
-//! become keys of a vocabulary, so gaps and the first number do not matter. Columns are separated
-//! by spaces or tabs, also at the end of a line; `#` starts a comment.
+//! Values must be 1: the layout of a dataset holds ids, not values. Ids are names, not positions:
+//! they become keys of a vocabulary, so gaps and the first number do not matter. Columns are
+//! separated by spaces or tabs, also at the end of a line; `#` starts a comment.
 //!
 //! Two shapes ([`Fields`]): by position, the n-th id of a line belonging to field n (Frappe,
 //! MovieLens), or one field that holds all ids of a line as a bag (a9a).
 
 use super::malformed::{Malformed, Quoted};
-use super::options::Fields;
-use super::parsed::{Keys, Line, LineFormat, Parsed};
+use super::parsed::{Line, LineFormat, Parsed};
+use crate::prepare::keys::key_column::Keys;
+use crate::prepare::options::Fields;
 
 /// The format, with the meaning of its columns.
-pub(super) struct Libfm {
+pub(crate) struct Libfm {
     fields: Fields,
     /// Ids of every line, by position. Not used by bags.
     width: usize,
@@ -20,12 +21,12 @@ pub(super) struct Libfm {
 
 impl Libfm {
     /// By position: the first line that holds a row tells the number of fields.
-    pub(super) fn new(fields: Fields, first_row: &[u8]) -> Self {
+    pub(crate) fn new(fields: Fields, first_row: &[u8]) -> Self {
         Self { fields, width: words(first_row).skip(1).count() }
     }
 
     /// Names of the fields: the format has none.
-    pub(super) fn sparse_names(&self) -> Vec<String> {
+    pub(crate) fn sparse_names(&self) -> Vec<String> {
         match self.fields {
             Fields::Positional => (1..=self.width).map(|i| format!("F{i}")).collect(),
             Fields::Bag => vec!["features".to_string()],
@@ -75,7 +76,7 @@ impl LineFormat for Libfm {
 }
 
 /// True if the line holds more than blanks and a comment.
-pub(super) fn holds_row(line: &[u8]) -> bool {
+pub(crate) fn holds_row(line: &[u8]) -> bool {
     words(line).next().is_some()
 }
 

@@ -1,26 +1,26 @@
 //! The places of a map: zeroed memory, in huge pages where the system grants them.
 //!
-//! A large map is read at random, so with pages of 4 KiB nearly every key costs a walk through the page tables as
-//! well. Linux gives pages of 2 MiB to memory that asks for them (`madvise`, transparent huge pages); what the
-//! allocator hands out has not asked.
+//! A large map is read at random, so with pages of 4 KiB nearly every key costs a walk through the
+//! page tables as well. Linux gives pages of 2 MiB to memory that asks for them (`madvise`,
+//! transparent huge pages); memory from the allocator has not asked.
 
 use core::ops::{Deref, DerefMut};
 
 use memmap2::MmapMut;
 
 /// A key and its value, together in one line of the cache.
-pub(super) type Entry = [u32; 2];
+pub(crate) type Entry = [u32; 2];
 
 /// Entries, all zeros at first.
 #[derive(Debug)]
-pub(super) enum Places {
+pub(crate) enum Places {
     /// Less than a huge page, or the system has no other memory.
     Allocated(Vec<Entry>),
     Mapped(MmapMut),
 }
 
 impl Places {
-    pub(super) fn new(places: usize) -> Self {
+    pub(crate) fn new(places: usize) -> Self {
         let bytes = places * size_of::<Entry>();
         if bytes >= HUGE_PAGE_BYTES
             && let Ok(map) = MmapMut::map_anon(bytes)
@@ -57,7 +57,8 @@ impl DerefMut for Places {
     }
 }
 
-/// Of x86-64 and most others; where they are larger they may not be granted, and nothing else changes.
+/// Size of a huge page on x86-64 and most other machines. Where it is larger the system may not
+/// give one, and nothing else changes.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 #[cfg(test)]

@@ -9,15 +9,17 @@
 
 use csv_core::ReadRecordResult;
 
-use super::hash::hash_key;
 use super::malformed::{Malformed, Quoted};
-use super::options::DenseTransform;
-use super::parsed::{Keys, Line, LineFormat, Parsed, Scratch, TextKeys};
-use super::schema_file::{Column, Columns, Dense, SchemaError, SchemaFile};
+use super::parsed::{Line, LineFormat, Parsed, Scratch};
+use super::schema_file::{Column, Columns, Dense, SchemaFile};
 use super::transform::{MISSING_NUMBER, NumberTransform};
+use crate::prepare::error::SchemaError;
+use crate::prepare::keys::hash::hash_key;
+use crate::prepare::keys::key_column::{Keys, TextKeys};
+use crate::prepare::options::DenseTransform;
 
 /// A schema whose columns have been found.
-pub(super) struct Csv {
+pub(crate) struct Csv {
     delimiter: u8,
     quote: bool,
     trim: bool,
@@ -44,9 +46,9 @@ enum LabelRule {
 }
 
 impl Csv {
-    /// Looks up the columns of `schema`. `header` is the first line of the text when the schema says
-    /// that there is one; `dense_transform` overrides the schema's default.
-    pub(super) fn new(
+    /// Looks up the columns of `schema`. `header` is the first line of the text when the schema
+    /// says that there is one; `dense_transform` overrides the schema's default.
+    pub(crate) fn new(
         schema: &SchemaFile,
         header: &[u8],
         dense_transform: Option<DenseTransform>,
@@ -114,33 +116,33 @@ impl Csv {
     }
 
     /// All column names of a header line.
-    pub(super) fn names(&self) -> &[String] {
+    pub(crate) fn names(&self) -> &[String] {
         &self.names
     }
 
-    pub(super) fn dense_names(&self) -> Vec<String> {
+    pub(crate) fn dense_names(&self) -> Vec<String> {
         self.dense.iter().map(|(column, _)| self.names[*column].clone()).collect()
     }
 
-    pub(super) fn sparse_names(&self) -> Vec<String> {
+    pub(crate) fn sparse_names(&self) -> Vec<String> {
         self.sparse.iter().map(|column| self.names[*column].clone()).collect()
     }
 
     /// The transform of each dense feature.
-    pub(super) fn dense_transforms(&self) -> impl Iterator<Item = DenseTransform> {
+    pub(crate) fn dense_transforms(&self) -> impl Iterator<Item = DenseTransform> {
         self.dense.iter().map(|(_, transform)| transform.kind())
     }
 
-    pub(super) fn has_weight(&self) -> bool {
+    pub(crate) fn has_weight(&self) -> bool {
         self.weight.is_some()
     }
 
-    pub(super) fn has_group(&self) -> bool {
+    pub(crate) fn has_group(&self) -> bool {
         !self.group.is_empty()
     }
 
     /// The label's column and rule, for people.
-    pub(super) fn label_rule(&self) -> String {
+    pub(crate) fn label_rule(&self) -> String {
         let name = &self.names[self.label];
         match &self.label_rule {
             LabelRule::OneOf { positive, .. } => format!("{name} is one of {positive:?}"),
@@ -331,7 +333,7 @@ fn number(text: &[u8]) -> Option<f64> {
 impl SchemaFile {
     /// Names of all columns: listed, numbered, or those of the line `header`. A header with an open
     /// quote gives one odd name, which the lookup of the schema's columns then shows.
-    pub(super) fn column_names(&self, header: &[u8]) -> Vec<String> {
+    pub(crate) fn column_names(&self, header: &[u8]) -> Vec<String> {
         let utf8 = |name: &[u8]| String::from_utf8_lossy(name.trim_ascii()).into_owned();
         match &self.columns {
             Some(Columns::Names(names)) => names.clone(),

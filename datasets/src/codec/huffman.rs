@@ -12,7 +12,7 @@ pub(super) struct Code {
 }
 
 impl Code {
-    /// Nothing.
+    /// A code of no bits.
     pub(super) const EMPTY: Self = Self { bits: 0, length: 0 };
 }
 
@@ -96,7 +96,8 @@ fn limited(mut counts: [usize; LENGTH_MAX + 1], limit: usize) -> [usize; LENGTH_
         counts.iter().enumerate().skip(1).map(|(length, &n)| n << (limit - length)).sum()
     };
     for _ in 1 << limit..sum(&counts[..=limit]) {
-        // One of the longest joins the longest that is shorter, one bit further down: one unit less.
+        // The longest code below the limit becomes two codes of one bit more, and one of them takes
+        // the place of a code at the limit: the sum falls by one unit.
         let Some(above) = (1..limit).rev().find(|&length| counts[length] > 0) else { break };
         counts[limit] -= 1;
         counts[above] -= 1;

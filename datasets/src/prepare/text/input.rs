@@ -1,7 +1,8 @@
 //! Input files: plain, gzip (RFC 1952) or Zstandard (RFC 8878) text behind one reader.
 //!
-//! The kind is told by the first bytes, never by the name. Bytes are counted below the decompressor, so that progress
-//! is a share of what lies on disk. A file cut short inside its compressed stream is an error, never a short split.
+//! The kind is told by the first bytes, never by the name. Bytes are counted below the
+//! decompressor, so that progress is a share of what lies on disk. A file cut short inside its
+//! compressed stream is an error, never a short split.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
@@ -10,14 +11,14 @@ use std::sync::Arc;
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
-use super::error::PrepareError;
+use crate::prepare::error::PrepareError;
 
 /// Opens `path` for reading its text. Bytes taken from disk are added to `bytes_read`.
 ///
 /// # Errors
-/// [`PrepareError::Input`] when the file cannot be read, [`PrepareError::Compression`] for a compressed file of a kind
-/// that is not read here.
-pub(super) fn open(path: &Path, bytes_read: &Arc<AtomicU64>) -> Result<Input, PrepareError> {
+/// [`PrepareError::Input`] when the file cannot be read, [`PrepareError::Compression`] for a
+/// compressed file of a kind that is not read here.
+pub(crate) fn open(path: &Path, bytes_read: &Arc<AtomicU64>) -> Result<Input, PrepareError> {
     let unreadable = |source| PrepareError::input(path, source);
     let mut file = File::open(path).map_err(unreadable)?;
     let magic = first_bytes(&mut file).map_err(unreadable)?;
@@ -39,7 +40,7 @@ pub(super) fn open(path: &Path, bytes_read: &Arc<AtomicU64>) -> Result<Input, Pr
 }
 
 /// Size of the file on disk.
-pub(super) fn disk_bytes(path: &Path) -> Result<u64, PrepareError> {
+pub(crate) fn disk_bytes(path: &Path) -> Result<u64, PrepareError> {
     let unreadable = |source| PrepareError::input(path, source);
     let metadata = std::fs::metadata(path).map_err(unreadable)?;
     if metadata.is_dir() {
@@ -78,14 +79,14 @@ fn first_bytes(file: &mut File) -> io::Result<Vec<u8>> {
 }
 
 /// The text of a file.
-pub(super) enum Input {
+pub(crate) enum Input {
     Plain(Counted),
     Packed(Box<dyn Read + Send>),
 }
 
 impl Input {
     /// Appends up to `bytes_max` bytes; fewer only at the end of the text. Returns how many.
-    pub(super) fn append(&mut self, bytes_max: u64, bytes: &mut Vec<u8>) -> io::Result<usize> {
+    pub(crate) fn append(&mut self, bytes_max: u64, bytes: &mut Vec<u8>) -> io::Result<usize> {
         match self {
             // Of a file the buffer needs no zeros to be read into.
             Self::Plain(Counted { file, bytes_read }) => {
@@ -98,7 +99,7 @@ impl Input {
     }
 }
 
-pub(super) struct Counted {
+pub(crate) struct Counted {
     file: File,
     bytes_read: Arc<AtomicU64>,
 }
