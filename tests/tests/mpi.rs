@@ -6,7 +6,7 @@ use std::path::Path;
 
 use umbra_tests::{Ended, Folder, LIMIT, start};
 
-const NAMES: [&str; 17] = [
+const NAMES: [&str; 21] = [
     "all_gather",
     "all_gather_varied",
     "exchange",
@@ -20,6 +20,10 @@ const NAMES: [&str; 17] = [
     "large_messages",
     "receive_does_not_block",
     "nobody_takes",
+    "a_silent_sender",
+    "post_pieces",
+    "post_selects",
+    "a_receiver_that_stands_still",
     "model_average",
     "elastic",
     "protocol",

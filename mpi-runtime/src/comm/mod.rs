@@ -8,13 +8,15 @@
 //!
 //! - here: a communicator and its collectives
 //! - [`guard`]: which threads may call MPI when · `raw.rs`: the guarded functions
-//! - `mailbox.rs`: point-to-point messages · `piece.rs`: a piece of a sum under way
+//! - `mailbox.rs`: point-to-point messages · `flight.rs`: operations that are looked at together
+//! - [`post`]: what is larger than a message · [`reduce`]: sums · `piece.rs`: a piece of one
 //!
 //! Invariants: a [`Comm`] is made on the main thread, in one order on every rank, is used by one
 //! thread, and is dropped before MPI is finalised. A buffer lent to MPI outlives its request: a
 //! wait ends by completion or by ending the process.
 #![allow(unsafe_code)]
 
+mod flight;
 pub mod guard;
 mod mailbox;
 mod piece;
@@ -338,6 +340,7 @@ impl Drop for Comm {
 }
 
 /// A non-blocking operation: MPI may use its buffers until it is done.
+#[repr(transparent)]
 struct Request(raw::MPI_Request);
 
 // SAFETY: requests are handles like the communicator's; see `Comm`.

@@ -5,7 +5,9 @@
 //! used by one thread. A message is `u32` words: the word, low half first, the number of values,
 //! the values' bits. It goes in pieces of [`PIECE`], a few at a time, so that other messages to the
 //! same rank (rows of embeddings) find their way between them; MPI keeps the order of a sender's
-//! pieces, and each message is put together again.
+//! pieces, and each message is put together again. Every receiver has a queue and a window of its
+//! own: one that stands still delays nobody but itself. A message that is not asked for waits its
+//! turn.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
@@ -26,8 +28,9 @@ pub struct Post {
 /// The way to other ranks.
 struct Remote {
     mailbox: Mailbox,
-    /// Messages that wait or are being sent: to whom, and how much of it is with MPI.
-    outgoing: VecDeque<(usize, Vec<u32>, usize)>,
+    /// By receiver, messages that wait or are being sent: how many words of each are with MPI.
+    /// `[size]`
+    outgoing: Vec<VecDeque<(Vec<u32>, usize)>>,
     /// By sender, what has come of its next message.
     incoming: BTreeMap<usize, Vec<u32>>,
     /// Messages that are here in full, with their senders, in the order in which they became so.
@@ -47,7 +50,7 @@ struct Local {
 /// Words before the values: the word, and how many values there are.
 const HEADER: usize = 3;
 
-/// Pieces with MPI at a time: enough to keep a fast link busy between two looks.
+/// Pieces for one receiver with MPI at a time: enough to keep a fast link busy between two looks.
 const WINDOW: usize = 4;
 
 impl Post {
@@ -82,7 +85,7 @@ impl Post {
                 let mut words = remote.spare.pop().unwrap_or_default();
                 write(&mut words, word, values);
                 let bytes = size_of_val(&*words) as u64;
-                remote.outgoing.push_back((to, words, 0));
+                remote.outgoing[to].push_back((words, 0));
                 remote.push();
                 bytes
             }
@@ -90,7 +93,8 @@ impl Post {
         }
     }
 
-    /// Waits until all that was sent has left: nothing moves while its thread is elsewhere.
+    /// Waits until all that was sent has left: nothing moves while its thread is elsewhere. Takes in
+    /// what comes meanwhile: two that send to each other wait for each other here.
     pub fn flush(&mut self, watch: &Watch, poll: Duration) {
         let (mut waiting, mut backoff) = (Waiting::default(), Backoff::default());
         while self.is_sending() {
@@ -101,14 +105,19 @@ impl Post {
 
     fn is_sending(&mut self) -> bool {
         self.remote.as_mut().is_some_and(|remote| {
-            remote.push();
-            !remote.outgoing.is_empty() || remote.mailbox.sending() > 0
+            remote.take_in();
+            remote.mailbox.sending() > 0 || remote.outgoing.iter().any(|queue| !queue.is_empty())
         })
     }
 
-    /// The next message that is here: its sender and word; its values go to the front of `values`.
-    pub fn receive(&mut self, values: &mut [f32]) -> Option<(usize, u64)> {
-        if let Some(local) = &mut self.local
+    /// The next message that is here, of rank `from` alone if it is given: its sender and word; its
+    /// values go to the front of `values`. Others wait their turn.
+    pub fn receive(&mut self, from: Option<usize>, values: &mut [f32]) -> Option<(usize, u64)> {
+        if let Some(remote) = &mut self.remote {
+            remote.take_in();
+        }
+        if from.is_none_or(|from| from == self.rank)
+            && let Some(local) = &mut self.local
             && let Ok(words) = local.inbox.try_recv()
         {
             let word = read(&words, values);
@@ -116,28 +125,21 @@ impl Post {
             return Some((self.rank, word));
         }
         let remote = self.remote.as_mut()?;
-        remote.take_in();
-        remote.read(0, values)
-    }
-
-    /// As [`Post::receive`], the next message of rank `from` alone: its word.
-    pub fn receive_from(&mut self, from: usize, values: &mut [f32]) -> Option<u64> {
-        let remote = self.remote.as_mut()?;
-        remote.take_in();
-        let place = remote.ready.iter().position(|(sender, _)| *sender == from)?;
-        remote.read(place, values).map(|(_, word)| word)
+        let asked = |(sender, _): &(usize, _)| from.is_none_or(|from| from == *sender);
+        let place = remote.ready.iter().position(asked)?;
+        remote.read(place, values)
     }
 }
 
 impl Remote {
     fn new(mailbox: Mailbox) -> Self {
-        let (outgoing, incoming) = (VecDeque::new(), BTreeMap::new());
-        Self { mailbox, outgoing, incoming, ready: VecDeque::new(), spare: vec![] }
+        let outgoing = (0..mailbox.comm().size()).map(|_| VecDeque::new()).collect();
+        let (incoming, ready) = (BTreeMap::new(), VecDeque::new());
+        Self { mailbox, outgoing, incoming, ready, spare: vec![] }
     }
 
-    /// Sends on, and puts together what has come.
+    /// Puts together what has come, and sends on.
     fn take_in(&mut self) {
-        self.push();
         while let Some((from, piece)) = self.mailbox.receive() {
             let spare = &mut self.spare;
             let message =
@@ -148,6 +150,7 @@ impl Remote {
                 self.ready.extend(self.incoming.remove(&from).map(|message| (from, message)));
             }
         }
+        self.push();
     }
 
     /// The sender and the word of a message that is ready; its values go to the front of `values`.
@@ -159,22 +162,23 @@ impl Remote {
         Some((from, word))
     }
 
-    /// Hands pieces to MPI while there is room for them.
+    /// Hands pieces to MPI while their receivers have room for them.
     fn push(&mut self) {
-        while let Some((to, words, sent)) = self.outgoing.front_mut() {
-            if self.mailbox.sending() >= WINDOW {
-                return;
-            }
-            let end = words.len().min(*sent + PIECE / size_of::<u32>());
-            let mut piece = self.mailbox.buffer();
-            piece.extend_from_slice(&words[*sent..end]);
-            self.mailbox.send(*to, piece);
-            *sent = end;
-            if end == words.len()
-                && let Some((_, mut words, _)) = self.outgoing.pop_front()
+        for (to, queue) in self.outgoing.iter_mut().enumerate() {
+            while self.mailbox.sending_to(to) < WINDOW
+                && let Some((words, sent)) = queue.front_mut()
             {
-                words.clear();
-                self.spare.push(words);
+                let end = words.len().min(*sent + PIECE / size_of::<u32>());
+                let mut piece = self.mailbox.buffer();
+                piece.extend_from_slice(&words[*sent..end]);
+                self.mailbox.send(to, piece);
+                *sent = end;
+                if end == words.len()
+                    && let Some((mut words, _)) = queue.pop_front()
+                {
+                    words.clear();
+                    self.spare.push(words);
+                }
             }
         }
     }

@@ -30,6 +30,10 @@ guarded_functions! {
     MPI_Comm_split(comm: MPI_Comm, color: c_int, key: c_int, new: *mut MPI_Comm);
     MPI_Comm_free(comm: *mut MPI_Comm);
     MPI_Test(request: *mut MPI_Request, done: *mut c_int, status: *mut MPI_Status);
+    MPI_Testsome(
+        count: c_int, requests: *mut MPI_Request, done_count: *mut c_int, done: *mut c_int,
+        statuses: *mut MPI_Status,
+    );
     MPI_Isend(
         buffer: *const c_void, count: c_int, kind: MPI_Datatype, to: c_int, tag: c_int,
         comm: MPI_Comm, request: *mut MPI_Request,
@@ -101,6 +105,8 @@ constants! {
     undefined: c_int = RSMPI_UNDEFINED;
     /// MPI_STATUS_IGNORE.
     no_status: *mut MPI_Status = RSMPI_STATUS_IGNORE;
+    /// MPI_STATUSES_IGNORE.
+    no_statuses: *mut MPI_Status = RSMPI_STATUSES_IGNORE;
 }
 
 #[cfg(test)]

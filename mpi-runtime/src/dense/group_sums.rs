@@ -92,7 +92,7 @@ impl<'a> GroupSums<'a> {
 fn receive(post: &mut Post, rank: usize, values: &mut [f32], watch: &Watch, poll: Duration) -> u64 {
     let (mut waiting, mut backoff) = (Waiting::default(), Backoff::default());
     loop {
-        if let Some(word) = post.receive_from(rank, values) {
+        if let Some((_, word)) = post.receive(Some(rank), values) {
             return word;
         }
         watch.or_end(waiting.check(watch, &format_args!("the replica of rank {rank}")));

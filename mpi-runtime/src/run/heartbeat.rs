@@ -128,15 +128,16 @@ fn beat(mut pulse: Pulse, stop: &AtomicBool, training: &AtomicBool) {
                 }
                 hear_of_stop(&pulse.signals, signal);
             }
-            if let Some(mailbox) = &mut mailbox
-                && mailbox.sending() == 0
-            {
-                // An answer to every rank, so that they notice when this one falls silent.
-                (1..size).filter(|rank| silence[*rank].is_some()).for_each(|rank| {
-                    let mut words = mailbox.buffer();
-                    words.push(stop_word(&pulse.signals));
-                    mailbox.send(rank, words);
-                });
+            if let Some(mailbox) = &mut mailbox {
+                // An answer to every rank that takes them, so that they notice when this one falls
+                // silent.
+                for (rank, heard) in silence.iter().enumerate().skip(1) {
+                    if heard.is_some() && mailbox.sending_to(rank) == 0 {
+                        let mut words = mailbox.buffer();
+                        words.push(stop_word(&pulse.signals));
+                        mailbox.send(rank, words);
+                    }
+                }
             }
             let sum = ranks.iter().fold(Reading::default(), |sum, rank| sum.plus(rank.reading));
             if let Some(report) = &mut pulse.report {

@@ -10,6 +10,8 @@ use umbra_mpi::comm::watch::{Backoff, Watch};
 use umbra_mpi::comm::{Comm, Mailbox};
 use umbra_mpi::launch::world::World;
 
+use crate::{say_done, stand_still_until};
+
 /// Waits for the next message.
 fn next(mailbox: &mut Mailbox) -> (usize, Vec<u32>) {
     let mut backoff = Backoff::default();
@@ -178,4 +180,60 @@ pub(super) fn nobody_takes(world: &World, watch: &Arc<Watch>, control: &Comm) {
         assert_eq!(next(&mut next_mailbox), (left, vec![7]));
         control.barrier("the end", false);
     }
+}
+
+/// Words of a message that no library sends before its receiver has asked for it.
+const ANNOUNCED: usize = 100_000;
+
+/// The `number`-th announced message of `from`.
+fn announced(from: usize, number: usize) -> Vec<u32> {
+    let first = (from * 1000 + number) as u32;
+    (0..ANNOUNCED as u32).map(|i| first.wrapping_mul(2_654_435_761).wrapping_add(i)).collect()
+}
+
+/// The last rank announces more messages than have a buffer at a time and stands still, without a
+/// call of MPI: all that the others send arrives, and when it moves again, all of its own.
+pub(super) fn a_silent_sender(world: &World, watch: &Arc<Watch>, control: &Comm) {
+    const SILENT: usize = 70;
+    const OTHERS: usize = 40;
+    let (rank, size) = (world.rank, world.size);
+    let mut mailbox = Mailbox::new(world.communicator(watch));
+    let silent = size - 1;
+    let messages = |from: usize| if from == silent { SILENT } else { OTHERS };
+    if rank == silent {
+        (0..SILENT).for_each(|number| mailbox.send(0, announced(rank, number)));
+        // A library that has more to announce than fits does it when it is called again.
+        for _ in 0..200 {
+            assert_eq!(mailbox.sending(), SILENT);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        say_done("silent: announced");
+        stand_still_until("silent: others are through");
+    } else {
+        stand_still_until("silent: announced");
+    }
+    if rank == 0 {
+        let mut taken = vec![0; size];
+        let mut take = |mailbox: &mut Mailbox| {
+            let (from, words) = next(mailbox);
+            assert!(words == announced(from, taken[from]), "message {} of {from}", taken[from]);
+            taken[from] += 1;
+            mailbox.recycle(words);
+            from
+        };
+        for _ in 0..OTHERS * (size - 2) {
+            let from = take(&mut mailbox);
+            assert_ne!(from, silent, "a message whose sender stands still has crossed");
+        }
+        say_done("silent: others are through");
+        (0..SILENT).for_each(|_| assert_eq!(take(&mut mailbox), silent));
+        assert_eq!(taken[1..], (1..size).map(messages).collect::<Vec<_>>());
+    } else if rank != silent {
+        (0..OTHERS).for_each(|number| mailbox.send(0, announced(rank, number)));
+    }
+    let mut backoff = Backoff::default();
+    while mailbox.sending() > 0 {
+        backoff.wait();
+    }
+    control.barrier("the end", false);
 }

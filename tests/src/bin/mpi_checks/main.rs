@@ -2,8 +2,8 @@
 //! under mpirun.
 //!
 //! `mpi_checks` prints "ok NAME" from rank 0 for every check that held on all ranks; a check that
-//! does not hold panics, which ends the job with exit code 1. `mpi_checks panic` panics on the last
-//! rank while the others wait for it.
+//! does not hold panics, which ends the job with exit code 1. `mpi_checks NAME…` makes these checks
+//! alone; `mpi_checks panic` panics on the last rank while the others wait for it.
 //!
 //! The level of thread support is that of `UMBRA_MPI_THREADS`, as in the program.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation)]
@@ -11,6 +11,7 @@
 mod collectives;
 mod driver;
 mod mailbox;
+mod post;
 mod scores;
 
 use core::time::Duration;
@@ -24,7 +25,7 @@ use umbra_mpi::launch::world::World;
 /// A check; collective over all ranks. Communicators are made by the check, on the main thread.
 type Check = fn(&World, &Arc<Watch>, &Comm);
 
-const CHECKS: [(&str, Check); 17] = [
+const CHECKS: [(&str, Check); 21] = [
     ("all_gather", collectives::all_gather),
     ("all_gather_varied", collectives::all_gather_varied),
     ("exchange", collectives::exchange),
@@ -38,6 +39,10 @@ const CHECKS: [(&str, Check); 17] = [
     ("large_messages", mailbox::large_messages),
     ("receive_does_not_block", mailbox::receive_does_not_block),
     ("nobody_takes", mailbox::nobody_takes),
+    ("a_silent_sender", mailbox::a_silent_sender),
+    ("post_pieces", post::pieces),
+    ("post_selects", post::selects),
+    ("a_receiver_that_stands_still", post::stands_still),
     ("model_average", driver::model_average),
     ("elastic", driver::elastic),
     ("protocol", driver::protocol),
@@ -56,11 +61,26 @@ fn main() {
         }
         control.barrier("a rank that never comes", false);
     }
-    for (name, check) in CHECKS {
+    let names: Vec<String> = std::env::args().skip(1).collect();
+    let asked = |name: &str| names.is_empty() || names.iter().any(|asked| asked == name);
+    for (name, check) in CHECKS.into_iter().filter(|(name, _)| asked(name)) {
         check(&world, &watch, &control);
         control.barrier(name, false);
         if world.rank == 0 {
             println!("ok {name}");
         }
+    }
+}
+
+/// Says to ranks that stand still, and so cannot be sent to, that `what` is done. One folder is the
+/// working directory of all.
+fn say_done(what: &str) {
+    std::fs::write(what, "").unwrap();
+}
+
+/// Stands still, without a call of MPI, until another rank has said that `what` is done.
+fn stand_still_until(what: &str) {
+    while !std::path::Path::new(what).exists() {
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
