@@ -16,7 +16,7 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use crate::comm::Mailbox;
 use crate::comm::reduce::PIECE;
-use crate::comm::watch::{Backoff, Waiting, Watch};
+use crate::comm::watch::{Backoff, Lost, Waiting, Watch};
 
 /// One thread's end.
 pub struct Post {
@@ -95,12 +95,16 @@ impl Post {
 
     /// Waits until all that was sent has left: nothing moves while its thread is elsewhere. Takes in
     /// what comes meanwhile: two that send to each other wait for each other here.
-    pub fn flush(&mut self, watch: &Watch, poll: Duration) {
+    ///
+    /// # Errors
+    /// When a receiver does not take it in time.
+    pub fn flush(&mut self, watch: &Watch, poll: Duration) -> Result<(), Lost> {
         let (mut waiting, mut backoff) = (Waiting::default(), Backoff::default());
         while self.is_sending() {
-            watch.or_end(waiting.check(watch, &"the last parameters to be sent"));
+            waiting.check(watch, &"the last parameters to be sent")?;
             backoff.rest(poll);
         }
+        Ok(())
     }
 
     fn is_sending(&mut self) -> bool {

@@ -26,7 +26,7 @@ macro_rules! guarded_functions {
 guarded_functions! {
     MPI_Comm_rank(comm: MPI_Comm, rank: *mut c_int);
     MPI_Comm_size(comm: MPI_Comm, size: *mut c_int);
-    MPI_Comm_dup(comm: MPI_Comm, new: *mut MPI_Comm);
+    MPI_Comm_idup(comm: MPI_Comm, new: *mut MPI_Comm, request: *mut MPI_Request);
     MPI_Comm_split(comm: MPI_Comm, color: c_int, key: c_int, new: *mut MPI_Comm);
     MPI_Comm_free(comm: *mut MPI_Comm);
     MPI_Test(request: *mut MPI_Request, done: *mut c_int, status: *mut MPI_Status);

@@ -106,9 +106,10 @@ impl Bsp {
                 let what = "sums over the global batch";
                 total[0] = self.over_trainers(Job { values: vec![], few, what }).few;
                 rest.iter_mut().for_each(|item| item.copy_from_slice(&total[0]));
+                Ok(())
             })
         };
-        let item = self.turns.rest(meet);
+        let item = self.watch.or_end(self.turns.rest(meet).flatten());
         values.copy_from_slice(&item);
         *buffer = item;
     }
@@ -148,9 +149,10 @@ impl Bsp {
                 let loss = total.sums[0] / total.sums[1];
                 self.losses.lock().unwrap_or_else(PoisonError::into_inner).push(loss);
                 rest.iter_mut().for_each(|item| item.sums.copy_from_slice(&total.sums));
+                Ok(())
             })
         };
-        self.turns.rest(meet)
+        self.watch.or_end(self.turns.rest(meet).flatten())
     }
 
     /// Whether batch norms see the global batch.
@@ -195,7 +197,8 @@ impl Bsp {
 pub fn add_trainers(comm: &Comm, jobs: &Receiver<Job>, done: &Sender<Job>) -> u64 {
     let (mut sums, mut bytes, others) = (Sums::default(), 0, comm.size() as u64 - 1);
     while let Ok(mut job) = jobs.recv() {
-        sums.sum_with_few(comm, &mut job.values, &mut job.few, MANY, job.what);
+        let summed = sums.sum_with_few(comm, &mut job.values, &mut job.few, MANY, job.what);
+        comm.watch().or_end(summed);
         let (few, values) = (job.few.len() as u64, job.values.len() as u64);
         bytes += 8 * others * few + 8 * others * values / comm.size() as u64;
         if done.send(job).is_err() {

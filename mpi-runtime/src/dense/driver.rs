@@ -97,7 +97,8 @@ pub fn drive(protocol: &mut impl Protocol, ends: Endpoints<'_>) -> Result<Gaps, 
             Action::Finish => {
                 driver.end_round();
                 if let Some(post) = &mut driver.ends.post {
-                    post.flush(driver.ends.watch, driver.ends.poll);
+                    let watch = driver.ends.watch;
+                    watch.or_end(post.flush(watch, driver.ends.poll));
                 }
                 return Ok(driver.gaps);
             }
@@ -196,7 +197,8 @@ impl<'a> Driver<'a> {
         // link.
         let background = matches!(self.ends.workers, Workers::Background { .. });
         let under_way = if background { 1 } else { MANY };
-        self.sums.sum(comm, staging, under_way, "the average of replicas");
+        let summed = self.sums.sum(comm, staging, under_way, "the average of replicas");
+        self.ends.watch.or_end(summed);
         let ranks = comm.size();
         self.sent(8 * (staging.len() * (ranks - 1) / ranks) as u64);
     }

@@ -22,18 +22,18 @@ pub struct GroupSums<'a> {
     dealing: Dealing<'a>,
     /// Number of this trainer.
     trainer: usize,
-    /// Rank of trainer 0; the others follow it.
-    first_rank: usize,
+    /// Ranks of the trainers. `[trainers]`
+    ranks: &'a [usize],
     /// The members of a round, and memory for the others. `[trainers]`
     members: Vec<usize>,
     terms: Vec<f32>,
 }
 
 impl<'a> GroupSums<'a> {
-    /// The groups of trainer number `trainer` of `trainers`, whose ranks follow `first_rank`.
+    /// The groups of trainer number `trainer` of those with these `ranks: [trainers]`.
     #[must_use]
-    pub fn new(dealing: Dealing<'a>, trainer: usize, trainers: usize, first_rank: usize) -> Self {
-        Self { dealing, trainer, first_rank, members: vec![0; trainers], terms: vec![] }
+    pub fn new(dealing: Dealing<'a>, trainer: usize, ranks: &'a [usize]) -> Self {
+        Self { dealing, trainer, ranks, members: vec![0; ranks.len()], terms: vec![] }
     }
 
     /// Sums `staging` over this trainer's group of `round`, in place. Returns the bytes that left
@@ -54,7 +54,7 @@ impl<'a> GroupSums<'a> {
         // Each begins with the one after it, so that not all send to the same at once.
         let others = || {
             let places = (own + 1..own + count).map(|place| place % count);
-            places.map(|place| (place, self.first_rank + members[place]))
+            places.map(|place| (place, self.ranks[members[place]]))
         };
         // A pair moves as much either way, and little is not worth a second way.
         let whole = count <= 2 || len * count <= SHORT || len < count;
@@ -83,7 +83,7 @@ impl<'a> GroupSums<'a> {
                 receive(post, rank, &mut staging[stretch(place)], watch, poll);
             }
         }
-        post.flush(watch, poll);
+        watch.or_end(post.flush(watch, poll));
         (bytes, least)
     }
 }

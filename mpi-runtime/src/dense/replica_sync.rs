@@ -37,7 +37,7 @@ use crate::dense::gate::Gate;
 use crate::dense::group_sums::GroupSums;
 use crate::error::Error;
 use crate::launch::processor::Pins;
-use crate::launch::roles::Roles;
+use crate::launch::roles::{Roles, View};
 use crate::launch::world::World;
 use crate::measure::counters::{Counters, RoundCounters};
 use crate::measure::trace::{Trace, Track};
@@ -47,7 +47,7 @@ pub struct DenseSync {
     settings: Settings,
     slices: Vec<Slice>,
     /// Ranks of the trainers.
-    trainers: Range<usize>,
+    trainers: View,
     places: Places,
     /// Block momentum's memory: global model and velocity. `[replica_len]` each, or empty.
     global: Vec<f32>,
@@ -136,10 +136,14 @@ impl DenseSync {
             Algorithm::Average | Algorithm::BlockMomentum => vec![whole()],
             Algorithm::DivideShuffle if roles.trainers.len() == 1 => vec![whole()],
             Algorithm::DivideShuffle => {
-                let mut comm = world.communicator(watch);
+                let mut comm = watch.or_end(world.communicator(watch));
                 comm.set_poll(Some(settings.poll));
                 let hosts = comm.all_gather_varied(world.host.as_bytes(), "the hosts of trainers");
-                places = Places::new(&hosts[roles.trainers.clone()]);
+                let hosts = watch.or_end(hosts);
+                places = {
+                    let trainers = roles.trainers.ranks().iter();
+                    Places::new(&trainers.map(|rank| hosts[*rank].clone()).collect::<Vec<_>>())
+                };
                 let post = Post::remote(world.rank, Mailbox::new(comm));
                 vec![Slice { trainer: Some(post), ..whole() }]
             }
@@ -148,13 +152,13 @@ impl DenseSync {
                 let start = |slice: usize| initial.len() * slice / centers;
                 let slice = |index: usize| {
                     let range = start(index)..start(index + 1);
-                    let center_rank = roles.sync_ps.start + index;
+                    let center_rank = roles.sync_ps.rank_of(index);
                     let mailbox = (world.size > 1).then(|| {
-                        let mut comm = world.communicator(watch);
+                        let mut comm = watch.or_end(world.communicator(watch));
                         comm.set_poll(Some(settings.poll));
                         Mailbox::new(comm)
                     });
-                    let trains = roles.trainers.contains(&world.rank);
+                    let trains = roles.trainers.contains(world.rank);
                     let (trainer, center) = match (trains, world.rank == center_rank) {
                         (true, true) => {
                             let (trainer, center) = Post::both(world.rank, mailbox);
@@ -268,7 +272,7 @@ impl DenseSync {
                     center: *center_rank,
                     post: post.as_mut(),
                     comm: comm.take(),
-                    trainers: trainers.clone(),
+                    trainers: trainers.ranks(),
                     dealing,
                     blocks: blocks.take(),
                     counters: &counters.rounds[index],
@@ -327,7 +331,7 @@ struct SliceEnd<'a> {
     center: usize,
     post: Option<&'a mut Post>,
     comm: Option<&'a mut Comm>,
-    trainers: Range<usize>,
+    trainers: &'a [usize],
     dealing: Dealing<'a>,
     blocks: Option<(&'a mut [f32], &'a mut [f32])>,
     counters: &'a RoundCounters,
@@ -350,8 +354,7 @@ impl SliceEnd<'_> {
         let count = self.trainers.len();
         let dealt = settings.rounds.algorithm == Algorithm::DivideShuffle;
         let number = comm.as_ref().map_or(0, |comm| comm.rank());
-        let groups =
-            dealt.then(|| GroupSums::new(self.dealing, number, count, self.trainers.start));
+        let groups = dealt.then(|| GroupSums::new(self.dealing, number, self.trainers));
         let ends = Endpoints {
             comm: comm.as_deref(),
             groups,

@@ -6,7 +6,7 @@ use umbra_core::model::Model;
 use umbra_datasets::{Dataset, TrainOrder, steps_per_epoch};
 
 use crate::config::convert;
-use crate::config::{Job, Layout, SyncMethod};
+use crate::config::{Algorithm, Job, Layout, SyncMethod};
 use crate::error::Error;
 use crate::launch::processor::Pins;
 use crate::launch::roles::Roles;
@@ -112,6 +112,15 @@ impl Plan {
     #[must_use]
     pub fn workers_per_trainer(&self) -> usize {
         self.slices / self.roles.trainers.len()
+    }
+
+    /// Slices of the replica with a thread each: one for each center, else one.
+    #[must_use]
+    pub fn replica_slices(&self) -> usize {
+        match self.job.config.sync.method.rounds().map(|rounds| rounds.algorithm) {
+            Some(Algorithm::Elastic) => self.roles.sync_ps.len(),
+            _ => 1,
+        }
     }
 
     /// Steps and messages must fit the numbers they travel in.
@@ -269,7 +278,7 @@ impl fmt::Display for Plan {
             self.steps_per_epoch,
             job.method.name()
         )?;
-        let most = roles.embedding_ps.clone().map(|rank| self.embedding_bytes(rank)).max();
+        let most = roles.embedding_ps.ranks().iter().map(|rank| self.embedding_bytes(*rank)).max();
         write!(
             f,
             "memory      {:.1} MiB of rows on the fullest rank, {:.1} MiB dense on every trainer",

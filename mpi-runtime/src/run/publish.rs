@@ -12,6 +12,7 @@ use umbra_core::dense::replica::{load, store};
 use umbra_datasets::Dataset;
 
 use super::{Run, TrainerThreads};
+use crate::comm::watch::Lost;
 use crate::config::{Algorithm, SyncMethod};
 use crate::dense::replica_sync::{DenseSync, average_once};
 use crate::error::Error;
@@ -26,7 +27,7 @@ impl Run<'_> {
         let algorithm = self.sync.as_ref().map(DenseSync::algorithm);
         let independent = self.plan.job.method == SyncMethod::Independent;
         let published = match algorithm {
-            Some(Algorithm::Elastic) => self.gather_center(),
+            Some(Algorithm::Elastic) => self.gather_center()?,
             Some(_) if trainers > 1 => {
                 if let (Some(side), Some(dense)) = (&mut self.trainer, &mut self.dense) {
                     side.keep_own();
@@ -41,7 +42,7 @@ impl Run<'_> {
                 }
                 vec![]
             }
-            None if independent && trainers > 1 => self.gather_first(),
+            None if independent && trainers > 1 => self.gather_first()?,
             _ => return Ok(()),
         };
         if let Some(side) = &mut self.trainer {
@@ -53,18 +54,19 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn gather_center(&self) -> Vec<f32> {
-        let Some(sync) = &self.sync else { return vec![] };
+    fn gather_center(&self) -> Result<Vec<f32>, Lost> {
+        let Some(sync) = &self.sync else { return Ok(vec![]) };
         let own: Vec<f32> = sync.center().flatten().copied().collect();
         let lengths = sync.center_lengths(self.world.size);
         let mut center = vec![0.0; lengths.iter().sum()];
-        self.control.all_gather_stretches(&own, &mut center, &lengths, "the center of replicas");
-        center
+        let what = "the center of replicas";
+        self.control.all_gather_stretches(&own, &mut center, &lengths, what)?;
+        Ok(center)
     }
 
     /// The first trainer's own replica.
-    fn gather_first(&self) -> Vec<f32> {
-        let first = self.plan.roles.trainers.start;
+    fn gather_first(&self) -> Result<Vec<f32>, Lost> {
+        let first = self.plan.roles.trainers.rank_of(0);
         let own = match &self.trainer {
             Some(side) if self.world.rank == first => side.own_replica(),
             _ => vec![],
@@ -72,8 +74,8 @@ impl Run<'_> {
         let mut lengths = vec![0; self.world.size];
         lengths[first] = self.plan.model.replica_len();
         let mut replica = vec![0.0; lengths[first]];
-        self.control.all_gather_stretches(&own, &mut replica, &lengths, "the first replica");
-        replica
+        self.control.all_gather_stretches(&own, &mut replica, &lengths, "the first replica")?;
+        Ok(replica)
     }
 
     /// As [`evaluate`](Self::evaluate), of the first trainer's own replica as training left it;
@@ -90,7 +92,7 @@ impl Run<'_> {
         if !apart {
             return Ok(None);
         }
-        let first = self.gather_first();
+        let first = self.gather_first()?;
         let swap = |side: &TrainerThreads, values: &[f32]| {
             let mut before = vec![0.0; values.len()];
             load(&side.shared.replica, &mut before);

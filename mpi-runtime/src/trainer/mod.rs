@@ -19,7 +19,7 @@ use umbra_core::model::{Gradients, Input, Model, StepKey};
 use umbra_core::optim::{Optimizer, Rate, StepSize};
 use umbra_datasets::BatchBuffer;
 
-use crate::comm::watch::Watch;
+use crate::comm::watch::{Lost, Watch};
 use crate::config::Config;
 use crate::config::convert;
 use crate::dense::bsp::Bsp;
@@ -160,8 +160,8 @@ pub enum Method<'a> {
 
 impl Method<'_> {
     /// Waits without holding the turn to compute, where there are turns.
-    fn rest<T>(&self, wait: impl FnOnce() -> T) -> T {
-        if let Method::Bsp { bsp } = self { bsp.turns().rest(wait) } else { wait() }
+    fn rest<T>(&self, wait: impl FnOnce() -> T) -> Result<T, Lost> {
+        if let Method::Bsp { bsp } = self { bsp.turns().rest(wait) } else { Ok(wait()) }
     }
 }
 
@@ -190,7 +190,7 @@ impl Worker {
     /// Trains a segment. True when it ended early because a stop was asked for.
     ///
     /// # Errors
-    /// When the data can't be read.
+    /// When the data can't be read, or those it trains with do not come in time.
     pub fn train(
         &mut self,
         trainer: &Trainer,
@@ -202,7 +202,7 @@ impl Worker {
         let Method::Bsp { bsp } = method else {
             return self.train_in_turn(trainer, method, segment, counters, track);
         };
-        bsp.turns().take();
+        bsp.turns().take()?;
         let stopped = self.train_in_turn(trainer, method, segment, counters, track);
         bsp.turns().give();
         stopped
@@ -219,17 +219,17 @@ impl Worker {
         let (mut asked, mut since_round) = (0, 0);
         for done in 0..segment.steps {
             let mut reading = Reading { steps: 1, ..Reading::default() };
-            reading.embedding_ns += method.rest(|| self.client.settle(false));
+            reading.embedding_ns += method.rest(|| self.client.settle(false))?;
             while asked < segment.steps && (self.client.ahead() == 0 || self.client.may_ask()) {
                 let (batch, waited) = method.rest(|| {
                     let start = Instant::now();
                     (self.next_batch(), nanoseconds(start))
-                });
+                })?;
                 reading.data_ns += waited;
                 self.client.ask(batch?, clock(segment.first_step + asked));
                 asked += 1;
             }
-            let Some((lookup, waited)) = method.rest(|| self.client.take()) else { break };
+            let Some((lookup, waited)) = method.rest(|| self.client.take())? else { break };
             reading.embedding_ns += waited;
             reading.examples = lookup.batch.len() as u64;
             let step = segment.first_step + done;
@@ -250,7 +250,7 @@ impl Worker {
                 && since_round == every
             {
                 let start = Instant::now();
-                stop = gate.pass(self.local, trainer.stop_requested(), &trainer.watch);
+                stop = gate.pass(self.local, trainer.stop_requested(), &trainer.watch)?;
                 counters.add(&Reading { sync_ns: nanoseconds(start), ..Reading::default() });
                 track.span("gate", start.elapsed());
                 since_round = 0;

@@ -52,7 +52,7 @@ fn position(rank: usize, round: usize) -> Vec<f32> {
 /// when the workers of all ranks have gone.
 pub(super) fn model_average(world: &World, watch: &Arc<Watch>, control: &Comm) {
     let (rank, size) = (world.rank, world.size);
-    let mut comm = world.communicator(watch);
+    let mut comm = world.communicator(watch).unwrap();
     // Twice over the same communicator: a run has one driver per stretch of training.
     for _ in 0..2 {
         let replica: Vec<AtomicU32> = (0..LENGTH).map(|_| AtomicU32::new(0)).collect();
@@ -78,7 +78,7 @@ pub(super) fn model_average(world: &World, watch: &Arc<Watch>, control: &Comm) {
                     assert_eq!(value.to_bits(), expected.to_bits(), "round {round} element {i}");
                 }
                 let bits: Vec<u32> = replica.iter().map(|x| x.load(Relaxed)).collect();
-                let others = control.all_gather_varied(&bits, "test");
+                let others = control.all_gather_varied(&bits, "test").unwrap();
                 assert!(others.iter().all(|other| *other == bits), "replicas differ");
             }
             drop(knock);
@@ -111,7 +111,7 @@ pub(super) fn elastic(world: &World, watch: &Arc<Watch>, control: &Comm) {
         let replica: Vec<AtomicU32> = (0..LENGTH).map(|_| AtomicU32::new(0)).collect();
         store(&replica, &position(rank, 0));
         let mut center = position(size, 0);
-        let mailbox = Mailbox::new(world.communicator(watch));
+        let mailbox = Mailbox::new(world.communicator(watch).unwrap());
         let (mut post, center_post) = if rank == 0 {
             let (trainer, center) = Post::both(rank, Some(mailbox));
             (trainer, Some(center))
@@ -148,9 +148,9 @@ pub(super) fn elastic(world: &World, watch: &Arc<Watch>, control: &Comm) {
             drop(knock);
         });
         let bits: Vec<u32> = replica.iter().map(|x| x.load(Relaxed)).collect();
-        let replicas = control.all_gather_varied(&bits, "replicas");
+        let replicas = control.all_gather_varied(&bits, "replicas").unwrap();
         let bits: Vec<u32> = center.iter().map(|x| x.to_bits()).collect();
-        let center = &control.all_gather_varied(&bits, "centers")[0];
+        let center = &control.all_gather_varied(&bits, "centers").unwrap()[0];
         let value = |bits: u32| f64::from(f32::from_bits(bits));
         for i in 0..LENGTH {
             let started: Vec<f64> =
@@ -246,7 +246,7 @@ impl Protocol for Ring {
 /// Send, receive from one and from any, sleep, a receive that times out, finish.
 pub(super) fn protocol(world: &World, watch: &Arc<Watch>, _control: &Comm) {
     let (rank, size) = (world.rank, world.size);
-    let mut post = Post::remote(rank, Mailbox::new(world.communicator(watch)));
+    let mut post = Post::remote(rank, Mailbox::new(world.communicator(watch).unwrap()));
     let mut staging = vec![0.0; 2 + TAIL];
     staging[0] = rank as f32;
     let (state, slept_until) = (State::Send, Nanos(0));

@@ -67,7 +67,7 @@ const LONGEST: usize = 100_000;
 pub(super) fn pieces(world: &World, watch: &Arc<Watch>, _: &Comm) {
     const ROUNDS: usize = 3;
     let (rank, size) = (world.rank, world.size);
-    let mut post = Post::remote(rank, Mailbox::new(world.communicator(watch)));
+    let mut post = Post::remote(rank, Mailbox::new(world.communicator(watch).unwrap()));
     let others = || (0..size).filter(|other| *other != rank);
     let lengths = || (0..ROUNDS).flat_map(|_| LENGTHS).enumerate();
     for (number, length) in lengths() {
@@ -83,14 +83,14 @@ pub(super) fn pieces(world: &World, watch: &Arc<Watch>, _: &Comm) {
             assert_eq!(word, number as u64 | 1 << 40, "of rank {from}");
         }
     }
-    post.flush(watch, POLL);
+    post.flush(watch, POLL).unwrap();
 }
 
 /// The two ends of the first rank and all others send to its center, which takes the messages in an
 /// order of its own: its own trainer's and those of others wait their turn.
 pub(super) fn selects(world: &World, watch: &Arc<Watch>, _: &Comm) {
     let (rank, size) = (world.rank, world.size);
-    let mailbox = Mailbox::new(world.communicator(watch));
+    let mailbox = Mailbox::new(world.communicator(watch).unwrap());
     let made = |from, word| values(from, 0, word as usize, LONGEST / 2);
     let send = |post: &mut Post, word| post.send(0, word, &made(rank, word));
     if rank > 0 {
@@ -98,7 +98,8 @@ pub(super) fn selects(world: &World, watch: &Arc<Watch>, _: &Comm) {
         for word in 0..2 {
             send(&mut post, word);
         }
-        return post.flush(watch, POLL);
+        post.flush(watch, POLL).unwrap();
+        return;
     }
     let (mut trainer, mut center) = Post::both(rank, Some(mailbox));
     (0..2).for_each(|word| assert_eq!(send(&mut trainer, word), 0));
@@ -118,7 +119,7 @@ pub(super) fn stands_still(world: &World, watch: &Arc<Watch>, _: &Comm) {
     const ROUNDS: usize = 5;
     let (rank, size) = (world.rank, world.size);
     let still = size - 1;
-    let mut post = Post::remote(rank, Mailbox::new(world.communicator(watch)));
+    let mut post = Post::remote(rank, Mailbox::new(world.communicator(watch).unwrap()));
     let sent = |from, to, word| values(from, to, word as usize, LONGEST);
     if rank == still {
         stand_still_until("still: others are through");
@@ -148,5 +149,5 @@ pub(super) fn stands_still(world: &World, watch: &Arc<Watch>, _: &Comm) {
         }
         post.send(0, ROUNDS as u64, &[]);
     }
-    post.flush(watch, POLL);
+    post.flush(watch, POLL).unwrap();
 }
