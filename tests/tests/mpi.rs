@@ -6,7 +6,7 @@ use std::path::Path;
 
 use umbra_tests::{Ended, Folder, LIMIT, start};
 
-const NAMES: [&str; 22] = [
+const NAMES: [&str; 24] = [
     "all_gather",
     "all_gather_varied",
     "exchange",
@@ -15,6 +15,8 @@ const NAMES: [&str; 22] = [
     "barrier",
     "subset",
     "reduce",
+    "lost",
+    "traffic",
     "mailbox_ring",
     "mailbox_storm",
     "large_messages",

@@ -159,6 +159,12 @@ impl Instances {
         self.len() == 0
     }
 
+    /// Those of one trainer.
+    #[must_use]
+    pub const fn of_a_trainer(&self) -> usize {
+        if self.trainers == 0 { 0 } else { self.slices * self.gates }
+    }
+
     /// What instance `number` is for.
     #[must_use]
     pub const fn part(&self, number: usize) -> Part {

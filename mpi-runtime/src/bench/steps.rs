@@ -241,7 +241,8 @@ fn part(
         crate::measure::trace::Track::of(None, ""),
     );
     // Who failed comes too: the others wait.
-    start.meet(worker.local, (), "the start of a sample", |_| {});
+    let met = start.meet(worker.local, (), "the start of a sample", |_| Ok(()));
+    trainer.watch.or_end(met);
     ready?;
     warm?;
     let (from, cpu_from) = (Instant::now(), thread_time());

@@ -7,7 +7,8 @@
 
 use core::ffi::c_int;
 
-use super::{Request, count, raw};
+use super::pending::Request;
+use super::{count, raw};
 
 /// Requests, and what each of them needs.
 pub(super) struct Flight<T> {

@@ -16,7 +16,8 @@ use std::collections::VecDeque;
 use mpi::traits::{AsRaw, Equivalence};
 
 use super::flight::Flight;
-use super::{Comm, Request, count, raw};
+use super::pending::{Pending, Request};
+use super::{Comm, count, raw};
 use crate::comm::watch::{Backoff, Waiting};
 
 /// Point-to-point messages of `u32` words between all ranks; messages to oneself stay in process.
@@ -132,6 +133,7 @@ impl Mailbox {
                 request,
             );
         });
+        self.comm.meter.sent(size_of_val(&*words));
         self.sent[to] += 1;
         self.sending_to[to] += 1;
         self.sending.add(request, Sending { to, words });
@@ -210,6 +212,7 @@ impl Mailbox {
         {
             let mut words = self.buffer();
             words.resize(usize::try_from(length).unwrap_or(0), 0);
+            self.comm.meter.received(size_of_val(&*words));
             let into = words.as_mut_ptr().cast();
             let kind = u32::equivalent_datatype().as_raw();
             // SAFETY: `message` was matched and is received here only; the buffer has the length
@@ -259,16 +262,20 @@ impl Drop for Mailbox {
     /// MPI must not be left with a pointer into freed memory, nor another rank with a message that
     /// nobody takes: each is told how many were sent to it, and takes them all.
     fn drop(&mut self) {
-        let mut due = vec![0; self.comm.size];
-        let mut told = self.comm.start_all_to_all(&self.sent, &mut due);
-        let mut known = false;
+        let nothing = vec![0; self.comm.size];
+        let sent = core::mem::take(&mut self.sent);
+        let mut told = Some(self.comm.start_all_to_all(sent, nothing));
+        let mut due = None;
         let (mut waiting, mut backoff) = (Waiting::default(), Backoff::default());
         loop {
             while let Some((_, words)) = self.receive() {
                 self.recycle(words);
             }
-            known = known || told.is_done();
-            if known && self.is_done(&due) {
+            if let Some(done) = told.take_if(Pending::is_done) {
+                // It is done, and waits no more.
+                due = done.wait(&self.comm, "", true).ok();
+            }
+            if due.as_ref().is_some_and(|(_, due)| self.is_done(due)) {
                 return;
             }
             self.comm

@@ -10,6 +10,7 @@
 
 use std::collections::VecDeque;
 
+use crate::comm::watch::Lost;
 use crate::comm::{Buffers, Comm, Few, Piece};
 
 /// Sums, and the memory that the last left for the next.
@@ -22,6 +23,9 @@ pub struct Sums {
 impl Sums {
     /// [`sum`](Self::sum), and beside it, on the same way, that of a few f64s. Either may be empty,
     /// on all ranks. *Collective over `comm`.*
+    ///
+    /// # Errors
+    /// When not all come in time; `values` and `few` are then neither what they were nor sums.
     pub fn sum_with_few(
         &mut self,
         comm: &Comm,
@@ -29,21 +33,31 @@ impl Sums {
         few: &mut Vec<f64>,
         under_way: usize,
         what: &str,
-    ) {
+    ) -> Result<(), Lost> {
         let beside = (comm.size() > 1 && !few.is_empty())
             .then(|| Few::gather(comm, core::mem::take(few), core::mem::take(&mut self.all)));
-        self.sum(comm, values, under_way, what);
+        self.sum(comm, values, under_way, what)?;
         if let Some(beside) = beside {
-            (*few, self.all) = beside.add(comm, what);
+            (*few, self.all) = beside.add(comm, what)?;
         }
+        Ok(())
     }
 
     /// Sums `values` over the ranks, in place, in pieces of [`PIECE`] bytes to a rank, of which
     /// `under_way` are on the links at a time. *Collective over `comm`; lengths and `under_way`
     /// equal on all ranks.*
-    pub fn sum(&mut self, comm: &Comm, values: &mut [f32], under_way: usize, what: &str) {
+    ///
+    /// # Errors
+    /// When not all come in time; `values` are then neither what they were nor sums.
+    pub fn sum(
+        &mut self,
+        comm: &Comm,
+        values: &mut [f32],
+        under_way: usize,
+        what: &str,
+    ) -> Result<(), Lost> {
         if comm.size() == 1 {
-            return;
+            return Ok(());
         }
         let mut pieces = values.chunks_mut(comm.size() * PIECE / size_of::<f32>());
         let (mut scattered, mut gathered) = (VecDeque::new(), VecDeque::new());
@@ -54,11 +68,11 @@ impl Sums {
                 scattered.push_back((Piece::scatter(comm, values, buffers), values));
             }
             if let Some((piece, values)) = scattered.pop_front() {
-                gathered.push_back((piece.gather(comm, what), values));
+                gathered.push_back((piece.gather(comm, what)?, values));
             } else if let Some((piece, values)) = gathered.pop_front() {
-                self.spare.push(piece.finish(comm, values, what));
+                self.spare.push(piece.finish(comm, values, what)?);
             } else {
-                return;
+                return Ok(());
             }
         }
     }

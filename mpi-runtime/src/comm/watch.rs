@@ -5,6 +5,8 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use core::time::Duration;
 use std::time::Instant;
 
+use crate::error::Error;
+
 /// How long a wait may take on this rank, and what happens then.
 #[derive(Debug)]
 pub struct Watch {
@@ -40,6 +42,18 @@ impl Watch {
     /// job with exit code 1 on every rank and says who waited for what.
     pub fn or_end<T>(&self, outcome: Result<T, Lost>) -> T {
         outcome.unwrap_or_else(|lost| self.end_job(1, &lost))
+    }
+
+    /// As [`or_end`](Self::or_end), for work that can fail in other ways too: those are the
+    /// caller's.
+    ///
+    /// # Errors
+    /// Every other error of `outcome`.
+    pub fn end_if_lost<T>(&self, outcome: Result<T, Error>) -> Result<T, Error> {
+        if let Err(error @ Error::Lost(_)) = &outcome {
+            self.end_job(error.exit_code(), error);
+        }
+        outcome
     }
 
     /// Says why and ends the job with this exit code on every rank. Of several threads that come
@@ -89,6 +103,12 @@ pub struct Lost {
     pub waited: Duration,
     /// How long was allowed.
     pub limit: Duration,
+}
+
+impl From<Lost> for Error {
+    fn from(lost: Lost) -> Self {
+        Self::Lost(lost.into())
+    }
 }
 
 fn milliseconds(limit: Duration) -> u64 {

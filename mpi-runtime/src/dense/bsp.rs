@@ -85,9 +85,10 @@ impl Bsp {
                 total[0] =
                     self.over_trainers(Job { values: vec![], few, what, ends_step: false }).few;
                 rest.iter_mut().for_each(|item| item.copy_from_slice(&total[0]));
+                Ok(())
             })
         };
-        let item = self.turns.rest(meet);
+        let item = self.watch.or_end(self.turns.rest(meet).flatten());
         values.copy_from_slice(&item);
         *buffer = item;
     }
@@ -134,9 +135,10 @@ impl Bsp {
                 let loss = total.sums[0] / total.sums[1];
                 self.losses.lock().unwrap_or_else(PoisonError::into_inner).push(loss);
                 rest.iter_mut().for_each(|item| item.sums.copy_from_slice(&total.sums));
+                Ok(())
             })
         };
-        self.turns.rest(meet)
+        self.watch.or_end(self.turns.rest(meet).flatten())
     }
 
     /// Whether batch norms see the global batch.

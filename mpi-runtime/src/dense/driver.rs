@@ -319,7 +319,7 @@ impl<'a> Seated<'a> {
                     return Err(missing);
                 };
                 let mut bytes = 0;
-                let taken = gradients.take(&mut ends.sums, comm, &mut bytes);
+                let taken = gradients.take(&mut ends.sums, comm, &mut bytes)?;
                 self.round = taken.then(|| self.begins(ends.now()));
                 self.sent(bytes);
                 if taken { Completion::Taken } else { Completion::Stop }
@@ -330,7 +330,7 @@ impl<'a> Seated<'a> {
                 else {
                     return Err(missing);
                 };
-                let bytes = gradients.sum(&mut ends.sums, comm);
+                let bytes = gradients.sum(&mut ends.sums, comm)?;
                 self.sent(bytes);
                 Completion::Done
             }
@@ -347,7 +347,7 @@ impl<'a> Seated<'a> {
                     // it on a slow link.
                     let background = matches!(self.seat.workers, Workers::Background { .. });
                     let under_way = if background { 1 } else { MANY };
-                    ends.sums.sum(comm, staging, under_way, "the average of replicas");
+                    ends.sums.sum(comm, staging, under_way, "the average of replicas")?;
                     let (ranks, len) = (comm.size(), staging.len());
                     self.sent(8 * (len * (ranks - 1) / ranks) as u64);
                 }

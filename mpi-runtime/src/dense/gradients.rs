@@ -11,6 +11,7 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use crate::comm::Comm;
 use crate::comm::reduce::{MANY, Sums};
+use crate::comm::watch::Lost;
 
 /// Sums over a trainer's workers, to be taken over all trainers. Either list may be empty.
 pub struct Job {
@@ -50,24 +51,32 @@ impl GradientQueue {
     /// Waits for the gradient of the next step, and sums meanwhile what is summed within one.
     /// False when the workers have ended. Adds to `bytes` what leaves this rank. *Collective over
     /// `comm`.*
-    pub(super) fn take(&mut self, sums: &mut Sums, comm: &Comm, bytes: &mut u64) -> bool {
+    ///
+    /// # Errors
+    /// When not all trainers come in time.
+    pub(super) fn take(
+        &mut self,
+        sums: &mut Sums,
+        comm: &Comm,
+        bytes: &mut u64,
+    ) -> Result<bool, Lost> {
         while let Ok(mut job) = self.jobs.recv() {
             if job.ends_step {
                 self.taken = Some(job);
-                return true;
+                return Ok(true);
             }
-            *bytes += add(sums, comm, &mut job);
+            *bytes += add(sums, comm, &mut job)?;
             if self.done.send(job).is_err() {
-                return false;
+                return Ok(false);
             }
         }
-        false
+        Ok(false)
     }
 
     /// Sums the gradient that was taken over all trainers. Returns the bytes that left this rank.
     /// *Collective over `comm`.*
-    pub(super) fn sum(&mut self, sums: &mut Sums, comm: &Comm) -> u64 {
-        self.taken.as_mut().map_or(0, |job| add(sums, comm, job))
+    pub(super) fn sum(&mut self, sums: &mut Sums, comm: &Comm) -> Result<u64, Lost> {
+        self.taken.as_mut().map_or(Ok(0), |job| add(sums, comm, job))
     }
 
     /// Hands the gradient back.
@@ -77,8 +86,8 @@ impl GradientQueue {
     }
 }
 
-fn add(sums: &mut Sums, comm: &Comm, job: &mut Job) -> u64 {
-    sums.sum_with_few(comm, &mut job.values, &mut job.few, MANY, job.what);
+fn add(sums: &mut Sums, comm: &Comm, job: &mut Job) -> Result<u64, Lost> {
+    sums.sum_with_few(comm, &mut job.values, &mut job.few, MANY, job.what)?;
     let (others, size) = (comm.size() as u64 - 1, comm.size() as u64);
-    8 * others * job.few.len() as u64 + 8 * others * job.values.len() as u64 / size
+    Ok(8 * others * job.few.len() as u64 + 8 * others * job.values.len() as u64 / size)
 }

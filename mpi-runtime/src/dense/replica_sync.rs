@@ -142,19 +142,20 @@ impl DenseSync {
         let trainers = roles.trainers.len();
         let instances = method.instances(trainers, workers);
         let rank_of = |number| match instances.part(number) {
-            Part::Trainer { trainer, .. } => roles.trainers.start + trainer,
-            Part::Center { slice } => roles.sync_ps.start + slice,
+            Part::Trainer { trainer, .. } => roles.trainers.rank_of(trainer),
+            Part::Center { slice } => roles.sync_ps.rank_of(slice),
         };
         let rank_of: Arc<[usize]> = (0..instances.len()).map(rank_of).collect();
         let talks = method.has_centers() || method.dealing().is_some();
         let mut places = None;
         let mailbox = (talks && world.size > 1).then(|| {
-            let mut comm = world.communicator(watch);
+            let mut comm = watch.or_end(world.communicator(watch));
             comm.set_poll(Some(poll));
             if let Some(Dealing::Nodes { .. }) = method.dealing() {
                 let hosts = comm.all_gather_varied(world.host.as_bytes(), "the hosts of trainers");
-                let trainers = (0..trainers).map(|trainer| roles.trainers.start + trainer);
-                let hosts: Vec<Vec<u8>> = trainers.map(|rank| hosts[rank].clone()).collect();
+                let hosts = watch.or_end(hosts);
+                let trainers = roles.trainers.ranks().iter();
+                let hosts: Vec<Vec<u8>> = trainers.map(|rank| hosts[*rank].clone()).collect();
                 places = Some(Places::new(&hosts));
             }
             Mailbox::new(comm)
@@ -196,18 +197,6 @@ impl DenseSync {
             rank_of,
             watch,
         }
-    }
-
-    /// Protocols of a trainer that synchronize its replica.
-    #[must_use]
-    pub const fn threads_per_trainer(&self) -> usize {
-        if self.instances.trainers == 0 { 0 } else { self.instances.slices * self.instances.gates }
-    }
-
-    /// Slices of the replica.
-    #[must_use]
-    pub const fn slices(&self) -> usize {
-        self.instances.slices
     }
 
     /// Replicas are synchronized in rounds of their own.

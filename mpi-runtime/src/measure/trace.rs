@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::comm::Comm;
+use crate::comm::watch::Lost;
 use crate::error::Error;
 
 /// The tracks of a rank.
@@ -66,12 +67,12 @@ impl Trace {
     /// # Errors
     /// When the file can't be written; on the first rank.
     pub fn write(&self, control: &Comm, host: &str, path: Option<&Path>) -> Result<(), Error> {
-        let skew = skew(control);
+        let skew = skew(control)?;
         let sent: Vec<Sent> =
             self.tracks.iter().map(|(name, spans)| sent(name, spans, skew)).collect();
         let failure = |error: serde_json::Error| Error::Failure(format!("the trace: {error}"));
         let own = serde_json::to_vec(&(host, sent)).map_err(failure)?;
-        let ranks = control.all_gather_varied(&own, "the trace of the run");
+        let ranks = control.all_gather_varied(&own, "the trace of the run")?;
         let Some(path) = path else { return Ok(()) };
         let ranks: Vec<(String, Vec<Sent>)> = ranks
             .iter()
@@ -131,18 +132,18 @@ fn events(out: &mut impl Write, ranks: &[(String, Vec<Sent>)]) -> std::io::Resul
 }
 
 /// This machine's clock less the first rank's, nanoseconds. *Collective.*
-fn skew(control: &Comm) -> i64 {
+fn skew(control: &Comm) -> Result<i64, Lost> {
     let (mut low, mut high) = (i64::MIN, i64::MAX);
     for _ in 0..BARRIERS {
         let came = clock();
-        control.barrier("the comparison of clocks", false);
+        control.barrier("the comparison of clocks", false)?;
         let left = clock();
         let mut all = vec![0; 2 * control.size()];
-        control.all_gather(&[came, left], &mut all, "the comparison of clocks");
+        control.all_gather(&[came, left], &mut all, "the comparison of clocks")?;
         low = low.max(came.cast_signed() - all[1].cast_signed());
         high = high.min(left.cast_signed() - all[0].cast_signed());
     }
-    between(low, high)
+    Ok(between(low, high))
 }
 
 /// The middle of an interval; 0, one clock for both, if that is in it.

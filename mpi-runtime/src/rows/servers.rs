@@ -73,7 +73,7 @@ impl Services {
             bytes_sent: Arc::default(),
             requests: vec![],
         };
-        let workers = if roles.trainers.contains(&rank) { config.workers } else { 0 };
+        let workers = if roles.trainers.contains(rank) { config.workers } else { 0 };
         if config.local {
             let client = || Client::local(layout.clone(), services.partitions[0].clone());
             let clients = (0..workers).map(|_| client()).collect();
@@ -86,7 +86,7 @@ impl Services {
         let outlets = Outlets { workers: answer_in.clone(), link: link_in.clone() };
         let here = services.start_partitions(config, &outlets)?;
         if let Some(comm) = comm {
-            let first_worker = (rank - roles.trainers.start.min(rank)) * config.workers;
+            let first_worker = roles.trainers.number_of(rank).unwrap_or(0) * config.workers;
             let inlets = Inlets { partitions: here.clone(), workers: answer_in, first_worker };
             services.start_link(comm, link_out, inlets)?;
         }
@@ -95,7 +95,8 @@ impl Services {
             .map(|(number, here)| here.map_or(Route::There(roles.rank_of(number)), Route::Here))
             .collect();
         let client = |(local, answers)| {
-            let worker = (rank - roles.trainers.start) * config.workers + local;
+            let number = roles.trainers.number_of(rank).unwrap_or(0);
+            let worker = number * config.workers + local;
             let routes = Routes {
                 worker: u32::try_from(worker).unwrap_or(u32::MAX),
                 local,

@@ -36,7 +36,7 @@ use crate::measure::trace::Trace;
 use crate::rows::servers::{ServiceConfig, Services};
 use crate::run::heartbeat::{Heartbeat, Pulse, Report};
 use crate::run::plan::Plan;
-use crate::score::figures::{Figures, Scores};
+use crate::score::figures::{Figures, FiguresError, Scores};
 use crate::score::pass::{Share, score};
 use crate::trainer::{Segment, Trainer};
 use trainer_threads::{Around, TrainerThreads};
@@ -95,7 +95,7 @@ impl<'w> Run<'w> {
             control.watch().end_job(error.exit_code(), error);
         }
         // Large tables take long to fill, and not equally long on all ranks.
-        control.barrier("the start of the run", true);
+        control.barrier("the start of the run", true)?;
         run
     }
 
@@ -109,19 +109,33 @@ impl<'w> Run<'w> {
     ) -> Result<Self, Error> {
         let config = &plan.job.config;
         let watch = world.watch(Duration::from_secs(config.run.watchdog_s));
-        // The fixed order: dense, embedding, heartbeat, slices; control was made before.
         let alone = world.size == 1;
-        let all = world.communicator(&watch);
-        let dense = all.subset(plan.roles.trainers.clone());
-        let embedding = (!alone).then(|| world.communicator(&watch));
-        let heartbeats = (!alone).then(|| world.communicator(&watch));
+        let trains = plan.roles.trainers.contains(world.rank);
+        let workers = if trains { plan.workers_per_trainer() } else { 0 };
+        let instances = plan.instances();
+        let threads = instances.of_a_trainer();
+        let counters = Arc::new(Counters::new(workers, threads, instances.slices));
+        // The fixed order: heartbeat, dense, embedding, slices; control was made before. Hearts beat
+        // before anything that takes long: a rank that stops while others make communicators with
+        // it or fill their tables is missed.
+        let heartbeats = if alone { None } else { Some(world.communicator(&watch)?) };
+        let heartbeat = Heartbeat::start(Pulse {
+            counters: Arc::clone(&counters),
+            trainers: plan.roles.trainers.clone(),
+            comm: heartbeats,
+            watch: Arc::clone(&watch),
+            report,
+            signals: Arc::clone(signals),
+        })
+        .map_err(|error| no_resources(&error))?;
+        let dense = world.communicator(&watch)?.subset(plan.roles.trainers.ranks())?;
+        let embedding = if alone { None } else { Some(world.communicator(&watch)?) };
         let mut initial = vec![0.0; plan.model.replica_len()];
         plan.model.initialize(config.seed, &mut initial);
         let parameters = plan.model.parameters_len();
         let model = (&*initial, parameters);
-        let workers = plan.workers_per_trainer();
-        let sync = DenseSync::new(world, config, &plan.roles, workers, model, &watch);
-        let trains = plan.roles.trainers.contains(&world.rank);
+        let all = plan.workers_per_trainer();
+        let sync = DenseSync::new(world, config, &plan.roles, all, model, &watch);
         let service = ServiceConfig {
             rank: world.rank,
             roles: &plan.roles,
@@ -134,22 +148,10 @@ impl<'w> Run<'w> {
         };
         let started = Services::start(&service, &plan.model, config.seed, embedding);
         let (services, clients) = started.map_err(|error| no_resources(&error))?;
-        let workers = if trains { plan.workers_per_trainer() } else { 0 };
-        let threads = sync.threads_per_trainer();
-        let counters = Arc::new(Counters::new(workers, threads, sync.slices()));
         let names = (0..workers).map(|worker| format!("worker {worker}"));
         let names = names.chain((0..threads).map(|thread| format!("synchronization {thread}")));
         let names = names.chain(["center".to_owned()]);
         let trace = config.run.trace.then(|| Trace::new(names));
-        let heartbeat = Heartbeat::start(Pulse {
-            counters: Arc::clone(&counters),
-            trainers: plan.roles.trainers.clone(),
-            comm: heartbeats,
-            watch: Arc::clone(&watch),
-            report,
-            signals: Arc::clone(signals),
-        })
-        .map_err(|error| no_resources(&error))?;
         let trainer = if trains {
             Some(TrainerThreads::new(&plan, world.rank, clients, training, signals, &watch)?)
         } else {
@@ -195,7 +197,7 @@ impl<'w> Run<'w> {
             // The others wait for this rank's gradients or rows: only ending the job frees them.
             self.watch.end_job(error.exit_code(), error);
         }
-        self.control.barrier("the end of a stretch of training", true);
+        self.control.barrier("the end of a stretch of training", true)?;
         self.heartbeat.set_training(false);
         let (stopped, trained, gaps) = outcome?;
         self.trained += trained;
@@ -207,7 +209,7 @@ impl<'w> Run<'w> {
         let due = (segment.first_step + segment.steps) * self.counters.workers.len() as u64;
         let own = [u64::from(stop), u64::from(self.reading().steps < due), nanoseconds(trained)];
         let mut all = vec![0; own.len() * self.world.size];
-        self.control.all_gather(&own, &mut all, "the agreement to go on");
+        self.control.all_gather(&own, &mut all, "the agreement to go on")?;
         Ok(StretchEnd {
             stop_asked: all.chunks(own.len()).any(|rank| rank[0] != 0),
             incomplete: all.chunks(own.len()).any(|rank| rank[1] != 0),
@@ -230,14 +232,14 @@ impl<'w> Run<'w> {
                 &mut side.workers[..self.plan.job.worker_threads],
                 dataset,
                 Share {
-                    trainer: self.world.rank - roles.trainers.start,
+                    trainer: roles.trainers.number_of(self.world.rank).unwrap_or(0),
                     trainers: roles.trainers.len(),
                     batch_size: config.train.eval_batch_size,
                     prefetch: config.data.prefetch_batches,
                 },
             ),
         };
-        self.control.barrier("the end of an evaluation", true);
+        self.control.barrier("the end of an evaluation", true)?;
         self.world.agree(self.control, scores)
     }
 
@@ -247,12 +249,17 @@ impl<'w> Run<'w> {
     /// When the data can't be read, or a score is not a number.
     pub fn evaluate(&mut self, dataset: &Dataset) -> Result<Figures, Error> {
         let scores = self.score(dataset)?;
-        let figures = scores.figures(self.control).map_err(|error| {
-            Error::Failure(format!(
+        let figures = scores.figures(self.control).map_err(|error| match error {
+            FiguresError::Lost(lost) => lost.into(),
+            FiguresError::Metric(error) => Error::Failure(format!(
                 "evaluation: {error}; lower the learning rates, or warm up with \
                  optim.dense.warmup_steps"
-            ))
+            )),
         });
+        if let Err(Error::Lost(_)) = figures {
+            // Nobody is left to agree with.
+            return figures;
+        }
         // All ranks have the same error: one of them speaks.
         self.world.agree(self.control, figures)
     }
@@ -309,7 +316,7 @@ impl<'w> Run<'w> {
             checkpoint.read_rows(&self.plan.layout, &self.services.partitions)
         };
         let read = read();
-        self.control.barrier("reading of a checkpoint", true);
+        self.control.barrier("reading of a checkpoint", true)?;
         self.world.agree(self.control, read.map_err(Error::from))
     }
 
@@ -361,12 +368,14 @@ impl<'w> Run<'w> {
                 pipeline.join();
             }
         }
-        control.barrier("the end of the run", true);
-        services.quiesce(control.watch());
-        control.barrier("the last messages", true);
+        let watch = control.watch();
+        let meet = |what, patient| watch.or_end(control.barrier(what, patient));
+        meet("the end of the run", true);
+        services.quiesce(watch);
+        meet("the last messages", true);
         services.finish();
         heartbeat.finish();
-        control.barrier("the end of the threads", false);
+        meet("the end of the threads", false);
         drop((dense, sync));
     }
 }

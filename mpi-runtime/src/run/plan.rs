@@ -3,6 +3,7 @@
 use core::fmt;
 
 use umbra_core::model::Model;
+use umbra_core::sync::{Dealing, Instances};
 use umbra_datasets::{Dataset, TrainOrder, steps_per_epoch};
 
 use crate::config::convert;
@@ -112,6 +113,14 @@ impl Plan {
     #[must_use]
     pub fn workers_per_trainer(&self) -> usize {
         self.slices / self.roles.trainers.len()
+    }
+
+    /// The instances of the method.
+    #[must_use]
+    pub fn instances(&self) -> Instances {
+        let nodes = Dealing::Nodes { node: &[], place: &[] };
+        let method = self.job.config.method(self.roles.sync_ps.len(), nodes);
+        method.instances(self.roles.trainers.len(), self.workers_per_trainer())
     }
 
     /// Steps and messages must fit the numbers they travel in.
@@ -269,7 +278,7 @@ impl fmt::Display for Plan {
             self.steps_per_epoch,
             job.method.name()
         )?;
-        let most = roles.embedding_ps.clone().map(|rank| self.embedding_bytes(rank)).max();
+        let most = roles.embedding_ps.ranks().iter().map(|rank| self.embedding_bytes(*rank)).max();
         write!(
             f,
             "memory      {:.1} MiB of rows on the fullest rank, {:.1} MiB dense on every trainer",

@@ -13,6 +13,7 @@ use umbra_core::sync::Published;
 use umbra_datasets::Dataset;
 
 use super::{Run, TrainerThreads};
+use crate::comm::watch::Lost;
 use crate::dense::replica_sync::average_once;
 use crate::error::Error;
 use crate::score::figures::Figures;
@@ -24,8 +25,8 @@ impl Run<'_> {
     pub(super) fn publish(&mut self) -> Result<(), Error> {
         let published = match self.sync.published() {
             Published::Replica => return Ok(()),
-            Published::Center => self.gather_center(),
-            Published::First => self.gather_first(),
+            Published::Center => self.gather_center()?,
+            Published::First => self.gather_first()?,
             Published::Mean => {
                 if let (Some(side), Some(dense)) = (&mut self.trainer, &mut self.dense) {
                     side.keep_own();
@@ -50,18 +51,19 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn gather_center(&self) -> Vec<f32> {
+    fn gather_center(&self) -> Result<Vec<f32>, Lost> {
         let sync = &self.sync;
         let own: Vec<f32> = sync.center().flatten().copied().collect();
         let lengths = sync.center_lengths(self.world.size);
         let mut center = vec![0.0; lengths.iter().sum()];
-        self.control.all_gather_stretches(&own, &mut center, &lengths, "the center of replicas");
-        center
+        let what = "the center of replicas";
+        self.control.all_gather_stretches(&own, &mut center, &lengths, what)?;
+        Ok(center)
     }
 
     /// The first trainer's own replica.
-    fn gather_first(&self) -> Vec<f32> {
-        let first = self.plan.roles.trainers.start;
+    fn gather_first(&self) -> Result<Vec<f32>, Lost> {
+        let first = self.plan.roles.trainers.rank_of(0);
         let own = match &self.trainer {
             Some(side) if self.world.rank == first => side.own_replica(),
             _ => vec![],
@@ -69,8 +71,8 @@ impl Run<'_> {
         let mut lengths = vec![0; self.world.size];
         lengths[first] = self.plan.model.replica_len();
         let mut replica = vec![0.0; lengths[first]];
-        self.control.all_gather_stretches(&own, &mut replica, &lengths, "the first replica");
-        replica
+        self.control.all_gather_stretches(&own, &mut replica, &lengths, "the first replica")?;
+        Ok(replica)
     }
 
     /// As [`evaluate`](Self::evaluate), of the first trainer's own replica as training left it;
@@ -82,7 +84,7 @@ impl Run<'_> {
         if let Published::Replica | Published::First = self.sync.published() {
             return Ok(None);
         }
-        let first = self.gather_first();
+        let first = self.gather_first()?;
         let swap = |side: &TrainerThreads, values: &[f32]| {
             let mut before = vec![0.0; values.len()];
             load(&side.shared.replica, &mut before);

@@ -55,7 +55,7 @@ impl TrainerThreads {
     ) -> Result<Self, Error> {
         let config = &plan.job.config;
         let mut shared = Trainer::new(plan.model, config, signals, watch)?;
-        let number = rank - plan.roles.trainers.start;
+        let number = plan.roles.trainers.number_of(rank).unwrap_or(0);
         let inject = &config.recovery.inject;
         shared.nan_step = inject.nan_step.filter(|_| inject.nan_trainer == Some(number));
         let short_share = inject.short_share.filter(|_| inject.short_trainer == Some(number));

@@ -25,7 +25,7 @@ use crate::measure::trace::Track;
 use crate::rows::client::Client;
 use crate::rows::tables::{Partition, TableLayout};
 use crate::run::plan::Plan;
-use crate::score::figures::Figures;
+use crate::score::figures::{Figures, FiguresError};
 use crate::score::pass::{Share, score};
 use crate::trainer::batches::Batches;
 use crate::trainer::{Segment, Trainer, Worker};
@@ -189,8 +189,11 @@ impl Learners {
         let workers = &mut self.workers[..self.threads];
         let scores = score(&self.trainers[0], workers, dataset, share)?;
         let figures = scores.figures(control);
-        figures.map(Some).map_err(|error| {
-            Error::Failure(format!("evaluation: {error}; lower the learning rates"))
+        figures.map(Some).map_err(|error| match error {
+            FiguresError::Lost(lost) => lost.into(),
+            FiguresError::Metric(error) => {
+                Error::Failure(format!("evaluation: {error}; lower the learning rates"))
+            }
         })
     }
 

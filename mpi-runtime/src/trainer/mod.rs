@@ -19,7 +19,7 @@ use umbra_core::model::{Gradients, Input, Model, StepKey};
 use umbra_core::optim::{Optimizer, Rate, StepSize};
 use umbra_datasets::BatchBuffer;
 
-use crate::comm::watch::Watch;
+use crate::comm::watch::{Lost, Watch};
 use crate::config::Config;
 use crate::config::convert;
 use crate::dense::replica_sync::StepEnd;
@@ -139,8 +139,8 @@ impl Trainer {
 }
 
 /// Waits without holding the slot to compute, where there are slots.
-fn rest<T>(step_end: StepEnd<'_>, wait: impl FnOnce() -> T) -> T {
-    if let StepEnd::Sum(bsp) = step_end { bsp.turns().rest(wait) } else { wait() }
+fn rest<T>(step_end: StepEnd<'_>, wait: impl FnOnce() -> T) -> Result<T, Lost> {
+    if let StepEnd::Sum(bsp) = step_end { bsp.turns().rest(wait) } else { Ok(wait()) }
 }
 
 /// A stretch of training between two evaluations; equal on all workers.
@@ -168,7 +168,7 @@ impl Worker {
     /// Trains a segment. True when it ended early because a stop was asked for.
     ///
     /// # Errors
-    /// When the data can't be read.
+    /// When the data can't be read, or those it trains with do not come in time.
     pub fn train(
         &mut self,
         trainer: &Trainer,
@@ -180,7 +180,7 @@ impl Worker {
         let StepEnd::Sum(bsp) = step_end else {
             return self.train_in_turn(trainer, step_end, segment, counters, track);
         };
-        bsp.turns().take();
+        bsp.turns().take()?;
         let stopped = self.train_in_turn(trainer, step_end, segment, counters, track);
         bsp.turns().give();
         stopped
@@ -197,17 +197,17 @@ impl Worker {
         let (mut asked, mut since_round) = (0, 0);
         for done in 0..segment.steps {
             let mut reading = Reading { steps: 1, ..Reading::default() };
-            reading.embedding_ns += rest(step_end, || self.client.settle(false));
+            reading.embedding_ns += rest(step_end, || self.client.settle(false))?;
             while asked < segment.steps && (self.client.ahead() == 0 || self.client.may_ask()) {
                 let (batch, waited) = rest(step_end, || {
                     let start = Instant::now();
                     (self.next_batch(&trainer.watch), nanoseconds(start))
-                });
+                })?;
                 reading.data_ns += waited;
                 self.client.ask(batch?, clock(segment.first_step + asked));
                 asked += 1;
             }
-            let Some((lookup, waited)) = rest(step_end, || self.client.take()) else { break };
+            let Some((lookup, waited)) = rest(step_end, || self.client.take())? else { break };
             reading.embedding_ns += waited;
             reading.examples = lookup.batch.len() as u64;
             let step = segment.first_step + done;
@@ -233,7 +233,7 @@ impl Worker {
                     [all] => (all, self.local),
                     each => (&each[self.local], 0),
                 };
-                stop = gate.pass(place, trainer.stop_requested(), &trainer.watch);
+                stop = gate.pass(place, trainer.stop_requested(), &trainer.watch)?;
                 counters.add(&Reading { sync_ns: nanoseconds(start), ..Reading::default() });
                 track.span("gate", start.elapsed());
                 since_round = 0;

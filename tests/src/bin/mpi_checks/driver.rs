@@ -59,7 +59,7 @@ const fn gated<'a>(knocks: Receiver<()>, opens: Sender<()>) -> Workers<'a> {
 fn post(world: &World, watch: &Arc<Watch>, instances: usize, first: Option<usize>) -> Post {
     let rank = |number| if Some(number) == first { 0 } else { number };
     let rank_of: Arc<[usize]> = (0..instances).map(rank).collect();
-    Post::new(world.rank, rank_of, Some(Mailbox::new(world.communicator(watch))))
+    Post::new(world.rank, rank_of, Some(Mailbox::new(world.communicator(watch).unwrap())))
 }
 
 /// Where rank `rank` is before round `round`.
@@ -72,7 +72,7 @@ fn position(rank: usize, round: usize) -> Vec<f32> {
 /// when the workers of all ranks have gone.
 pub(super) fn model_average(world: &World, watch: &Arc<Watch>, control: &Comm) {
     let (rank, size) = (world.rank, world.size);
-    let mut comm = world.communicator(watch);
+    let mut comm = world.communicator(watch).unwrap();
     // Twice over the same communicator: a run has one driver per stretch of training.
     for _ in 0..2 {
         let replica: Vec<AtomicU32> = (0..LENGTH).map(|_| AtomicU32::new(0)).collect();
@@ -99,7 +99,7 @@ pub(super) fn model_average(world: &World, watch: &Arc<Watch>, control: &Comm) {
                     assert_eq!(value.to_bits(), expected.to_bits(), "round {round} element {i}");
                 }
                 let bits: Vec<u32> = replica.iter().map(|x| x.load(Relaxed)).collect();
-                let others = control.all_gather_varied(&bits, "test");
+                let others = control.all_gather_varied(&bits, "test").unwrap();
                 assert!(others.iter().all(|other| *other == bits), "replicas differ");
             }
             drop(knock);
@@ -156,9 +156,9 @@ pub(super) fn elastic(world: &World, watch: &Arc<Watch>, control: &Comm) {
             drop(knock);
         });
         let bits: Vec<u32> = replica.iter().map(|x| x.load(Relaxed)).collect();
-        let replicas = control.all_gather_varied(&bits, "replicas");
+        let replicas = control.all_gather_varied(&bits, "replicas").unwrap();
         let bits: Vec<u32> = center.iter().map(|x| x.to_bits()).collect();
-        let center = &control.all_gather_varied(&bits, "centers")[0];
+        let center = &control.all_gather_varied(&bits, "centers").unwrap()[0];
         let value = |bits: u32| f64::from(f32::from_bits(bits));
         for i in 0..LENGTH {
             let started: Vec<f64> =
@@ -245,7 +245,7 @@ pub(super) fn protocol(world: &World, watch: &Arc<Watch>, _control: &Comm) {
     let (rank, size) = (world.rank, world.size);
     let (left, right) = ((rank + size - 1) % size, (rank + 1) % size);
     let rank_of: Arc<[usize]> = (0..2 * size).map(|number| number % size).collect();
-    let mailbox = Mailbox::new(world.communicator(watch));
+    let mailbox = Mailbox::new(world.communicator(watch).unwrap());
     let mut post = Post::new(rank, rank_of, Some(mailbox));
     let ring = |number: usize, before, after| {
         let mut staging = vec![0.0; 2 + TAIL];

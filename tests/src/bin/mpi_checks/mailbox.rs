@@ -27,7 +27,7 @@ fn next(mailbox: &mut Mailbox) -> (usize, Vec<u32>) {
 pub(super) fn ring(world: &World, watch: &Arc<Watch>, _: &Comm) {
     const LAPS: usize = 1000;
     let (rank, size) = (world.rank, world.size);
-    let mut mailbox = Mailbox::new(world.communicator(watch));
+    let mut mailbox = Mailbox::new(world.communicator(watch).unwrap());
     if rank == 0 {
         mailbox.send(1 % size, vec![]);
     }
@@ -64,7 +64,7 @@ fn messages(from: usize, size: usize) -> impl Iterator<Item = (usize, Vec<u32>)>
 /// Thousands of messages of all sizes between all ranks, oneself included, while receiving.
 pub(super) fn storm(world: &World, watch: &Arc<Watch>, _: &Comm) {
     let (rank, size) = (world.rank, world.size);
-    let mut mailbox = Mailbox::new(world.communicator(watch));
+    let mut mailbox = Mailbox::new(world.communicator(watch).unwrap());
     let mut expected: Vec<VecDeque<Vec<u32>>> = (0..size)
         .map(|from| messages(from, size).filter(|(to, _)| *to == rank).map(|(_, w)| w).collect())
         .collect();
@@ -113,7 +113,7 @@ pub(super) fn large_messages(world: &World, watch: &Arc<Watch>, _: &Comm) {
     const MESSAGES: usize = 6;
     let (rank, size) = (world.rank, world.size);
     for poll in [None, Some(Duration::ZERO), Some(Duration::from_micros(200))] {
-        let mut comm = world.communicator(watch);
+        let mut comm = world.communicator(watch).unwrap();
         if let Some(poll) = poll {
             comm.set_poll(Some(poll));
         }
@@ -136,8 +136,8 @@ pub(super) fn large_messages(world: &World, watch: &Arc<Watch>, _: &Comm) {
 pub(super) fn receive_does_not_block(world: &World, watch: &Arc<Watch>, control: &Comm) {
     const ASLEEP: Duration = Duration::from_millis(500);
     let (rank, last) = (world.rank, world.size - 1);
-    let mut mailbox = Mailbox::new(world.communicator(watch));
-    control.barrier("the start", false);
+    let mut mailbox = Mailbox::new(world.communicator(watch).unwrap());
+    control.barrier("the start", false).unwrap();
     if rank == last {
         // Announced, and nothing more: the library crosses the rest when its sender calls it again.
         mailbox.send(0, large(last, 0));
@@ -162,7 +162,7 @@ pub(super) fn receive_does_not_block(world: &World, watch: &Arc<Watch>, control:
 pub(super) fn nobody_takes(world: &World, watch: &Arc<Watch>, control: &Comm) {
     let (rank, size) = (world.rank, world.size);
     for looks in [false, true] {
-        let mut mailbox = Mailbox::new(world.communicator(watch));
+        let mut mailbox = Mailbox::new(world.communicator(watch).unwrap());
         for number in 0..3 {
             mailbox.send((rank + 1) % size, large(rank, number));
         }
@@ -174,11 +174,11 @@ pub(super) fn nobody_takes(world: &World, watch: &Arc<Watch>, control: &Comm) {
         }
         drop(mailbox);
         // What comes after is not disturbed by it.
-        let mut next_mailbox = Mailbox::new(world.communicator(watch));
+        let mut next_mailbox = Mailbox::new(world.communicator(watch).unwrap());
         next_mailbox.send((rank + 1) % size, vec![7]);
         let left = (rank + size - 1) % size;
         assert_eq!(next(&mut next_mailbox), (left, vec![7]));
-        control.barrier("the end", false);
+        control.barrier("the end", false).unwrap();
     }
 }
 
@@ -197,7 +197,7 @@ pub(super) fn a_silent_sender(world: &World, watch: &Arc<Watch>, control: &Comm)
     const SILENT: usize = 70;
     const OTHERS: usize = 40;
     let (rank, size) = (world.rank, world.size);
-    let mut mailbox = Mailbox::new(world.communicator(watch));
+    let mut mailbox = Mailbox::new(world.communicator(watch).unwrap());
     let silent = size - 1;
     let messages = |from: usize| if from == silent { SILENT } else { OTHERS };
     if rank == silent {
@@ -235,5 +235,5 @@ pub(super) fn a_silent_sender(world: &World, watch: &Arc<Watch>, control: &Comm)
     while mailbox.sending() > 0 {
         backoff.wait();
     }
-    control.barrier("the end", false);
+    control.barrier("the end", false).unwrap();
 }

@@ -25,7 +25,7 @@ use umbra_mpi::launch::world::World;
 /// A check; collective over all ranks. Communicators are made by the check, on the main thread.
 type Check = fn(&World, &Arc<Watch>, &Comm);
 
-const CHECKS: [(&str, Check); 22] = [
+const CHECKS: [(&str, Check); 24] = [
     ("all_gather", collectives::all_gather),
     ("all_gather_varied", collectives::all_gather_varied),
     ("exchange", collectives::exchange),
@@ -34,6 +34,8 @@ const CHECKS: [(&str, Check); 22] = [
     ("barrier", collectives::barrier),
     ("subset", collectives::subset),
     ("reduce", collectives::reduce),
+    ("lost", collectives::lost),
+    ("traffic", collectives::traffic),
     ("mailbox_ring", mailbox::ring),
     ("mailbox_storm", mailbox::storm),
     ("large_messages", mailbox::large_messages),
@@ -54,19 +56,19 @@ fn main() {
     let world = World::init().unwrap();
     install_panic_hook(world.rank, world.size, &world.host, |code| comm::abort(code));
     let watch = world.watch(Duration::from_secs(120));
-    let control = world.communicator(&watch);
+    let control = world.communicator(&watch).unwrap();
     if std::env::args().nth(1).as_deref() == Some("panic") {
         if world.rank + 1 == world.size {
             // Not the main thread: nobody would notice but for the hook.
             std::thread::spawn(|| panic!("as asked")).join().unwrap_err();
         }
-        control.barrier("a rank that never comes", false);
+        control.barrier("a rank that never comes", false).unwrap();
     }
     let names: Vec<String> = std::env::args().skip(1).collect();
     let asked = |name: &str| names.is_empty() || names.iter().any(|asked| asked == name);
     for (name, check) in CHECKS.into_iter().filter(|(name, _)| asked(name)) {
         check(&world, &watch, &control);
-        control.barrier(name, false);
+        control.barrier(name, false).unwrap();
         if world.rank == 0 {
             println!("ok {name}");
         }
