@@ -60,8 +60,9 @@ fn local_sgd_learns_as_much_at_both_thread_levels() {
     let folder = folder();
     for (ranks, layout) in LAYOUTS {
         let alone = layout.contains(&"roles.trainers=1");
-        let method = if alone { "sync.method=none" } else { "sync.method=local_sgd" };
-        let sets = [layout, &[method, "sync.every=8"]].concat();
+        let method: &[&str] =
+            if alone { &["sync.method=none"] } else { &["sync.method=local_sgd", "sync.every=8"] };
+        let sets = [layout, method].concat();
         let (_, expected) = train(&folder, ranks, "multiple", &sets);
         let (_, got) = train(&folder, ranks, "serialized", &sets);
         let case = format!("{ranks} ranks, {layout:?}: AUC {got}, {expected} at multiple");

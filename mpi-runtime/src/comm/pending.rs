@@ -57,7 +57,7 @@ impl<B> Pending<B> {
     /// # Errors
     /// When it is overdue; the buffers are then left to MPI.
     pub(super) fn wait(mut self, comm: &Comm, what: &str, patient: bool) -> Result<B, Lost> {
-        let (mut waiting, mut backoff) = (Waiting::default(), Backoff::default());
+        let (mut waiting, mut backoff) = (Waiting::patient(comm.grace), Backoff::default());
         while !self.is_done() {
             if !patient {
                 waiting.check(&comm.watch, &format_args!("{what} of {} ranks", comm.size))?;
