@@ -15,7 +15,7 @@ use std::{env, fs};
 use umbra_core::batch::{Batch, Jagged};
 use umbra_core::kernel::shared;
 use umbra_core::model::{
-    Gradients, Input, Model, ModelConfig, ModelKind, Pooling, StepKey, Workspace,
+    Cross, Gradients, Input, Model, ModelConfig, ModelKind, Pooling, StepKey, Workspace,
 };
 use umbra_core::rng::{Purpose, Stream};
 use umbra_core::sparse::{Numbering, coalesce, heads_len};
@@ -55,6 +55,7 @@ fn cases() -> [Case; 4] {
         pooling: Pooling::Sum,
         bottom: &[],
         top: &[],
+        cross: Cross::NONE,
         batch_norm: false,
         batch_norm_momentum: 0.1,
         dropout: 0.0,
