@@ -1,13 +1,14 @@
 //! The cross network of DCN v2: Wang et al., "DCN V2", arXiv 2008.13535, section 3.2.
 //!
-//! x_{l+1} = x_0 ⊙ (W_l x_l + b_l) + x_l, all of one width. With a rank (section 3.5, without its mixture of
-//! experts) W_l = U_l V_lᵀ.
+//! x_{l+1} = x_0 ⊙ (W_l x_l + b_l) + x_l, all of one width. With a rank (section 3.5, without its
+//! mixture of experts) W_l = U_l V_lᵀ.
 //!
-//! Backward, with u_l = W_l x_l + b_l and d the gradient of x_{l+1}: d_u = d ⊙ x_0, from which those of W, b
-//! and x_l follow as in any linear layer; to the gradient of x_0 comes d ⊙ u_l, to that of x_l comes d.
+//! Backward, with u_l = W_l x_l + b_l and d the gradient of x_{l+1}: d_u = d ⊙ x_0, from which
+//! those of W, b and x_l follow as in any linear layer; to the gradient of x_0 comes d ⊙ u_l, to
+//! that of x_l comes d.
 //!
-//! Every matrix `[n, width]` here has the layout `Strides::padded`: row-major, so that an element-wise
-//! product is a loop over rows.
+//! Every matrix `[n, width]` here has the layout `Strides::padded`: row-major, so that an
+//! element-wise product is a loop over rows.
 
 use core::sync::atomic::AtomicU32;
 

@@ -1,7 +1,7 @@
 //! A linear layer: Y = X·Wᵀ + b, with W `[outputs, inputs]` as in PyTorch.
 //!
-//! W stands in panels and X, Y where their owner put them (`kernel/layout.rs`). A layer holds offsets into the
-//! parameters, never numbers.
+//! W stands in panels and X, Y where their owner put them (`kernel/layout.rs`). A layer holds
+//! offsets into the parameters, never numbers.
 
 use core::sync::atomic::AtomicU32;
 
@@ -47,8 +47,8 @@ impl Linear {
         transpose(self.w(parameters), self.outputs, self.inputs, transposed);
     }
 
-    /// Sets d_W and d_b in the gradient of the parameters, or adds to them unless `fresh`; where there is an
-    /// `update`, the parameters are updated by them.
+    /// Sets d_W and d_b in the gradient of the parameters, or adds to them unless `fresh`; where
+    /// there is an `update`, the parameters are updated by them.
     pub fn gradient(
         &self,
         x: Activations<'_>,

@@ -1,6 +1,7 @@
 //! Chains of layers: linear → batch norm → ReLU → dropout, the last three optional.
 //!
-//! Activations stand in blocks (`kernel/layout.rs`). A layer with batch norm has no bias: the norm's shift takes its place.
+//! Activations stand in blocks (`kernel/layout.rs`). A layer with batch norm has no bias: the
+//! norm's shift takes its place.
 //!
 //! What backward needs is stored by forward: the output of every layer and x̂ of every norm. Dropout
 //! and ReLU need nothing more: a unit passes gradient exactly where its output is above 0.

@@ -58,8 +58,8 @@ impl Strides {
         Self { row, block: PANEL }
     }
 
-    /// Row-major, with rows an odd number of cache lines apart: each starts on a line if the first does, and
-    /// those of a tile fall on different sets of a cache.
+    /// Row-major, with rows an odd number of cache lines apart: each starts on a line if the first
+    /// does, and those of a tile fall on different sets of a cache.
     #[must_use]
     pub const fn padded(width: usize) -> Self {
         Self::row_major(width.next_multiple_of(LINE) | LINE)

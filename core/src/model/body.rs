@@ -1,8 +1,9 @@
 //! What every architecture must say of itself.
 //!
-//! A body is the part of a model that differs between architectures: its plan, its pieces of the workspace, its
-//! tensors, its passes. One file each. No match on the kind of a model or of a body, here or elsewhere, has an
-//! arm for the rest: a new architecture does not compile before it has everything.
+//! A body is the part of a model that differs between architectures: its plan, its pieces of the
+//! workspace, its tensors, its passes. One file each. No match on the kind of a model or of a body,
+//! here or elsewhere, has an arm for the rest: a new architecture does not compile before it has
+//! everything.
 
 use super::cross::DcnV2;
 use super::dlrm::Dlrm;
@@ -78,10 +79,18 @@ impl Body {
     /// Takes from `space` what a tile of `n` examples needs.
     pub(super) fn take(&self, n: usize, space: &mut Space<'_>) {
         match self {
-            Self::Dlrm(body) => drop(body.buffers(n, space)),
-            Self::Factorization(body) => drop(body.buffers(n, space)),
-            Self::DcnV2(body) => drop(body.buffers(n, space)),
-            Self::WideDeep(body) => drop(body.buffers(n, space)),
+            Self::Dlrm(body) => {
+                body.buffers(n, space);
+            }
+            Self::Factorization(body) => {
+                body.buffers(n, space);
+            }
+            Self::DcnV2(body) => {
+                body.buffers(n, space);
+            }
+            Self::WideDeep(body) => {
+                body.buffers(n, space);
+            }
         }
     }
 

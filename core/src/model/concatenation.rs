@@ -1,4 +1,5 @@
-//! The plainest input of an MLP: all embedding vectors of an example in a row, then its dense features.
+//! The plainest input of an MLP: all embedding vectors of an example in a row, then its dense
+//! features.
 //!
 //! x = [e_1 … e_S, dense], `[n, S·d + D]` in the layout `Strides::padded`.
 

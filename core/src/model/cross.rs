@@ -1,7 +1,7 @@
 //! DCN v2: Wang et al., arXiv 2008.13535, figure 1.
 //!
-//! x_0 = [embeddings, dense features]; x_L = cross(x_0) (`dense/cross.rs`). Section 3.4, where the output layer's
-//! one vector w = [w_cross, w_deep] is here two layers, each the last of its part:
+//! x_0 = [embeddings, dense features]; x_L = cross(x_0) (`dense/cross.rs`). Section 3.4, where the
+//! output layer's one vector w = [w_cross, w_deep] is here two layers, each the last of its part:
 //!
 //! - parallel: logit = head(x_L) + deep(x_0), head being w_cross and the bias;
 //! - stacked: logit = deep(x_L).

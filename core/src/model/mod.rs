@@ -1,8 +1,10 @@
 //! The models: what connects the layers, one training step, evaluation.
 //!
 //! - `body.rs`: what every architecture must say of itself, and which there are
-//! - `dlrm.rs`: DLRM; `factorization.rs`: DeepFM, FM and LR; `cross.rs`: DCN v2; `wide_deep.rs`: Wide & Deep
-//! - `first_order.rs`, `concatenation.rs`, `tower.rs`: a term, an input and an MLP that several of them have
+//! - `dlrm.rs`: DLRM; `factorization.rs`: DeepFM, FM and LR; `cross.rs`: DCN v2; `wide_deep.rs`:
+//!   Wide & Deep
+//! - `first_order.rs`, `concatenation.rs`, `tower.rs`: a term, an input and an MLP that several of
+//!   them have
 //! - `plan.rs`: configuration → shapes and offsets, and what may be wrong with it
 //! - `tensor.rs`: the replica's tensors by name, and first values
 //! - `space.rs`: the lent workspace, handed out in pieces
@@ -126,8 +128,8 @@ impl Model {
         self.kind
     }
 
-    /// f32s of one embedding row: d for DLRM and DCN v2; the first-order parameter and d for DeepFM, FM
-    /// and Wide & Deep; 1 for LR.
+    /// f32s of one embedding row: d for DLRM and DCN v2; the first-order parameter and d for
+    /// DeepFM, FM and Wide & Deep; 1 for LR.
     #[must_use]
     pub const fn row_width(&self) -> usize {
         self.body.row_width()

@@ -1,11 +1,11 @@
 //! The lent workspace, handed out in pieces.
 //!
-//! A model takes its buffers from a [`Space`] in one function, which serves twice: on lent memory it cuts
-//! that up, on none it counts what is needed. Backward takes the same pieces as forward did, and finds in
-//! them what forward left.
+//! A model takes its buffers from a [`Space`] in one function, which serves twice: on lent memory
+//! it cuts that up, on none it counts what is needed. Backward takes the same pieces as forward
+//! did, and finds in them what forward left.
 //!
-//! Invariant: pieces whose length does not depend on the number of examples are taken first. They stay where they
-//! are from tile to tile.
+//! Invariant: pieces whose length does not depend on the number of examples are taken first. They
+//! stay where they are from tile to tile.
 
 use core::mem;
 

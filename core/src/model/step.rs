@@ -93,9 +93,9 @@ pub(super) struct BackwardPass<'a> {
     pub(super) d_logits: &'a [f32],
     pub(super) d_parameters: &'a mut [f32],
     pub(super) d_rows: &'a mut [f32],
-    /// First tile: transpose matrices, and set the gradients of parameters instead of adding to them.
-    /// Matrices are transposed here and not before forward: their weights come from other cores while
-    /// this one multiplies.
+    /// First tile: transpose matrices, and set the gradients of parameters instead of adding to
+    /// them. Matrices are transposed here and not before forward: their weights come from other
+    /// cores while this one multiplies.
     pub(super) fresh: bool,
     /// Last tile: update the parameters.
     pub(super) update: Option<Update<'a>>,

@@ -2,9 +2,9 @@
 //!
 //! Initial values of linear layers are those of the reference program of Naumov et al., arXiv
 //! 1906.00091: W ~ N(0, √(2/(m+n))), b ~ N(0, √(1/m)) with m outputs and n inputs; a DLRM row of a
-//! table of c rows ~ U(−√(1/c), √(1/c)). The rest is ours: factor vectors, and the vectors of DCN v2 and of
-//! Wide & Deep, ~ N(0, 0.01); first-order parameters, the output bias and biases of cross layers 0; batch
-//! norms start as the identity.
+//! table of c rows ~ U(−√(1/c), √(1/c)). The rest is ours: factor vectors, and the vectors of DCN
+//! v2 and of Wide & Deep, ~ N(0, 0.01); first-order parameters, the output bias and biases of cross
+//! layers 0; batch norms start as the identity.
 
 use core::fmt;
 

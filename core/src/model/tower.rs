@@ -20,7 +20,8 @@ pub(super) struct Tower<'a> {
 }
 
 impl<'a> Tower<'a> {
-    /// `transposed` is taken by the caller: all its chains' first, then what depends on n (`space.rs`).
+    /// `transposed` is taken by the caller: all its chains' first, then what depends on n
+    /// (`space.rs`).
     pub(super) fn new(
         mlp: &Mlp,
         n: usize,

@@ -1,7 +1,8 @@
 //! Wide & Deep: Cheng et al., arXiv 1606.07792, equation 3.
 //!
-//! logit = wide + deep([embeddings, dense features]). The wide part is a linear model of the features themselves
-//! (`first_order.rs`); the paper's crossed features are columns like any other, made when data are prepared.
+//! logit = wide + deep([embeddings, dense features]). The wide part is a linear model of the
+//! features themselves (`first_order.rs`); the paper's crossed features are columns like any other,
+//! made when data are prepared.
 
 use super::ModelConfig;
 use super::concatenation::Concatenation;

@@ -1,9 +1,10 @@
 //! The arithmetic of a training step: what no implementation in plain f32 products can do without.
 //!
 //! Counted are multiplications and additions of the linear layers (forward, weight gradient, data
-//! gradient; the bottom MLP's first layer passes none on) and of DLRM's dot interaction (forward, and
-//! the gradient of both vectors of a pair). Biases, activations, losses, element-wise products, the other
-//! interactions, optimizers and embedding rows are not: that is what time beyond the floor is spent on.
+//! gradient; the bottom MLP's first layer passes none on) and of DLRM's dot interaction (forward,
+//! and the gradient of both vectors of a pair). Biases, activations, losses, element-wise products,
+//! the other interactions, optimizers and embedding rows are not: that is what time beyond the
+//! floor is spent on.
 
 use umbra_core::model::{Model, ModelKind};
 

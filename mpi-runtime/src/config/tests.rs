@@ -48,11 +48,13 @@ const BAD_ARGUMENTS: &[(&str, &str)] = &[
     ("model.cross_layers=17", "`model.cross_layers = 17`: expected an integer from 0 to 16"),
     (
         "model.cross_rank=8",
-        "`model.cross_rank = set`: expected a dcn_v2 model: model.kind = \"dlrm\" has no use for it",
+        "`model.cross_rank = set`: expected a dcn_v2 model: model.kind = \"dlrm\" has no use for \
+         it",
     ),
     (
         "model.structure=stacked",
-        "`model.structure = set`: expected a dcn_v2 model: model.kind = \"dlrm\" has no use for it",
+        "`model.structure = set`: expected a dcn_v2 model: model.kind = \"dlrm\" has no use for \
+         it",
     ),
     (
         "sync.method=gba",
