@@ -235,6 +235,8 @@ const SYNONYMS: &[(&str, &str)] = &[
 
 /// Layers an MLP may have beside its last: the core keeps shapes in arrays of 16.
 const LAYERS_MAX: usize = 15;
+/// Cross layers a network may have.
+const CROSS_MAX: i64 = 16;
 /// Widest layer.
 const WIDTH_MAX: i64 = 65_536;
 
@@ -262,7 +264,7 @@ const FACTOR: Kind = Kind::Number { low: 0.0, above: true, high: 1.0, below: fal
 const OPTIMIZERS: Kind =
     Kind::Name { built: &["sgd", "momentum", "adagrad", "rowwise_adagrad", "adam"], later: &[] };
 const MODELS: Kind =
-    Kind::Name { built: &["dlrm", "deepfm", "fm", "lr"], later: &["dcn_v2", "wide_deep"] };
+    Kind::Name { built: &["dlrm", "deepfm", "fm", "lr", "dcn_v2", "wide_deep"], later: &[] };
 const METHODS: Kind = Kind::Name {
     built: &[
         "auto",
@@ -298,7 +300,14 @@ pub static KEYS: &[Key] = &[
     key("model.kind", MODELS, "architecture"),
     key("model.embedding_dim", integer(1, 4096), "values of an embedding vector"),
     key("model.bottom", Kind::Widths, "dlrm: widths of the bottom MLP, the last = embedding_dim"),
-    key("model.top", Kind::Widths, "hidden widths of the top (dlrm) or deep (deepfm) MLP"),
+    key("model.top", Kind::Widths, "hidden widths of the top (dlrm) or deep (others) MLP"),
+    key("model.cross_layers", integer(0, CROSS_MAX), "dcn_v2: layers of the cross network; 3"),
+    key("model.cross_rank", integer(0, WIDTH_MAX), "dcn_v2: rank of their matrices; 0: full"),
+    key(
+        "model.structure",
+        Kind::Name { built: &["parallel", "stacked"], later: &[] },
+        "dcn_v2: the deep MLP beside the cross network or on its output",
+    ),
     key("model.pooling", Kind::Name { built: &["sum", "mean"], later: &[] }, "bag to vector"),
     key("model.batch_norm", Kind::Flag, "batch normalisation on hidden layers"),
     key("model.batch_norm_momentum", FACTOR, "share of the new batch in running statistics"),

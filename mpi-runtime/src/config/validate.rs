@@ -4,8 +4,8 @@ use umbra_core::sync::{Algorithm, Rounds};
 
 use super::error::ConfigError;
 use super::{
-    Config, Gate, Layout, ModelKind, OptimKind, OptimSection, Save, Schedule, SyncConfig,
-    SyncMethod,
+    Config, Gate, Layout, ModelKind, OptimKind, OptimSection, Save, Schedule, Structure,
+    SyncConfig, SyncMethod,
 };
 
 impl Config {
@@ -110,8 +110,21 @@ impl Config {
         let refuse = |key, widths: &[usize], expected: String| {
             Err(ConfigError::value(key, format!("{widths:?}"), expected))
         };
-        match (model.kind, model.bottom.last()) {
-            (ModelKind::Dlrm, Some(&last)) if last != model.embedding_dim => refuse(
+        let (name, bottom, mlp, cross) = match model.kind {
+            ModelKind::Dlrm => ("dlrm", true, true, false),
+            ModelKind::DeepFm => ("deepfm", false, true, false),
+            ModelKind::Fm => ("fm", false, false, false),
+            ModelKind::Lr => ("lr", false, false, false),
+            ModelKind::DcnV2 => ("dcn_v2", false, true, true),
+            ModelKind::WideDeep => ("wide_deep", false, true, false),
+        };
+        match model.bottom.last() {
+            Some(_) if !bottom => refuse(
+                "model.bottom",
+                &model.bottom,
+                "no layers: only model.kind = \"dlrm\" has a bottom MLP".into(),
+            ),
+            Some(&last) if last != model.embedding_dim => refuse(
                 "model.bottom",
                 &model.bottom,
                 format!(
@@ -120,20 +133,27 @@ impl Config {
                     model.embedding_dim
                 ),
             ),
-            (ModelKind::DeepFm | ModelKind::Fm | ModelKind::Lr, Some(_)) => refuse(
-                "model.bottom",
-                &model.bottom,
-                "no layers: only model.kind = \"dlrm\" has a bottom MLP".into(),
-            ),
             _ => Ok(()),
         }?;
-        let plain = matches!(model.kind, ModelKind::Fm | ModelKind::Lr);
-        if plain && !model.top.is_empty() {
+        if !mlp && !model.top.is_empty() {
             return refuse(
                 "model.top",
                 &model.top,
                 "no layers: model.kind = \"fm\" and \"lr\" have no MLP".into(),
             );
+        }
+        if cross && model.cross_layers == 0 {
+            let expected = "at least 1: model.kind = \"dcn_v2\" is made of cross layers";
+            return Err(ConfigError::value("model.cross_layers", 0, expected));
+        }
+        let unused = [
+            ("model.cross_layers", model.cross_layers > 0),
+            ("model.cross_rank", model.cross_rank > 0),
+            ("model.structure", model.structure != Structure::default()),
+        ];
+        for (key, _) in unused.into_iter().filter(|(_, set)| *set && !cross) {
+            let expected = format!("a dcn_v2 model: model.kind = \"{name}\" has no use for it");
+            return Err(ConfigError::value(key, "set", expected));
         }
         Ok(())
     }
