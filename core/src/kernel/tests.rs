@@ -172,6 +172,12 @@ fn check(set: Simd, n: usize, outputs: usize, inputs: usize, bits: usize) {
 
 #[test]
 fn the_products_are_their_definitions() {
+    // Miri, which checks pointers, takes a thousand times as long.
+    if cfg!(miri) {
+        return [(1, 1, 5), (5, 33, 7), (3, 1, 33)].iter().zip([1, 8, 15]).for_each(
+            |((n, outputs, inputs), bits)| check(Simd::Plain, *n, *outputs, *inputs, bits),
+        );
+    }
     let sizes = [1, 2, 5, 7, 8, 13, 16, 31, 32, 33, 47, 65];
     for set in sets() {
         for (x, &n) in sizes.iter().enumerate() {

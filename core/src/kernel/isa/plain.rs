@@ -94,6 +94,18 @@ impl Isa for Plain {
     }
 
     #[inline(always)]
+    unsafe fn load_in_place(self, from: *const f32) -> Self::Vector {
+        // SAFETY: as above.
+        unsafe { self.load(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_in_place_part(self, from: *const f32, count: usize) -> Self::Vector {
+        // SAFETY: as above.
+        unsafe { self.load_part(from, count) }
+    }
+
+    #[inline(always)]
     unsafe fn load_shared(self, from: *const AtomicU32) -> Self::Vector {
         // SAFETY: as above.
         lanes(|lane| f32::from_bits(unsafe { &*from.add(lane) }.load(Relaxed)))
