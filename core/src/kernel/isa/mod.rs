@@ -29,6 +29,10 @@ pub(crate) use plain::Plain;
 
 use super::{Simd, selected};
 
+/// What an update leaves of smaller numbers is 0. Numbers below 1.2e-38 (denormal) take several times as
+/// long on every processor; this much above them, products with rates and shares are not denormal either.
+pub(crate) const FLUSHED_BELOW: f32 = 1e-30;
+
 /// An instruction set. Making one asserts that the machine has it; that is all the safety of the
 /// arithmetic below needs. Functions that take pointers say what the pointers must be good for.
 pub(crate) trait Isa: Copy {
@@ -60,6 +64,10 @@ pub(crate) trait Isa: Copy {
     fn relu(self, x: Self::Vector) -> Self::Vector;
     /// 0 where `y <= 0`, else `x`.
     fn where_positive(self, y: Self::Vector, x: Self::Vector) -> Self::Vector;
+    /// 0 where |x| < [`FLUSHED_BELOW`], else `x`: a NaN stays a NaN.
+    fn flush(self, x: Self::Vector) -> Self::Vector;
+    /// Whether a lane is a NaN.
+    fn has_nan(self, x: Self::Vector) -> bool;
 
     /// Reads `LANES` private f32s.
     ///

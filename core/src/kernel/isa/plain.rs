@@ -3,7 +3,7 @@
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use super::{Isa, Source};
+use super::{FLUSHED_BELOW, Isa, Source};
 use crate::float;
 
 /// Four floats in an array.
@@ -79,6 +79,16 @@ impl Isa for Plain {
     #[inline(always)]
     fn where_positive(self, y: Self::Vector, x: Self::Vector) -> Self::Vector {
         lanes(|lane| if y[lane] <= 0.0 { 0.0 } else { x[lane] })
+    }
+
+    #[inline(always)]
+    fn flush(self, x: Self::Vector) -> Self::Vector {
+        lanes(|lane| if x[lane].abs() < FLUSHED_BELOW { 0.0 } else { x[lane] })
+    }
+
+    #[inline(always)]
+    fn has_nan(self, x: Self::Vector) -> bool {
+        x.into_iter().any(f32::is_nan)
     }
 
     #[inline(always)]
