@@ -21,7 +21,7 @@ pub(super) struct BenchArguments {
         long,
         value_name = "N,…",
         value_delimiter = ',',
-        default_values_t = [128, 512, 2048],
+        default_value = "128,512,2048",
         value_parser = clap::value_parser!(u32).range(1..=1 << 20),
     )]
     batch: Vec<u32>,
@@ -31,7 +31,7 @@ pub(super) struct BenchArguments {
         value_enum,
         value_name = "NAME,…",
         value_delimiter = ',',
-        default_values = ["sgd", "rowwise_adagrad"],
+        default_value = "sgd,rowwise_adagrad"
     )]
     optimizer: Vec<Optimizers>,
     /// Worker threads that share one replica; each on a core of its own where there are enough
@@ -39,7 +39,7 @@ pub(super) struct BenchArguments {
         long,
         value_name = "N,…",
         value_delimiter = ',',
-        default_values_t = [1, 2],
+        default_value = "1,2",
         value_parser = clap::value_parser!(u16).range(1..=1024),
     )]
     workers: Vec<u16>,
