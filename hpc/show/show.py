@@ -12,7 +12,10 @@ import subprocess
 import sys
 from math import hypot
 from pathlib import Path
-from statistics import stdev
+from statistics import median, stdev
+
+# More than this, in the median, and speeds are those of the others too: measure again.
+OTHERS_CORES_MAX = 0.1
 
 
 def error_of_difference(one, other):
@@ -80,6 +83,10 @@ class Show:
 
     def at_most(self, id, value, bound):
         self._check(id, value, bound, "<=", value <= bound)
+
+    def alone(self, loads):
+        """Checks that others left the machine alone: cores that they used, sample by sample."""
+        self.at_most("others_cores", median(loads), OTHERS_CORES_MAX)
 
     def measured(self, id, value):
         """A figure without a bound."""
