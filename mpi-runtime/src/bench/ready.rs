@@ -12,9 +12,8 @@ use crate::config::Config;
 use crate::error::Error;
 use crate::trainer::batches::next_read;
 
-/// Examples that are cycled: their rows of Criteo's Kaggle tables are several times the largest
-/// caches.
-const EXAMPLES: usize = 1 << 18;
+/// Examples that are cycled: their rows of Criteo's Kaggle tables are several times the largest caches.
+const EXAMPLES: usize = 131_072;
 
 /// Batches in memory, by their size.
 #[derive(Debug, Default)]
@@ -130,6 +129,14 @@ impl Columns {
 mod tests {
     use super::*;
     use crate::bench::Optimizers;
+
+    /// The programs of `make show-peers` say of their pool that it is as large.
+    #[test]
+    fn as_many_examples_are_cycled_as_in_the_peers() {
+        let peers = include_str!("../../../hpc/bench/peers/model.py");
+        let theirs = peers.lines().find_map(|line| line.strip_prefix("EXAMPLES = ")).unwrap();
+        assert_eq!(theirs.parse(), Ok(EXAMPLES));
+    }
 
     #[test]
     fn batches_of_any_size_hold_the_same_rows() {
