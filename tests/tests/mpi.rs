@@ -6,7 +6,7 @@ use std::path::Path;
 
 use umbra_tests::{Ended, Folder, LIMIT, start};
 
-const NAMES: [&str; 17] = [
+const NAMES: [&str; 18] = [
     "all_gather",
     "all_gather_varied",
     "exchange",
@@ -23,6 +23,7 @@ const NAMES: [&str; 17] = [
     "model_average",
     "elastic",
     "protocol",
+    "row_traffic",
     "scores",
 ];
 

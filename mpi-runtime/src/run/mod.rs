@@ -32,7 +32,7 @@ use crate::launch::signals::Signals;
 use crate::launch::world::World;
 use crate::measure::counters::{Counters, Reading};
 use crate::measure::trace::Trace;
-use crate::rows::servers::{ServiceConfig, Services};
+use crate::rows::servers::{ServiceConfig, ServiceError, Services};
 use crate::run::heartbeat::{Heartbeat, Pulse, Report};
 use crate::run::plan::Plan;
 use crate::score::figures::{Figures, Scores};
@@ -108,11 +108,12 @@ impl<'w> Run<'w> {
     ) -> Result<Self, Error> {
         let config = &plan.job.config;
         let watch = world.watch(Duration::from_secs(config.run.watchdog_s));
-        // The fixed order: dense, embedding, heartbeat, slices; control was made before.
+        // The fixed order: dense, embedding by link, heartbeat, slices; control was made before.
         let alone = world.size == 1;
         let all = world.communicator(&watch);
         let dense = all.subset(plan.roles.trainers.clone());
-        let embedding = (!alone).then(|| world.communicator(&watch));
+        let links = if alone { 0 } else { config.embedding.links };
+        let embedding: Vec<Comm> = (0..links).map(|_| world.communicator(&watch)).collect();
         let heartbeats = (!alone).then(|| world.communicator(&watch));
         let mut initial = vec![0.0; plan.model.replica_len()];
         plan.model.initialize(config.seed, &mut initial);
@@ -129,7 +130,10 @@ impl<'w> Run<'w> {
             watch: &watch,
         };
         let started = Services::start(&service, &plan.model, config.seed, embedding);
-        let (services, clients) = started.map_err(|error| no_resources(&error))?;
+        let (services, clients) = started.map_err(|error| match error {
+            ServiceError::Resources(error) => no_resources(&error),
+            ServiceError::Workers { .. } => Error::Launch(error.to_string()),
+        })?;
         let workers = if trains { plan.workers_per_trainer() } else { 0 };
         // bsp counts its rounds where one slice would.
         let slices = sync.as_ref().map_or(1, DenseSync::slices);
@@ -336,7 +340,7 @@ impl<'w> Run<'w> {
     /// Bytes of embedding messages this rank sent. *Not collective.*
     #[must_use]
     pub fn embedding_bytes_sent(&self) -> u64 {
-        self.services.bytes_sent()
+        self.services.traffic().sent.bytes
     }
 
     /// Ends all threads of the run.
@@ -351,7 +355,7 @@ impl<'w> Run<'w> {
             }
         }
         control.barrier("the end of the run", true);
-        services.quiesce(control.watch());
+        control.watch().or_end(services.quiesce(control.watch()));
         control.barrier("the last messages", true);
         services.finish();
         heartbeat.finish();

@@ -11,6 +11,7 @@
 mod collectives;
 mod driver;
 mod mailbox;
+mod rows;
 mod scores;
 
 use core::time::Duration;
@@ -24,7 +25,7 @@ use umbra_mpi::launch::world::World;
 /// A check; collective over all ranks. Communicators are made by the check, on the main thread.
 type Check = fn(&World, &Arc<Watch>, &Comm);
 
-const CHECKS: [(&str, Check); 17] = [
+const CHECKS: [(&str, Check); 18] = [
     ("all_gather", collectives::all_gather),
     ("all_gather_varied", collectives::all_gather_varied),
     ("exchange", collectives::exchange),
@@ -41,6 +42,7 @@ const CHECKS: [(&str, Check); 17] = [
     ("model_average", driver::model_average),
     ("elastic", driver::elastic),
     ("protocol", driver::protocol),
+    ("row_traffic", rows::traffic),
     ("scores", scores::figures),
 ];
 
