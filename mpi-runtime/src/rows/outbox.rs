@@ -130,3 +130,107 @@ impl Outbox {
         before
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use crossbeam_channel::{Receiver, unbounded};
+
+    use super::*;
+    use crate::rows::router::Pool;
+    use crate::rows::wire::{Asker, sections, write_lookup, write_push};
+
+    type Link = Receiver<(usize, Vec<u32>)>;
+
+    /// Rank 0 with `joint` workers, rows on rank 1; what goes out.
+    fn outbox(joint: Option<usize>) -> (Outbox, Link) {
+        let (link, out) = unbounded();
+        let router = Router {
+            rank: 0,
+            width: 2,
+            partitions: vec![],
+            workers: vec![],
+            first_worker: 0,
+            links: vec![link],
+            pool: Pool::new(4),
+        };
+        let destinations = vec![Destination::new(1, vec![0, 1])];
+        (Outbox::new(Arc::new(router), destinations, joint), out)
+    }
+
+    const fn header(kind: Kind, clock: u32) -> Header {
+        Header { kind, clock, asker: Asker::All }
+    }
+
+    fn look_up(outbox: &Outbox, clock: u32, partition: u32, rows: &[u32]) -> u32 {
+        let count = u32::try_from(rows.len()).unwrap();
+        outbox.join(0, header(Kind::Lookup, clock), count, |words| {
+            write_lookup(words, partition, count, rows.iter().copied());
+        })
+    }
+
+    #[test]
+    fn the_last_worker_of_a_step_sends_what_all_want() {
+        let (outbox, out) = outbox(Some(3));
+        assert_eq!(look_up(&outbox, 7, 1, &[5, 9]), 0);
+        // Ahead of the others, as far as its permits go.
+        assert_eq!(look_up(&outbox, 8, 0, &[4]), 0);
+        assert_eq!(look_up(&outbox, 7, 0, &[2]), 2);
+        assert!(out.is_empty(), "a worker is missing");
+        assert_eq!(look_up(&outbox, 7, 1, &[9, 11, 13]), 3);
+        let (to, words) = out.try_recv().unwrap();
+        assert_eq!((to, Header::read(&words)), (1, Some(header(Kind::Lookup, 7))));
+        let found: Vec<_> = sections(&words, Kind::Lookup, 2)
+            .map(|section| (section.partition, section.rows.to_vec()))
+            .collect();
+        assert_eq!(found, [(1, vec![5, 9]), (0, vec![2]), (1, vec![9, 11, 13])]);
+        assert!(out.is_empty(), "step 8 has one worker of three");
+    }
+
+    #[test]
+    fn nobody_asks_for_nothing_but_every_push_is_heard() {
+        let (outbox, out) = outbox(Some(2));
+        for clock in 0..2 {
+            for _ in 0..2 {
+                outbox.join(0, header(Kind::Lookup, clock), 0, |_| ());
+                outbox.join(0, header(Kind::Push, clock), 0, |_| ());
+            }
+        }
+        let sent: Vec<_> = out.try_iter().map(|(_, words)| Header::read(&words)).collect();
+        assert_eq!(sent, [Some(header(Kind::Push, 0)), Some(header(Kind::Push, 1))]);
+    }
+
+    #[test]
+    fn alone_a_worker_waits_for_nobody() {
+        let (outbox, out) = outbox(None);
+        let header = Header { asker: Asker::Worker(1), ..header(Kind::Push, 3) };
+        outbox.send(0, header, |words| {
+            write_push(words, 1, (1, 0.5), 1, [9].into_iter());
+            words.extend([1.0f32, 2.0].map(f32::to_bits));
+        });
+        let (to, words) = out.try_recv().unwrap();
+        assert_eq!((to, Header::read(&words)), (1, Some(header)));
+        assert!(sections(&words, Kind::Push, 2).whole());
+    }
+
+    /// Messages to one rank go out in the order of their steps, whoever comes last to each.
+    #[test]
+    fn steps_do_not_overtake_each_other() {
+        const WORKERS: u32 = 4;
+        const STEPS: u32 = 500;
+        let (outbox, out) = outbox(Some(4));
+        std::thread::scope(|scope| {
+            for worker in 0..WORKERS {
+                let outbox = &outbox;
+                scope.spawn(move || {
+                    for clock in 0..STEPS {
+                        look_up(outbox, clock, 0, &[worker]);
+                    }
+                });
+            }
+        });
+        let clocks: Vec<u32> =
+            out.try_iter().map(|(_, words)| Header::read(&words).unwrap().clock).collect();
+        assert_eq!(clocks, (0..STEPS).collect::<Vec<_>>());
+    }
+}

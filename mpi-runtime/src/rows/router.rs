@@ -268,3 +268,134 @@ impl Router {
         answer
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use crossbeam_channel::{Receiver, unbounded};
+
+    use super::*;
+    use crate::rows::wire::{HEADER_LEN, write_lookup};
+
+    /// Rank 2 with partitions 4 and 6, workers 3 and 4, and three links.
+    #[expect(clippy::type_complexity, reason = "the ends of its channels")]
+    fn router()
+    -> (Router, Vec<Receiver<Errand>>, Vec<Receiver<Answer>>, Vec<Receiver<(usize, Vec<u32>)>>)
+    {
+        let (partitions, errands) = [4, 6]
+            .map(|number| {
+                let (sender, receiver) = unbounded();
+                ((number, sender), receiver)
+            })
+            .into_iter()
+            .unzip();
+        let (workers, answers) = (0..2).map(|_| unbounded()).unzip();
+        let (links, out) = (0..3).map(|_| unbounded()).unzip();
+        let pool = Pool::new(2);
+        let router =
+            Router { rank: 2, width: 2, partitions, workers, first_worker: 3, links, pool };
+        (router, errands, answers, out)
+    }
+
+    fn lookup(asker: Asker, wanted: &[(u32, &[u32])]) -> Vec<u32> {
+        let mut words = vec![];
+        Header { kind: Kind::Lookup, clock: 5, asker }.write(&mut words);
+        for (partition, rows) in wanted {
+            let count = u32::try_from(rows.len()).unwrap();
+            write_lookup(&mut words, *partition, count, rows.iter().copied());
+        }
+        words
+    }
+
+    fn bundle(errands: &Receiver<Errand>) -> Arc<Bundle> {
+        let Ok(Errand::Serve(bundle)) = errands.try_recv() else { panic!("no request") };
+        bundle
+    }
+
+    /// Room for a header, then two values for every row.
+    fn found(rows: &[u8]) -> Option<Vec<u32>> {
+        let mut words = vec![0; HEADER_LEN];
+        words.extend(rows.iter().flat_map(|row| [f32::from(*row), 0.5].map(f32::to_bits)));
+        Some(words)
+    }
+
+    #[test]
+    fn the_last_partition_sends_all_rows_in_the_order_of_the_lookup() {
+        let (router, errands, _, out) = router();
+        let wanted: [(u32, &[u32]); 4] = [(6, &[10]), (4, &[20, 30]), (6, &[40]), (4, &[50])];
+        router.deliver(0, lookup(Asker::All, &wanted)).unwrap();
+        router.finish(bundle(&errands[1]), 6, found(&[10, 40]));
+        assert!(out.iter().all(Receiver::is_empty), "partition 4 has not finished");
+        router.finish(bundle(&errands[0]), 4, found(&[20, 30, 50]));
+        let sent: Vec<_> = out.iter().flat_map(Receiver::try_iter).collect();
+        let [(0, words)] = &sent[..] else { panic!("one answer to rank 0: {sent:?}") };
+        let header = Header { kind: Kind::Rows, clock: 5, asker: Asker::All };
+        assert_eq!(Header::read(words), Some(header));
+        let rows: Vec<f32> = values(words).chunks(2).map(|row| row[0]).collect();
+        assert_eq!(rows, [10.0, 20.0, 30.0, 40.0, 50.0]);
+    }
+
+    #[test]
+    fn a_push_is_acknowledged_once_by_all_partitions_together() {
+        let (router, errands, _, out) = router();
+        let mut words = vec![];
+        Header { kind: Kind::Push, clock: 5, asker: Asker::Worker(0) }.write(&mut words);
+        router.deliver(1, words).unwrap();
+        for (partition, errands) in [4, 6].into_iter().zip(&errands) {
+            assert!(out.iter().all(Receiver::is_empty));
+            router.finish(bundle(errands), partition, None);
+        }
+        let sent: Vec<_> = out.iter().flat_map(Receiver::try_iter).collect();
+        let [(1, words)] = &sent[..] else { panic!("one answer to rank 1: {sent:?}") };
+        let header = Header { kind: Kind::Ack, clock: 5, asker: Asker::Worker(0) };
+        assert_eq!((Header::read(words), words.len()), (Some(header), HEADER_LEN));
+    }
+
+    #[test]
+    fn answers_go_to_the_worker_that_asked_or_to_all() {
+        let (router, _, answers, _) = router();
+        for (asker, expected) in
+            [(Asker::Worker(3), [1, 0]), (Asker::Worker(4), [0, 1]), (Asker::All, [1, 1])]
+        {
+            let mut words = vec![];
+            Header { kind: Kind::Rows, clock: 1, asker }.write(&mut words);
+            router.deliver(9, words).unwrap();
+            let came: Vec<usize> =
+                answers.iter().map(|answers| answers.try_iter().count()).collect();
+            assert_eq!(came, expected, "{asker:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_for_somebody_else_is_refused() {
+        let (router, errands, ..) = router();
+        let refused = |words| router.deliver(7, words).unwrap_err();
+        assert_eq!(refused(vec![1]), Stray::Unknown { from: 7 });
+        assert_eq!(refused(vec![77, 0, 0]), Stray::Unknown { from: 7 });
+        let mut cut = lookup(Asker::All, &[(4, &[1, 2])]);
+        cut.pop();
+        assert_eq!(refused(cut), Stray::Unknown { from: 7 });
+        let elsewhere = lookup(Asker::All, &[(4, &[1]), (5, &[2])]);
+        assert_eq!(refused(elsewhere), Stray::Partition { from: 7, partition: 5 });
+        for worker in [2, 5] {
+            let mut words = vec![];
+            Header { kind: Kind::Ack, clock: 1, asker: Asker::Worker(worker) }.write(&mut words);
+            assert_eq!(refused(words), Stray::Worker { from: 7, worker });
+        }
+        assert!(errands.iter().all(Receiver::is_empty));
+    }
+
+    /// Rank r talks to rank 2 on the link on which rank 2 talks to rank r.
+    #[test]
+    fn both_ranks_of_a_pair_use_the_same_link() {
+        let (router, _, _, out) = router();
+        let (mut other, .., other_out) = self::router();
+        for rank in [0, 1, 3, 4, 5, 6] {
+            other.rank = rank;
+            router.send(rank, vec![]);
+            other.send(2, vec![]);
+            let used = |out: &[Receiver<_>]| out.iter().position(|link| link.try_recv().is_ok());
+            assert_eq!(used(&out), used(&other_out), "rank {rank}");
+        }
+    }
+}
