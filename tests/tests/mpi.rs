@@ -6,7 +6,7 @@ use std::path::Path;
 
 use umbra_tests::{Ended, Folder, LIMIT, start};
 
-const NAMES: [&str; 24] = [
+const NAMES: [&str; 25] = [
     "all_gather",
     "all_gather_varied",
     "exchange",
@@ -30,6 +30,7 @@ const NAMES: [&str; 24] = [
     "elastic",
     "protocol",
     "missing_endpoint",
+    "row_traffic",
     "scores",
 ];
 

@@ -366,6 +366,7 @@ pub static KEYS: &[Key] = &[
     ),
     key("embedding.prefetch", integer(0, 4096), "batches whose rows are fetched ahead"),
     key("embedding.partitions", integer(1, 4096), "partitions per embedding PS rank"),
+    key("embedding.links", integer(1, 64), "threads per rank that carry rows between ranks"),
     key("sync.method", METHODS, "auto: none with one trainer, bsp with more"),
     key("sync.every", integer(1, i64::MAX), "gated methods: steps between rounds; 16, ds_sync: 1"),
     key(

@@ -308,6 +308,8 @@ pub struct EmbeddingConfig {
     pub prefetch: usize,
     /// Partitions, each with its own service thread, per embedding PS rank.
     pub partitions: usize,
+    /// Threads per rank that carry rows between ranks, each with a communicator of its own.
+    pub links: usize,
 }
 
 /// `[recovery]`
@@ -402,7 +404,7 @@ impl Default for TrainConfig {
 
 impl Default for EmbeddingConfig {
     fn default() -> Self {
-        Self { prefetch: 2, partitions: 2 }
+        Self { prefetch: 2, partitions: 2, links: 1 }
     }
 }
 

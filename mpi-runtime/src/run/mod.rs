@@ -33,7 +33,7 @@ use crate::launch::signals::Signals;
 use crate::launch::world::World;
 use crate::measure::counters::{Counters, Reading};
 use crate::measure::trace::Trace;
-use crate::rows::servers::{ServiceConfig, Services};
+use crate::rows::servers::{ServiceConfig, ServiceError, Services};
 use crate::run::heartbeat::{Heartbeat, Pulse, Report};
 use crate::run::plan::Plan;
 use crate::score::figures::{Figures, FiguresError, Scores};
@@ -115,7 +115,7 @@ impl<'w> Run<'w> {
         let instances = plan.instances();
         let threads = instances.of_a_trainer();
         let counters = Arc::new(Counters::new(workers, threads, instances.slices));
-        // The fixed order: heartbeat, dense, embedding, slices; control was made before. Hearts beat
+        // The fixed order: heartbeat, dense, embedding by link, slices; control was made before. Hearts beat
         // before anything that takes long: a rank that stops while others make communicators with
         // it or fill their tables is missed.
         let heartbeats = if alone { None } else { Some(world.communicator(&watch)?) };
@@ -129,7 +129,9 @@ impl<'w> Run<'w> {
         })
         .map_err(|error| no_resources(&error))?;
         let dense = world.communicator(&watch)?.subset(plan.roles.trainers.ranks())?;
-        let embedding = if alone { None } else { Some(world.communicator(&watch)?) };
+        let links = if alone { 0 } else { config.embedding.links };
+        let embedding: Vec<Comm> =
+            (0..links).map(|_| world.communicator(&watch)).collect::<Result<_, _>>()?;
         let mut initial = vec![0.0; plan.model.replica_len()];
         plan.model.initialize(config.seed, &mut initial);
         let parameters = plan.model.parameters_len();
@@ -147,7 +149,10 @@ impl<'w> Run<'w> {
             watch: &watch,
         };
         let started = Services::start(&service, &plan.model, config.seed, embedding);
-        let (services, clients) = started.map_err(|error| no_resources(&error))?;
+        let (services, clients) = started.map_err(|error| match error {
+            ServiceError::Resources(error) => no_resources(&error),
+            ServiceError::Workers { .. } => Error::Launch(error.to_string()),
+        })?;
         let names = (0..workers).map(|worker| format!("worker {worker}"));
         let names = names.chain((0..threads).map(|thread| format!("synchronization {thread}")));
         let names = names.chain(["center".to_owned()]);
@@ -354,7 +359,7 @@ impl<'w> Run<'w> {
     /// Bytes of embedding messages this rank sent. *Not collective.*
     #[must_use]
     pub fn embedding_bytes_sent(&self) -> u64 {
-        self.services.bytes_sent()
+        self.services.traffic().sent.bytes
     }
 
     /// Ends all threads of the run.
@@ -371,7 +376,7 @@ impl<'w> Run<'w> {
         let watch = control.watch();
         let meet = |what, patient| watch.or_end(control.barrier(what, patient));
         meet("the end of the run", true);
-        services.quiesce(watch);
+        watch.or_end(services.quiesce(watch));
         meet("the last messages", true);
         services.finish();
         heartbeat.finish();

@@ -12,6 +12,7 @@ use crate::error::Error;
 use crate::launch::processor::Pins;
 use crate::launch::roles::Roles;
 use crate::rows::tables::TableLayout;
+use crate::rows::wire::push_words_max;
 use crate::trainer::buffers::StepBuffers;
 
 /// Everything a run is made of; equal on all ranks.
@@ -133,10 +134,14 @@ impl Plan {
                 u32::MAX
             )));
         }
-        let words = self.batch_max(0) * self.values_per_example() * (self.layout.width + 1);
+        // Under bsp the workers of a trainer send their pushes together.
+        let batches = if self.synchronous() { self.workers_per_trainer() } else { 1 };
+        let rows = batches * self.batch_max(0) * self.values_per_example();
+        let sections = batches * self.roles.partitions as usize;
+        let words = push_words_max(sections, rows, self.layout.width);
         if i32::try_from(words).is_err() {
             return Err(Error::Usage(format!(
-                "a batch of train.batch_size = {} can touch rows of {words} values, more than one \
+                "{batches} batches of {} examples can touch rows of {words} values, more than one \
                  MPI message holds ({}): lower train.batch_size",
                 self.batch_max(0),
                 i32::MAX

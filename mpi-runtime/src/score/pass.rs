@@ -58,7 +58,8 @@ pub fn score(
                             }
                             ticket += 1;
                         }
-                        let Some((lookup, _)) = worker.client.take() else { break };
+                        let taken = trainer.watch.or_end(worker.client.take());
+                        let Some((lookup, _)) = taken else { break };
                         let input = Input {
                             batch: lookup.batch.batch(),
                             rows: &lookup.rows,

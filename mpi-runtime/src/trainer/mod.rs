@@ -197,7 +197,7 @@ impl Worker {
         let (mut asked, mut since_round) = (0, 0);
         for done in 0..segment.steps {
             let mut reading = Reading { steps: 1, ..Reading::default() };
-            reading.embedding_ns += rest(step_end, || self.client.settle(false))?;
+            reading.embedding_ns += rest(step_end, || self.client.settle(false))??;
             while asked < segment.steps && (self.client.ahead() == 0 || self.client.may_ask()) {
                 let (batch, waited) = rest(step_end, || {
                     let start = Instant::now();
@@ -207,7 +207,7 @@ impl Worker {
                 self.client.ask(batch?, clock(segment.first_step + asked));
                 asked += 1;
             }
-            let Some((lookup, waited)) = rest(step_end, || self.client.take())? else { break };
+            let Some((lookup, waited)) = rest(step_end, || self.client.take())?? else { break };
             reading.embedding_ns += waited;
             reading.examples = lookup.batch.len() as u64;
             let step = segment.first_step + done;
@@ -239,13 +239,13 @@ impl Worker {
                 since_round = 0;
             }
             if stop {
-                self.client.settle(true);
+                trainer.watch.or_end(self.client.settle(true));
                 // The reader must not wait for room in this ring while another worker waits for it.
                 self.batches = None;
                 return Ok(true);
             }
         }
-        self.client.settle(true);
+        trainer.watch.or_end(self.client.settle(true));
         Ok(false)
     }
 

@@ -12,6 +12,7 @@ mod collectives;
 mod driver;
 mod mailbox;
 mod post;
+mod rows;
 mod scores;
 
 use core::time::Duration;
@@ -25,7 +26,7 @@ use umbra_mpi::launch::world::World;
 /// A check; collective over all ranks. Communicators are made by the check, on the main thread.
 type Check = fn(&World, &Arc<Watch>, &Comm);
 
-const CHECKS: [(&str, Check); 24] = [
+const CHECKS: [(&str, Check); 25] = [
     ("all_gather", collectives::all_gather),
     ("all_gather_varied", collectives::all_gather_varied),
     ("exchange", collectives::exchange),
@@ -49,6 +50,7 @@ const CHECKS: [(&str, Check); 24] = [
     ("elastic", driver::elastic),
     ("protocol", driver::protocol),
     ("missing_endpoint", driver::missing_endpoint),
+    ("row_traffic", rows::traffic),
     ("scores", scores::figures),
 ];
 
