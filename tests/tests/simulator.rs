@@ -177,7 +177,8 @@ fn early_work_is_kept_in_full_under_every_schedule() {
     let mut kept: std::collections::BTreeMap<String, f64> = std::collections::BTreeMap::new();
     for (number, (name, algorithm, rounds)) in (0u32..).zip(cases) {
         for trainers in TRAINERS {
-            let stream = Stream::new(u64::from(number), Purpose::Test(u32::try_from(trainers).unwrap()));
+            let stream =
+                Stream::new(u64::from(number), Purpose::Test(u32::try_from(trainers).unwrap()));
             let mut cluster = cluster(trainers, 10);
             for (draw, trainer) in (0..).zip(&mut cluster.trainers) {
                 trainer.steps = 1 + stream.below(2 * draw, 10);
