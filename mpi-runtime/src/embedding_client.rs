@@ -183,7 +183,8 @@ impl Client {
         self.ahead.pop_front().map(|lookup| (lookup, waited))
     }
 
-    /// Pushes the gradients of a lookup's rows. `gradients: [rows, width]`
+    /// Pushes the gradients of a lookup's rows; none, to leave the rows as they are. `gradients: [rows, width]` or
+    /// `[0]`
     pub fn push(&mut self, lookup: &Lookup, gradients: &[f32], rate: f32) {
         let width = self.layout.width;
         match &mut self.way {
@@ -242,7 +243,7 @@ impl Routes {
     fn send_pushes(&mut self, lookup: &Lookup, gradients: &[f32], width: usize, rate: f32) {
         let mut owed = 0;
         for partition in 0..self.partitions.len() {
-            let places = &lookup.places[partition];
+            let places = if gradients.is_empty() { &[][..] } else { &lookup.places[partition] };
             if places.is_empty() && !self.synchronous {
                 continue;
             }
