@@ -183,8 +183,8 @@ impl Client {
         self.ahead.pop_front().map(|lookup| (lookup, waited))
     }
 
-    /// Pushes the gradients of a lookup's rows; none, to leave the rows as they are. `gradients: [rows, width]` or
-    /// `[0]`
+    /// Pushes the gradients of a lookup's rows; none, to leave the rows as they are. `gradients:
+    /// [rows, width]` or `[0]`
     pub fn push(&mut self, lookup: &Lookup, gradients: &[f32], rate: f32) {
         let width = self.layout.width;
         match &mut self.way {

@@ -358,9 +358,9 @@ impl Worker {
             &mut buffers.workspace.lend(),
             &mut gradients,
         );
-        // A step without a finite loss has changed nothing, and must not move rows either; one whose row gradients
-        // are not finite would spoil them for all; one without weights has gradients of 0, and would move their
-        // state all the same.
+        // A step without a finite loss has changed nothing, and must not move rows either; one
+        // whose row gradients are not finite would spoil them for all; one without weights has
+        // gradients of 0, and would move their state all the same.
         let row_gradients = &buffers.row_gradients[..lookup.rows.len()];
         let changed = updated && loss.loss_sum.is_finite();
         if updated && !changed {

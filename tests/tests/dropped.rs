@@ -1,6 +1,6 @@
-//! A step that is dropped changes nothing: no parameter, no optimizer state, no count and no row; and the step
-//! after it is an ordinary one. On tables of the worker's own, on partitions that take pushes as they come, and
-//! under `bsp`.
+//! A step that is dropped changes nothing: no parameter, no optimizer state, no count and no row;
+//! and the step after it is an ordinary one. On tables of the worker's own, on partitions that take
+//! pushes as they come, and under `bsp`.
 #![allow(clippy::unwrap_used)]
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -25,8 +25,8 @@ use umbra_mpi::trace::Track;
 use umbra_mpi::trainer::{Method, Segment, Trainer, Worker};
 use umbra_mpi::watch::Watch;
 
-/// Every step of Adam with decay moves parameters, moments and counts, by gradients of 0 too. The logit is the dot
-/// product of two rows, times a weight, and a bias.
+/// Every step of Adam with decay moves parameters, moments and counts, by gradients of 0 too. The
+/// logit is the dot product of two rows, times a weight, and a bias.
 const JOB: &str = r#"
 [data]
 train = "unused.h5"
@@ -43,7 +43,7 @@ lr = 0.01
 weight_decay = 0.1
 "#;
 
-const EXAMPLES: usize = 3;
+const EXAMPLES: u32 = 3;
 const WIDTH: usize = 2;
 
 /// How a worker reaches its rows, and others.
@@ -71,13 +71,13 @@ type Everything = (Vec<Vec<u32>>, u64);
 impl Rig<'_> {
     /// One training step on a batch with these weights.
     fn step(&mut self, weight: &[f32]) -> Reading {
-        let ids = (0..EXAMPLES as u32).flat_map(|id| [id, id]);
+        let ids = (0..EXAMPLES).flat_map(|id| [id, id]);
         let batch = BatchBuffer {
             label: vec![1.0, 0.0, 1.0],
             weight: weight.to_vec(),
             values: ids.collect(),
-            offsets: (0..=2 * EXAMPLES as u32).collect(),
-            row: (0..EXAMPLES as u64).collect(),
+            offsets: (0..=2 * EXAMPLES).collect(),
+            row: (0..u64::from(EXAMPLES)).collect(),
             ..BatchBuffer::default()
         };
         self.worker.batches = Some(Batches::Cycled(VecDeque::from([batch])));
@@ -99,7 +99,7 @@ impl Rig<'_> {
 
     /// Values of the row of an id.
     fn row(&self, field: u32, id: u32) -> &[AtomicU32] {
-        let row = field * EXAMPLES as u32 + id;
+        let row = field * EXAMPLES + id;
         let index = self.layout.partitioning.index(row) as usize;
         &self.rows.table().record(index)[..WIDTH]
     }
@@ -117,7 +117,7 @@ fn each_way(scenario: impl Fn(&mut Rig<'_>)) {
         let model = convert::model(&config.model, 0, 2).unwrap();
         let trainer = Trainer::new(model, &config, &Arc::new(Signals::none()), &watch).unwrap();
         let optimizer = convert::sparse_optimizer(&config.optim.sparse);
-        let layout = TableLayout::new(&[EXAMPLES as u64; 2], 1, WIDTH, optimizer).unwrap();
+        let layout = TableLayout::new(&[u64::from(EXAMPLES); 2], 1, WIDTH, optimizer).unwrap();
         let rows = Partition::initialized(0, &layout, &model, 1).unwrap();
         let bsp = Bsp::new((1, 1), 1, None, true, &watch);
         let ((to_partition, requests), (to_worker, answers)) = (unbounded(), unbounded());
@@ -145,7 +145,7 @@ fn each_way(scenario: impl Fn(&mut Rig<'_>)) {
         let contributors = (way == Way::Bsp).then_some(1);
         std::thread::scope(|scope| {
             scope.spawn(|| serve(&rows, &layout, contributors, &requests, &outlets));
-            let buffers = StepBuffers::new(&model, EXAMPLES, 2 * EXAMPLES);
+            let buffers = StepBuffers::new(&model, EXAMPLES as usize, 2 * EXAMPLES as usize);
             let worker = Worker { local: 0, batches: None, client, buffers };
             let (trainer, bsp, rows, layout) = (&trainer, &bsp, &rows, &layout);
             let mut rig = Rig { way, trainer, bsp, rows, layout, worker, steps: 0 };
@@ -180,13 +180,13 @@ fn a_step_without_a_finite_loss_changes_nothing() {
 fn a_step_without_weights_changes_nothing() {
     each_way(|rig| {
         let everything = rig.everything();
-        assert_eq!(rig.step(&[0.0; EXAMPLES]).dropped, 0, "{:?}", rig.way);
+        assert_eq!(rig.step(&[0.0; EXAMPLES as usize]).dropped, 0, "{:?}", rig.way);
         assert!(rig.everything() == everything, "{:?}", rig.way);
     });
 }
 
-/// A dot product of 0, of a row of zeros and one of the largest numbers: the loss is finite, and the gradient of the
-/// zeros is not.
+/// A dot product of 0, of a row of zeros and one of the largest numbers: the loss is finite, and
+/// the gradient of the zeros is not.
 #[test]
 fn an_infinite_gradient_of_a_row_reaches_no_row() {
     each_way(|rig| {

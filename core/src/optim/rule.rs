@@ -5,9 +5,10 @@
 //! Kingma, J. Ba, ICLR 2015, algorithm 1. Weight decay is the L2 term `g ← g + λp` of all three
 //! papers' PyTorch forms.
 //!
-//! What a rule leaves of an element's state is 0 below 1e-30, and of a parameter that decays: decay and moments take
-//! the elements of a dead unit there, and on through the denormal numbers, which are several times slower. A step is computed
-//! with the state as it is before that, so a root is never one of a number that was flushed.
+//! What a rule leaves of an element's state is 0 below 1e-30, and of a parameter that decays: decay
+//! and moments take the elements of a dead unit there, and on through the denormal numbers, which
+//! are several times slower. A step is computed with the state as it is before that, so a root is
+//! never one of a number that was flushed.
 
 use crate::kernel::isa::{Isa, Plain};
 use crate::kernel::update::{Rule, update_slices};
@@ -208,8 +209,8 @@ mod tests {
         p[0]
     }
 
-    /// An accumulator, velocity or moment that is denormal does not stay so, and the weight of a unit that gets no
-    /// gradient reaches 0 under decay.
+    /// An accumulator, velocity or moment that is denormal does not stay so, and the weight of a
+    /// unit that gets no gradient reaches 0 under decay.
     #[test]
     fn nothing_stays_denormal() {
         let denormal = f32::MIN_POSITIVE / 2.0;
@@ -237,7 +238,8 @@ mod tests {
         assert_eq!(p, [0.0]);
     }
 
-    /// The root is that of the sum before it is flushed: without an epsilon, too, Adagrad's first step is η.
+    /// The root is that of the sum before it is flushed: without an epsilon, too, Adagrad's first
+    /// step is η.
     #[test]
     fn a_step_is_not_divided_by_what_was_flushed() {
         let optimizer = Optimizer {

@@ -50,9 +50,10 @@ impl<'a> Table<'a> {
         run(Read { table: *self, indices, out });
     }
 
-    /// Updates the rows at `indices` with their gradients: distinct rows, each with the whole gradient of the
-    /// step. A row whose gradient is not finite stays as it is, since all would read what became of it; returns
-    /// how many did. `gradients: [indices, width]`; `scratch: [record_len]`
+    /// Updates the rows at `indices` with their gradients: distinct rows, each with the whole
+    /// gradient of the step. A row whose gradient is not finite stays as it is, since all would
+    /// read what became of it; returns how many did. `gradients: [indices, width]`; `scratch:
+    /// [record_len]`
     pub fn update(
         &self,
         optimizer: &SparseOptimizer,
@@ -153,7 +154,8 @@ mod tests {
         assert_eq!(rows, [0.0, 0.0, -0.5, 1.0, 0.0, 0.0]);
     }
 
-    /// Wherever in the row it stands: the record keeps its bits, state included, and the others move.
+    /// Wherever in the row it stands: the record keeps its bits, state included, and the others
+    /// move.
     #[test]
     fn a_row_whose_gradient_is_not_finite_stays_as_it_is() {
         let optimizer =
