@@ -30,6 +30,7 @@ fn every_schedule_learns() {
         (5, "ds_sync", &["sync.schedule=grid", "train.batch_size=32"]),
         (4, "shadow_ds_sync", &["sync.schedule=hypercube"]),
         (3, "shadow_ds_sync", &["sync.schedule=random", "sync.intake=delta"]),
+        (4, "ds_slowmo", &["sync.every=4", "sync.block_momentum=0.3"]),
     ] {
         let method = format!("sync.method={method}");
         let summary = train(&folder, ranks, &[&[&*method], sets].concat());

@@ -24,6 +24,7 @@ use super::model_average::{Intake, ModelAverage};
 use super::pace::Pace;
 use super::protocol::{Action, Completion, OutOfTurn, Protocol};
 use super::reduction::TAIL;
+use super::slow_groups::SlowGroups;
 use super::step_sum::StepSum;
 
 /// How the replicas of trainers stay together.
@@ -60,6 +61,15 @@ pub enum Algorithm<'a> {
     DivideShuffle {
         /// How they are dealt.
         dealing: Dealing<'a>,
+        /// A round keeps what workers did meanwhile.
+        delta: bool,
+    },
+    /// The same with momentum from round to round (`slow_groups.rs`).
+    SlowGroups {
+        /// How they are dealt.
+        dealing: Dealing<'a>,
+        /// How a trainer follows the mean of its group.
+        blocks: Blocks,
         /// A round keeps what workers did meanwhile.
         delta: bool,
     },
@@ -240,6 +250,9 @@ impl<'a> Method<'a> {
             Algorithm::DivideShuffle { dealing: Dealing::Nodes { .. }, delta } => {
                 Algorithm::DivideShuffle { dealing: Dealing::Nodes { node, place }, delta }
             }
+            Algorithm::SlowGroups { dealing: Dealing::Nodes { .. }, blocks, delta } => {
+                Algorithm::SlowGroups { dealing: Dealing::Nodes { node, place }, blocks, delta }
+            }
             other => other,
         };
         Method { algorithm, rounds: self.rounds, alpha: self.alpha }
@@ -292,7 +305,9 @@ impl<'a> Method<'a> {
     #[must_use]
     pub const fn dealing(&self) -> Option<Dealing<'a>> {
         match self.algorithm {
-            Algorithm::DivideShuffle { dealing, .. } => Some(dealing),
+            Algorithm::DivideShuffle { dealing, .. } | Algorithm::SlowGroups { dealing, .. } => {
+                Some(dealing)
+            }
             _ => None,
         }
     }
@@ -303,7 +318,8 @@ impl<'a> Method<'a> {
         match self.algorithm {
             Algorithm::Average { .. }
             | Algorithm::BlockMomentum { .. }
-            | Algorithm::DivideShuffle { .. } => true,
+            | Algorithm::DivideShuffle { .. }
+            | Algorithm::SlowGroups { .. } => true,
             Algorithm::None | Algorithm::StepSum | Algorithm::Elastic { .. } => false,
         }
     }
@@ -312,7 +328,9 @@ impl<'a> Method<'a> {
     #[must_use]
     pub const fn blocks(&self) -> Option<Blocks> {
         match self.algorithm {
-            Algorithm::BlockMomentum { blocks, .. } => Some(blocks),
+            Algorithm::BlockMomentum { blocks, .. } | Algorithm::SlowGroups { blocks, .. } => {
+                Some(blocks)
+            }
             _ => None,
         }
     }
@@ -323,7 +341,8 @@ impl<'a> Method<'a> {
         match self.algorithm {
             Algorithm::Average { delta }
             | Algorithm::BlockMomentum { delta, .. }
-            | Algorithm::DivideShuffle { delta, .. } => delta,
+            | Algorithm::DivideShuffle { delta, .. }
+            | Algorithm::SlowGroups { delta, .. } => delta,
             Algorithm::None | Algorithm::StepSum | Algorithm::Elastic { .. } => false,
         }
     }
@@ -338,7 +357,8 @@ impl<'a> Method<'a> {
             Algorithm::StepSum => Published::Replica,
             Algorithm::Average { .. }
             | Algorithm::BlockMomentum { .. }
-            | Algorithm::DivideShuffle { .. } => Published::Mean,
+            | Algorithm::DivideShuffle { .. }
+            | Algorithm::SlowGroups { .. } => Published::Mean,
         }
     }
 
@@ -399,6 +419,14 @@ impl<'a> Method<'a> {
                 let spread = Spread::new(dealing, labels, sets);
                 Machine::DivideShuffle(DivideShuffle::new(staging, alpha, intake, spread, round))
             }
+            Algorithm::SlowGroups { dealing, blocks, .. } => {
+                let parameters = parameters.min(global.len());
+                let spread = Spread::new(dealing, labels, sets);
+                let state = BlockState { global, momentum: velocity };
+                let (lent, moves) = ((staging, round), (alpha, intake));
+                let machine = SlowGroups::new(lent, moves, spread, blocks, state, parameters);
+                Machine::SlowGroups(machine)
+            }
             Algorithm::Elastic { pair, .. } => {
                 Machine::Elastic(ElasticTrainer::new(staging, center, alpha, pair))
             }
@@ -427,6 +455,7 @@ pub enum Machine<'a> {
     Average(ModelAverage<'a>),
     BlockMomentum(BlockMomentum<'a>),
     DivideShuffle(DivideShuffle<'a>),
+    SlowGroups(SlowGroups<'a>),
     Elastic(ElasticTrainer<'a>),
     Center(ElasticCenter<'a>),
 }
@@ -438,6 +467,7 @@ impl<'a> Machine<'a> {
             Self::Average(it) => it,
             Self::BlockMomentum(it) => it,
             Self::DivideShuffle(it) => it,
+            Self::SlowGroups(it) => it,
             Self::Elastic(it) => it,
             Self::Center(it) => it,
         }

@@ -15,6 +15,7 @@
 //! - `groups.rs`: who averages with whom in which round (DS-Sync)
 //! - `divide_shuffle.rs`: replicas move towards the mean of a group (DS-Sync)
 //! - `step_sum.rs`: gradients become one every step (bsp)
+//! - `slow_groups.rs`: the same with momentum from round to round (SlowMo)
 //! - `elastic.rs`: each replica and a center pull at each other (EASGD)
 
 mod block_momentum;
@@ -29,6 +30,7 @@ pub mod owned;
 mod pace;
 mod protocol;
 pub mod reduction;
+mod slow_groups;
 mod step_sum;
 
 pub use block_momentum::{BlockMomentum, BlockState, Blocks};
@@ -42,4 +44,5 @@ pub use method::{
 pub use model_average::{Intake, ModelAverage};
 pub use pace::{Pace, RoundCost};
 pub use protocol::{Action, Completion, Group, OutOfTurn, Payload, Protocol};
+pub use slow_groups::SlowGroups;
 pub use step_sum::StepSum;

@@ -4,7 +4,9 @@
 use proptest::prelude::*;
 use umbra_core::rng::{Purpose, Stream};
 use umbra_core::sync::reduction::TAIL;
-use umbra_core::sync::{Action, Dealing, DivideShuffle, ModelAverage, Spread};
+use umbra_core::sync::{
+    Action, BlockState, Blocks, Dealing, DivideShuffle, ModelAverage, SlowGroups, Spread,
+};
 
 use super::world::{Machine, World, intake};
 
@@ -149,6 +151,48 @@ proptest! {
         (0..3).for_each(|_| world.round(&vec![false; trainers], work));
         if trainers > 1 {
             prop_assert_eq!(all, values(&world));
+        }
+    }
+
+    /// Without momentum, slow momentum in groups is averaging in groups, to the last bit; with it
+    /// the velocities remember.
+    #[test]
+    fn slow_groups_without_momentum_are_groups(
+        dealing in dealing(),
+        (alpha, delta) in (0f32..=1.0, any::<bool>()),
+        replicas in (1usize..6, 1usize..9).prop_flat_map(|(trainers, slice)| {
+            prop::collection::vec(prop::collection::vec(-1e4f32..1e4, slice), trainers)
+        }),
+    ) {
+        let trainers = replicas.len();
+        let work = |it: &super::world::Rank<'_>, rank: usize| it.train(|i, x| x * 1.01 + (rank + i) as f32);
+        let still = vec![false; trainers];
+        let mut plain = lent(trainers, replicas[0].len());
+        let mut world = shuffles(&mut plain, (alpha, delta), dealing, &replicas);
+        (0..3).for_each(|_| world.round(&still, work));
+        let expected = values(&world);
+        for momentum in [0.0, 0.5] {
+            let mut buffers = lent(trainers, replicas[0].len());
+            let mut states: Vec<[Vec<f32>; 2]> =
+                replicas.iter().map(|it| [it.clone(), vec![0.0; it.len()]]).collect();
+            let machines = buffers.iter_mut().zip(&mut states).map(|(it, [global, velocity])| {
+                let spread = Spread::new(dealing, &mut it.labels, &mut it.sets);
+                let intake = intake(delta, &mut it.loaded);
+                let state = BlockState { global, momentum: velocity };
+                let blocks = Blocks { rate: 1.0, momentum, nesterov: false };
+                let lent = (&mut it.staging[..], &mut it.round);
+                let len = replicas[0].len();
+                let machine = SlowGroups::new(lent, (alpha, intake), spread, blocks, state, len);
+                Box::new(machine) as Box<dyn Machine>
+            });
+            let mut world = World::dealt(machines.collect(), &replicas, Some(dealing));
+            (0..3).for_each(|_| world.round(&still, work));
+            if momentum == 0.0 {
+                prop_assert_eq!(&values(&world), &expected);
+            }
+            drop(world);
+            let remembers = states.iter().flat_map(|it| &it[1]).any(|x| *x != 0.0);
+            prop_assert!(remembers || trainers == 1 || !dealing.meets() || momentum == 0.0);
         }
     }
 

@@ -24,6 +24,12 @@ const BLOCKS: Algorithm<'_> = Algorithm::BlockMomentum {
 };
 const GROUPS: Algorithm<'_> = Algorithm::DivideShuffle { dealing: Dealing::Ring, delta: false };
 
+const SLOW_GROUPS: Algorithm<'_> = Algorithm::SlowGroups {
+    dealing: Dealing::Ring,
+    blocks: Blocks { rate: 1.0, momentum: 0.0, nesterov: false },
+    delta: false,
+};
+
 impl SyncMethod {
     /// What the method is, whatever its parameters: of `auto`, that of a single trainer.
     #[must_use]
@@ -39,6 +45,7 @@ impl SyncMethod {
             Self::ShadowBmuf => (BLOCKS, SHADOW),
             Self::DsSync => (GROUPS, GATED),
             Self::ShadowDsSync => (GROUPS, SHADOW),
+            Self::DsSlowmo => (SLOW_GROUPS, GATED),
         };
         Method { algorithm, rounds, alpha: 1.0 }
     }
@@ -60,6 +67,10 @@ impl Config {
             }
             Algorithm::DivideShuffle { .. } => {
                 Algorithm::DivideShuffle { dealing: sync.dealing(self.seed, nodes), delta }
+            }
+            Algorithm::SlowGroups { .. } => {
+                let dealing = sync.dealing(self.seed, nodes);
+                Algorithm::SlowGroups { dealing, blocks: sync.blocks(), delta }
             }
             Algorithm::Elastic { .. } => {
                 let pair = match sync.pair {

@@ -104,11 +104,13 @@ pub enum SyncMethod {
     DsSync,
     /// The same in the background.
     ShadowDsSync,
+    /// Averages within groups with momentum from round to round, with the workers gated.
+    DsSlowmo,
 }
 
 impl SyncMethod {
     /// Names in the file and in the summary, in the order of the methods.
-    pub const NAMES: [&'static str; Self::ShadowDsSync as usize + 1] = [
+    pub const NAMES: [&'static str; Self::DsSlowmo as usize + 1] = [
         "auto",
         "none",
         "independent",
@@ -122,6 +124,7 @@ impl SyncMethod {
         "foreground_bmuf",
         "ds_sync",
         "shadow_ds_sync",
+        "ds_slowmo",
     ];
 
     /// Its name in the file and in the summary.
