@@ -307,8 +307,11 @@ impl<'w> Run<'w> {
     /// # Errors
     /// When it does not fit or is damaged.
     pub fn restore(&mut self, checkpoint: &Checkpoint) -> Result<(), Error> {
-        let read = || -> Result<(), checkpoint::CheckpointError> {
-            if let Some(TrainerThreads { shared, .. }) = &self.trainer {
+        let mut read = || -> Result<(), checkpoint::CheckpointError> {
+            if let Some(side) = &mut self.trainer {
+                // What is read takes the place of all that the last stretch has left.
+                side.forget_published();
+                let shared = &side.shared;
                 let Trainer { model, replica, state, .. } = shared;
                 checkpoint.read_dense(Dense { model, replica, state })?;
                 shared.updates.store(checkpoint.manifest.updates, Relaxed);

@@ -4,8 +4,10 @@
 //! | scope | sections |
 //! | --- | --- |
 //! | job | steps so far, the step of the best evaluation; the stopper; the rate factor |
-//! | trainer | replica, the model published in its place; optimizer state, the mean of all that is saved in its place; updates; steps of each worker |
-//! | slice | what the method remembers: number of the next round, global model or center, velocity |
+//! | trainer | replica, and the model published in its place |
+//! | | optimizer state, and the mean that is saved in its place; updates |
+//! | | steps of each worker |
+//! | slice | the method's memory: number of the next round, global model or center, velocity |
 //! | partition | records of rows |
 //!
 //! Not in it, since it is a function of what is: the readers' place in the data (steps of the

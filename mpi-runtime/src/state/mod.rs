@@ -4,8 +4,8 @@
 //! - [`rate_factor`]: the factor on learning rates
 //!
 //! The list itself is [`Run::sections`](crate::run::Run::sections), after llm.c's `save_state`. An
-//! owner lends its memory and keeps nothing twice; whoever saves, restores or hands over a run takes
-//! sections, and knows no owner.
+//! owner lends its memory and keeps nothing twice; whoever saves, restores or hands over a run
+//! takes sections, and knows no owner.
 
 pub mod rate_factor;
 pub mod section;
