@@ -9,13 +9,14 @@
 //! | [`memory`] | page-aligned words of tables and replicas | |
 //! | [`comm`] | communicators, messages, sums in a fixed order, deadlines | |
 //! | [`launch`] | ranks, roles, cores, signals | comm |
+//! | [`state`] | what a run would go on from: sections, lent by their owners | |
 //! | [`config`] | what a user can set, and the job that it makes | launch |
 //! | [`measure`] | what threads count and draw | comm |
 //! | [`rows`] | embedding tables: owners of partitions, messages, a worker's side | comm, launch |
 //! | [`dense`] | how replicas of dense parameters stay together | comm, config, launch, measure |
-//! | [`trainer`] | the worker's loop and its memory | config, dense, measure, rows |
+//! | [`trainer`] | the worker's loop and its memory | config, dense, measure, rows, state |
 //! | [`score`] | metrics that ranks do not change | comm, trainer |
-//! | [`checkpoint`] | models on disk | comm, launch, rows |
+//! | [`checkpoint`] | models on disk | comm, launch, rows, state |
 //! | [`record`] | the run folder | config |
 //! | [`run`] | a job from plan to summary | all of the above |
 //! | [`simulate`] | the same job in virtual time | run |
@@ -38,4 +39,5 @@ pub mod rows;
 pub mod run;
 pub mod score;
 pub mod simulate;
+pub mod state;
 pub mod trainer;

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 use serde_json::Value;
-use umbra_tests::{Folder, Job};
+use umbra_tests::{Folder, Job, SavedModel};
 
 const JOB: Job = Job {
     model: "kind = \"dlrm\"\nembedding_dim = 8\nbottom = [16, 8]\ntop = [24, 12]\n\
@@ -131,4 +131,44 @@ fn mistakes_are_one_message() {
         assert_eq!(ended.code, 2, "{sets:?}: {}", ended.stderr);
         assert!(ended.stderr.contains(part), "{sets:?}: {}", ended.stderr);
     }
+}
+
+/// The model that a run ends with is the best one whole: its replica, and the mean of the optimizer
+/// states that belongs to it. Rows stand still, so that the run repeats itself.
+#[test]
+fn the_best_model_is_restored_with_its_mean_of_optimizer_states() {
+    let folder = JOB.folder(2000);
+    let stop = ["train.epochs=40", "train.early_stop.patience=1", "data.valid=test.h5"];
+    let rates = ["optim.dense.lr=0.5", "optim.sparse.lr=1e-30"];
+    let sets = ["sync.method=ds_sync", "sync.average_state=true"];
+    let summary = train(&folder, 2, &[&stop[..], &rates, &sets].concat());
+    let [best, last] = ["best", "last"].map(|name| {
+        let manifest = folder.read(&format!("run/checkpoints/{name}/manifest.json"));
+        let manifest: Value = serde_json::from_slice(&manifest).unwrap();
+        let model = SavedModel::read(&folder.path(&format!("run/checkpoints/{name}")));
+        (manifest["steps"].as_u64().unwrap(), model)
+    });
+    assert!(best.0 < summary["steps"].as_u64().unwrap(), "the best model was the last one");
+    assert!(best == last, "{} steps, {} steps", best.0, last.0);
+}
+
+/// A schedule goes on where the stretch before left it. A stretch of one step has a round, and one
+/// that brings the last work: eight trainers meet along two of the three directions of a cube, and
+/// only in the next stretch along the third, after which all have the mean. The second step changes
+/// nothing by itself.
+#[test]
+fn groups_change_from_stretch_to_stretch() {
+    let folder = JOB.folder(8 * 64 * 2);
+    let once = ["optim.dense.decay_start_step=0", "optim.dense.decay_steps=1"];
+    let rates = ["optim.dense.final_lr=0", "optim.sparse.lr=1e-30", "model.batch_norm=false"];
+    let groups = ["sync.method=ds_sync", "sync.schedule=hypercube", "sync.group_size=2"];
+    let sets = [&once[..], &rates, &groups, &["data.valid=test.h5", "train.eval_every=1"]].concat();
+    let distance = |sets: &[&str]| {
+        let summary = train(&folder, 8, sets);
+        (summary["steps"].clone(), summary["sync"]["distance_to_mean"].as_f64().unwrap())
+    };
+    let (steps, apart) = distance(&[&sets[..], &["train.batch_size=128"]].concat());
+    assert!(steps == 1 && apart > 1e-4, "after {steps} steps, two directions: {apart}");
+    let (steps, apart) = distance(&sets);
+    assert!(steps == 2 && apart < 1e-6, "after {steps} steps, all directions: {apart}");
 }

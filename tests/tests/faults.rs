@@ -102,6 +102,20 @@ fn a_stop_reaches_all_ranks_from_one_that_does_not_train() {
     }
 }
 
+/// A trainer whose data has ended waits for a round that the other's pace holds back for longer
+/// than the watch allows: nobody is lost. The other trains until it is told to stop, so the wait
+/// lasts whatever the machine is.
+#[test]
+fn a_pace_slower_than_the_watch_loses_nobody() {
+    let folder = folder();
+    let short = ["recovery.inject.short_trainer=1", "recovery.inject.short_share=0.00001"];
+    let pace = ["sync.method=shadow_ma", "sync.min_interval_us=8000000", "run.watchdog_s=3"];
+    let running = endless(&folder, 2, &[&short[..], &pace].concat());
+    std::thread::sleep(Duration::from_secs(6));
+    running.signal("USR1");
+    stopped(&folder, &running.wait(LIMIT), 10);
+}
+
 /// The signal masks of a process: (caught, pending).
 fn masks(pid: u32) -> (u64, u64) {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();

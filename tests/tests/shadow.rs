@@ -129,6 +129,21 @@ fn one_trainer_has_a_shadow_too() {
     }
 }
 
+/// What workers do before a synchronizing thread is up counts: a stretch of a single step, which
+/// may be over by then, has its round.
+#[test]
+fn every_stretch_of_one_step_has_a_round() {
+    let folder = JOB.folder(640);
+    folder.synth("valid.h5", 200, 5000);
+    for name in ["shadow_easgd", "shadow_ma", "shadow_bmuf", "foreground_easgd", "foreground_ma"] {
+        let sets = ["data.valid=valid.h5", "train.eval_every=1", "train.epochs=3", &method(name)];
+        folder.train(1, "job.toml", name, &[&sets[..], &[&every(name, 4)]].concat());
+        let summary = folder.summary(name);
+        assert_eq!(summary["steps"], 30, "{name}");
+        assert_eq!(summary["sync"]["rounds"], 30, "{name}");
+    }
+}
+
 /// A trainer that runs out of data early stays in the collective until all have ended, and keeps
 /// nobody.
 #[test]

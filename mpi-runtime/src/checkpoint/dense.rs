@@ -8,6 +8,9 @@ use core::sync::atomic::AtomicU32;
 
 use umbra_core::model::Model;
 
+use crate::state::section::{MEAN_OPTIMIZER, OPTIMIZER, PUBLISHED, REPLICA};
+use crate::state::{Section, shared};
+
 /// A replica and its optimizer state. Both are empty on a rank that has none.
 #[derive(Clone, Copy)]
 pub struct Dense<'a> {
@@ -20,6 +23,17 @@ pub struct Dense<'a> {
 }
 
 impl<'a> Dense<'a> {
+    /// Those that a model is saved with: the published ones, where they are others than a
+    /// trainer's own.
+    pub fn saved(model: &'a Model, sections: &'a [Section<'a>]) -> Self {
+        let either = |first: &str, second: &str| match shared(sections, first) {
+            [] => shared(sections, second),
+            words => words,
+        };
+        let replica = either(PUBLISHED, REPLICA);
+        Self { model, replica, state: either(MEAN_OPTIMIZER, OPTIMIZER) }
+    }
+
     /// All words in the order of files.
     pub fn words(self) -> impl Iterator<Item = &'a AtomicU32> {
         let Self { model, replica, state } = self;

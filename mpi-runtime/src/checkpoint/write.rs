@@ -7,21 +7,24 @@ use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
+use umbra_core::model::Model;
+
 use super::dense::Dense;
 use super::manifest::{CheckpointError, DENSE, FileEntry, MANIFEST, Manifest, rows_file};
 use crate::comm::Comm;
 use crate::error::Error;
 use crate::launch::world::World;
-use crate::rows::tables::Partition;
+use crate::state::{Scope, Section, Words};
 
 /// What a rank has to write.
 pub struct Contents<'a> {
     /// The manifest without its files; used on the first rank.
     pub manifest: Manifest,
-    /// Replica and optimizer state; used on the first rank.
-    pub dense: Dense<'a>,
-    /// Partitions of this rank.
-    pub partitions: &'a [Partition],
+    /// Whose dense parameters those are.
+    pub model: &'a Model,
+    /// The state of this rank, of which a model is a part: replica and optimizer state, used on the
+    /// first rank, and rows.
+    pub sections: &'a [Section<'a>],
 }
 
 /// Writes a checkpoint to `dir`, replacing what is there. Nothing may train meanwhile. Returns its
@@ -66,10 +69,13 @@ fn own_files(
 ) -> Result<Vec<FileEntry>, CheckpointError> {
     let mut entries = vec![];
     if first {
-        entries.push(write_words(folder, DENSE.to_owned(), contents.dense.words())?);
+        let dense = Dense::saved(contents.model, contents.sections);
+        entries.push(write_words(folder, DENSE.to_owned(), dense.words())?);
     }
-    for partition in contents.partitions {
-        entries.push(write_words(folder, rows_file(partition.number), partition.words().iter())?);
+    for section in contents.sections {
+        if let (Scope::Partition(number), Words::Shared(rows)) = (section.scope, &section.words) {
+            entries.push(write_words(folder, rows_file(number), rows.iter())?);
+        }
     }
     Ok(entries)
 }

@@ -211,7 +211,14 @@ impl DenseSync {
         self.method.published(self.trainers)
     }
 
-    /// What the instances of this rank remember, with their parts in the method.
+    /// What the instances of this rank remember, with their parts in the method. Nothing runs
+    /// meanwhile.
+    pub fn memory_mut(&mut self) -> impl Iterator<Item = (Part, &mut Owned)> {
+        let Self { lent, instances, .. } = self;
+        lent.iter_mut().map(|(number, owned)| (instances.part(*number), owned))
+    }
+
+    /// The same, to be looked at.
     pub fn memory(&self) -> impl Iterator<Item = (Part, &Owned)> {
         self.lent.iter().map(|(number, owned)| (self.instances.part(*number), owned))
     }

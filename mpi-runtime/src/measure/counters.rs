@@ -29,6 +29,11 @@ impl Counters {
         }
     }
 
+    /// Where each worker counts its steps: batches that it has taken. `[workers]`
+    pub fn worker_steps(&self) -> impl Iterator<Item = &AtomicU64> {
+        self.workers.iter().map(|worker| &worker.steps)
+    }
+
     /// Steps of all workers.
     #[must_use]
     pub fn steps(&self) -> u64 {

@@ -18,15 +18,16 @@ pub struct Verdict {
 #[derive(Clone, Debug)]
 pub struct Stopper {
     settings: Option<EarlyStop>,
-    best: Option<f64>,
-    without_improvement: u32,
+    /// Higher is better; -∞ before the first.
+    best: f64,
+    without_improvement: u64,
 }
 
 impl Stopper {
     /// Starts with no evaluation; without settings it watches the AUC and never stops.
     #[must_use]
     pub const fn new(settings: Option<EarlyStop>) -> Self {
-        Self { settings, best: None, without_improvement: 0 }
+        Self { settings, best: f64::NEG_INFINITY, without_improvement: 0 }
     }
 
     /// Takes an evaluation. A figure that is not defined is no improvement.
@@ -38,19 +39,21 @@ impl Stopper {
             StopMetric::LogLoss => figures.logloss.map(|loss| -loss),
         };
         let min_delta = self.settings.as_ref().map_or(0.0, |settings| settings.min_delta);
-        let improved = match (value, self.best) {
-            (Some(value), Some(best)) => value > best + min_delta,
-            (Some(value), None) => value.is_finite(),
-            (None, _) => false,
-        };
-        if improved {
+        let better = value.filter(|value| *value > self.best + min_delta);
+        if let Some(value) = better {
             self.best = value;
             self.without_improvement = 0;
         } else {
             self.without_improvement += 1;
         }
-        let patience = self.settings.as_ref().map(|settings| settings.patience);
+        let improved = better.is_some();
+        let patience = self.settings.as_ref().map(|settings| u64::from(settings.patience));
         Verdict { improved, stop: patience.is_some_and(|most| self.without_improvement >= most) }
+    }
+
+    /// What it remembers: the best figure, and the evaluations since.
+    pub const fn memory(&mut self) -> (&mut f64, &mut u64) {
+        (&mut self.best, &mut self.without_improvement)
     }
 }
 

@@ -74,7 +74,7 @@ fn load<'w>(
     world.agree(control, fits.map_err(Error::from))?;
     let dataset = world.agree(control, Dataset::open(data).map_err(Error::from))?;
     let signals = Arc::new(Signals::none());
-    let mut run = Run::start(world, control, plan, &signals, false, None)?;
+    let mut run = Run::start(world, control, plan, &signals, None, None)?;
     if let Err(error) = control.watch().end_if_lost(run.restore(&checkpoint)) {
         // Its threads must have ended before MPI does.
         run.finish();

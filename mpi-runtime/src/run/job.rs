@@ -20,9 +20,9 @@ use crate::record::{
     EvalFigures, MemoryFigures, RunFolder, Status, Summary, SyncFigures, TrainFigures, TrainerSync,
     WaitFigures, WireFigures, build_hash, say, write_atomically,
 };
-use crate::run::early_stop::Stopper;
 use crate::run::plan::Plan;
 use crate::run::reporter::Recorder;
+use crate::run::sections::JobState;
 use crate::run::{Run, StretchEnd};
 use crate::score::figures::Figures;
 use crate::trainer::Segment;
@@ -59,10 +59,11 @@ pub fn train(
     if dry_run {
         return Ok(Outcome::Planned(Box::new(plan)));
     }
-    let recorder = folder.map(|folder| Recorder::new(folder, &plan));
+    let state = JobState::new(plan.job.config.train.early_stop.clone());
+    let recorder = folder.map(|folder| Recorder::new(folder, &plan, state.rate_factor.clone()));
     let summary = Summary::new(&plan.job, world.size)?;
     let report = recorder.as_ref().map(Recorder::heartbeat);
-    let run = Run::start(world, control, plan, signals, true, report)?;
+    let run = Run::start(world, control, plan, signals, Some(state), report)?;
     let mut session = Session {
         world,
         control,
@@ -122,35 +123,33 @@ impl Session<'_> {
         let keep_best = early_stop.as_ref().is_some_and(|settings| settings.restore_best)
             || (config.checkpoint.save == Save::Best && plan.valid.is_some());
         let factor = early_stop.as_ref().map_or(1.0, |settings| settings.lr_factor);
-        let mut stopper = Stopper::new(early_stop);
-        let (mut step, mut best_step, mut stopped) = (0, None, false);
-        while step < steps && !stopped {
+        let mut stopped = false;
+        while self.run.state.step < steps && !stopped {
+            let step = self.run.state.step;
             let end = self.run.plan.segment_end(step);
             let ended = self.stretch(Segment { first_step: step, steps: end - step })?;
             // A request that comes with the last step changes nothing: the work is done.
             stopped = ended.stop_asked && (ended.incomplete || end < steps);
-            step = end;
+            self.run.state.step = end;
             let Some(valid) = self.run.plan.valid.take() else { continue };
             let figures = if stopped { None } else { Some(self.run.evaluate(&valid)?) };
             self.run.plan.valid = Some(valid);
             let Some(figures) = figures else { break };
             self.evaluated(&figures)?;
-            let verdict = stopper.observe(&figures);
+            let state = &mut self.run.state;
+            let verdict = state.stopper.observe(&figures);
             // The figures of the model that the run ends with.
-            if verdict.improved || !keep_best || best_step.is_none() {
+            if verdict.improved || !keep_best || state.best_step == 0 {
                 self.summary.valid = Some(eval_figures(&figures));
             }
             if verdict.improved {
-                best_step = Some(step);
+                state.best_step = end;
                 if keep_best {
-                    self.save(&best, step)?;
+                    self.save(&best)?;
                 }
             } else {
                 #[expect(clippy::cast_possible_truncation, reason = "a factor on f32 rates")]
-                self.run.scale_rates(factor as f32);
-                if let Some(recorder) = &self.recorder {
-                    recorder.scale_rates(factor);
-                }
+                state.rate_factor.scale(factor as f32);
             }
             if verdict.stop {
                 break;
@@ -161,13 +160,13 @@ impl Session<'_> {
         if stopped {
             return Ok(true);
         }
-        let best_step = best_step.filter(|best_step| keep_best && *best_step != step);
-        let restored = best_step.is_some();
-        if let Some(best_step) = best_step {
+        let JobState { step, best_step, .. } = self.run.state;
+        let restored = keep_best && best_step > 0 && best_step != step;
+        if restored {
             let checkpoint = Checkpoint::open(&best).map_err(Error::from);
             let checkpoint = self.world.agree(self.control, checkpoint)?;
             self.run.restore(&checkpoint)?;
-            step = best_step;
+            self.run.state.step = best_step;
         }
         if let Some(test) = self.run.plan.test.take() {
             self.summary.test = Some(eval_figures(&self.run.evaluate(&test)?));
@@ -177,7 +176,7 @@ impl Session<'_> {
             }
         }
         if config.checkpoint.save == Save::Last {
-            self.save(&config.checkpoint.dir.join("last"), step)?;
+            self.save(&config.checkpoint.dir.join("last"))?;
         }
         Ok(false)
     }
@@ -214,9 +213,9 @@ impl Session<'_> {
         Ok(readings.fold(Reading::default(), |sum, words| sum.plus(Reading::from_words(*words))))
     }
 
-    fn save(&mut self, dir: &Path, step: u64) -> Result<(), Error> {
+    fn save(&mut self, dir: &Path) -> Result<(), Error> {
         let start = Instant::now();
-        let manifest = manifest(&self.run, step)?;
+        let manifest = manifest(&self.run)?;
         let bytes = self.run.save(dir, manifest)?;
         let figures = self.summary.checkpoint.get_or_insert_default();
         figures.count += 1;
@@ -398,13 +397,13 @@ fn percentile(gaps: &Gaps, share: f64) -> Option<f64> {
 }
 
 /// What a checkpoint of this run says of itself.
-fn manifest(run: &Run<'_>, steps: u64) -> Result<Manifest, Error> {
+fn manifest(run: &Run<'_>) -> Result<Manifest, Error> {
     let plan = &run.plan;
     let config = plan.job.config.to_toml();
     Ok(Manifest::new(
         build_hash(),
         config.map_err(|error| Error::Failure(format!("configuration as TOML: {error}")))?,
-        (steps, run.updates()),
+        (run.state.step, run.updates()),
         (&plan.train, &plan.layout, &plan.model),
         usize::try_from(plan.dense_bytes() / 4).unwrap_or(usize::MAX),
     ))

@@ -3,8 +3,8 @@
 //! Main threads of all ranks make the same calls in the same order; between them, trainers' workers
 //! train on their own. *Every method here is collective over all ranks unless it says otherwise.*
 //!
-//! Map: `side.rs` a trainer's replica and threads · `publish.rs` the model that is evaluated and
-//! saved.
+//! Map: `trainer_threads.rs` a trainer's replica and threads · `publish.rs` the model that is
+//! evaluated and saved · `sections.rs` everything that a run goes on from.
 
 pub mod early_stop;
 pub mod evaluate;
@@ -13,9 +13,10 @@ pub mod job;
 pub mod plan;
 mod publish;
 pub mod reporter;
+pub mod sections;
 mod trainer_threads;
 
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
 use std::path::Path;
 use std::sync::Arc;
@@ -36,6 +37,7 @@ use crate::measure::trace::Trace;
 use crate::rows::servers::{ServiceConfig, ServiceError, Services};
 use crate::run::heartbeat::{Heartbeat, Pulse, Report};
 use crate::run::plan::Plan;
+use crate::run::sections::JobState;
 use crate::score::figures::{Figures, FiguresError, Scores};
 use crate::score::pass::{Share, score};
 use crate::trainer::{Segment, Trainer};
@@ -63,6 +65,8 @@ pub struct Run<'w> {
     /// `None` on a rank that only holds rows.
     trainer: Option<TrainerThreads>,
     counters: Arc<Counters>,
+    /// How far the job is.
+    pub state: JobState,
     dense: Option<Comm>,
     sync: DenseSync,
     /// Steps between rounds so far.
@@ -76,8 +80,8 @@ pub struct Run<'w> {
 }
 
 impl<'w> Run<'w> {
-    /// Makes communicators, tables, replica and threads. With `training`, also opens the training
-    /// data for reading. `report` is used on the first rank. Main thread only.
+    /// Makes communicators, tables, replica and threads. With `training`, where a job begins, also
+    /// opens the training data for reading. `report` is used on the first rank. Main thread only.
     ///
     /// # Errors
     /// When a thread can't be started or the data can't be read; with several ranks that ends the
@@ -87,7 +91,7 @@ impl<'w> Run<'w> {
         control: &'w Comm,
         plan: Plan,
         signals: &Arc<Signals>,
-        training: bool,
+        training: Option<JobState>,
         report: Option<Report>,
     ) -> Result<Self, Error> {
         let run = Self::start_here(world, control, plan, signals, training, report);
@@ -104,13 +108,15 @@ impl<'w> Run<'w> {
         control: &'w Comm,
         plan: Plan,
         signals: &Arc<Signals>,
-        training: bool,
+        training: Option<JobState>,
         report: Option<Report>,
     ) -> Result<Self, Error> {
         let config = &plan.job.config;
         let watch = world.watch(Duration::from_secs(config.run.watchdog_s));
         let alone = world.size == 1;
         let trains = plan.roles.trainers.contains(world.rank);
+        let trained = training.is_some();
+        let state = training.unwrap_or_else(|| JobState::new(None));
         let workers = if trains { plan.workers_per_trainer() } else { 0 };
         let instances = plan.instances();
         let threads = instances.of_a_trainer();
@@ -158,7 +164,10 @@ impl<'w> Run<'w> {
         let names = names.chain(["center".to_owned()]);
         let trace = config.run.trace.then(|| Trace::new(names));
         let trainer = if trains {
-            Some(TrainerThreads::new(&plan, world.rank, clients, training, signals, &watch)?)
+            let mut side =
+                TrainerThreads::new(&plan, world.rank, clients, trained, signals, &watch)?;
+            side.shared.rate_factor = state.rate_factor.clone();
+            Some(side)
         } else {
             None
         };
@@ -171,6 +180,7 @@ impl<'w> Run<'w> {
             heartbeat,
             trainer,
             counters,
+            state,
             dense,
             sync,
             gaps: Gaps::new(),
@@ -269,14 +279,6 @@ impl<'w> Run<'w> {
         self.world.agree(self.control, figures)
     }
 
-    /// Lowers both learning rates by `factor`.
-    pub fn scale_rates(&self, factor: f32) {
-        if let Some(side) = &self.trainer {
-            let now = f32::from_bits(side.shared.rate_factor.load(Relaxed));
-            side.shared.rate_factor.store((now * factor).to_bits(), Relaxed);
-        }
-    }
-
     /// Whether the model that is evaluated and saved is another than a trainer's own replica, or a
     /// round made it. *Not collective.*
     #[must_use]
@@ -294,17 +296,10 @@ impl<'w> Run<'w> {
     ///
     /// # Errors
     /// When a file can't be written.
-    pub fn save(&self, dir: &Path, manifest: Manifest) -> Result<u64, Error> {
-        let (replica, state): (&[AtomicU32], &[AtomicU32]) = match &self.trainer {
-            Some(side) => {
-                (&side.shared.replica, side.mean_state.as_deref().unwrap_or(&side.shared.state))
-            }
-            None => (&[], &[]),
-        };
-        let dense = Dense { model: &self.plan.model, replica, state };
-        let contents =
-            checkpoint::Contents { manifest, dense, partitions: &self.services.partitions };
-        checkpoint::write(self.world, self.control, dir, contents)
+    pub fn save(&mut self, dir: &Path, manifest: Manifest) -> Result<u64, Error> {
+        let (world, control, model) = (self.world, self.control, self.plan.model);
+        let contents = checkpoint::Contents { manifest, model: &model, sections: &self.sections() };
+        checkpoint::write(world, control, dir, contents)
     }
 
     /// Reads the model from `checkpoint` on every rank.
@@ -312,8 +307,11 @@ impl<'w> Run<'w> {
     /// # Errors
     /// When it does not fit or is damaged.
     pub fn restore(&mut self, checkpoint: &Checkpoint) -> Result<(), Error> {
-        let read = || -> Result<(), checkpoint::CheckpointError> {
-            if let Some(TrainerThreads { shared, .. }) = &self.trainer {
+        let mut read = || -> Result<(), checkpoint::CheckpointError> {
+            if let Some(side) = &mut self.trainer {
+                // What is read takes the place of all that the last stretch has left.
+                side.forget_published();
+                let shared = &side.shared;
                 let Trainer { model, replica, state, .. } = shared;
                 checkpoint.read_dense(Dense { model, replica, state })?;
                 shared.updates.store(checkpoint.manifest.updates, Relaxed);

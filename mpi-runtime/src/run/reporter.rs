@@ -15,6 +15,7 @@ use crate::measure::counters::Reading;
 use crate::record::{EvalFigures, Progress, Report, RunFolder, Summary};
 use crate::run::heartbeat::Report as HeartbeatReport;
 use crate::run::plan::Plan;
+use crate::state::RateFactor;
 
 /// Records of a run; shared by the threads that report.
 #[derive(Clone)]
@@ -30,7 +31,7 @@ struct Inner {
     steps_per_epoch: u64,
     /// Learning rates on the plateau and their schedules: dense, sparse.
     rates: [(f64, Schedule); 2],
-    rate_factor: f64,
+    rate_factor: RateFactor,
     /// Training time before the stretch in hand, and its start.
     before: Duration,
     since: Option<Instant>,
@@ -41,9 +42,9 @@ struct Inner {
 }
 
 impl Recorder {
-    /// Opens the records in `folder`.
+    /// Opens the records in `folder`. `rate_factor` is the run's.
     #[must_use]
-    pub fn new(folder: RunFolder, plan: &Plan) -> Self {
+    pub fn new(folder: RunFolder, plan: &Plan, rate_factor: RateFactor) -> Self {
         let Config { run, optim, .. } = &plan.job.config;
         let every = Duration::from_secs_f64(run.log_every_s);
         let total = plan.train.rows().saturating_mul(plan.steps).div_ceil(plan.steps_per_epoch);
@@ -56,7 +57,7 @@ impl Recorder {
             workers_total: plan.order.workers_total as u64,
             steps_per_epoch: plan.steps_per_epoch,
             rates,
-            rate_factor: 1.0,
+            rate_factor,
             before: Duration::ZERO,
             since: None,
             last: (Reading::default(), Duration::ZERO),
@@ -92,11 +93,6 @@ impl Recorder {
     #[must_use]
     pub fn seconds(&self) -> f64 {
         self.with(|inner| inner.seconds().as_secs_f64())
-    }
-
-    /// Both learning rates are scaled by `factor` from now on.
-    pub fn scale_rates(&self, factor: f64) {
-        self.with(|inner| inner.rate_factor *= factor);
     }
 
     /// Reports an evaluation.
@@ -151,7 +147,9 @@ impl Inner {
         let examples = reading.examples.saturating_sub(last.examples);
         let step = reading.steps / self.workers_total;
         let rate = |(base, schedule): &(f64, Schedule)| {
-            self.rate_factor * base * f64::from(schedule.factor(step.saturating_sub(1)))
+            f64::from(self.rate_factor.get())
+                * base
+                * f64::from(schedule.factor(step.saturating_sub(1)))
         };
         let rounds = reading.rounds.since(last.rounds);
         let per_second = |n: u64| (elapsed > 0.0 && n > 0).then(|| n as f64 / elapsed);

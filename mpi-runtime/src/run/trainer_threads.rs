@@ -103,6 +103,13 @@ impl TrainerThreads {
         }
     }
 
+    /// What stands in the place of this trainer's replica and optimizer state is its own from now
+    /// on. Returns the replica that was kept aside.
+    pub(super) fn forget_published(&mut self) -> Option<Vec<f32>> {
+        self.mean_state = None;
+        self.own.take()
+    }
+
     /// The replica as training left it.
     pub(super) fn own_replica(&self) -> Vec<f32> {
         self.own.clone().unwrap_or_else(|| {
@@ -143,10 +150,9 @@ impl TrainerThreads {
             steps
         });
         let segment = Segment { steps, ..segment };
-        if let Some(own) = self.own.take() {
+        if let Some(own) = self.forget_published() {
             store(&self.shared.replica, &own);
         }
-        self.mean_state = None;
         let Self { shared, workers, losses, .. } = self;
         let dense = dense.filter(|comm| comm.size() > 1);
         let global_norm = plan.job.config.sync.batch_norm == BatchNormScope::Global;

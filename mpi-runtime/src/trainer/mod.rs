@@ -29,6 +29,7 @@ use crate::measure::counters::{Reading, WorkerCounters};
 use crate::measure::trace::Track;
 use crate::memory::Words;
 use crate::rows::client::{Client, Lookup};
+use crate::state::RateFactor;
 use crate::trainer::batches::Batches;
 use crate::trainer::buffers::StepBuffers;
 
@@ -50,8 +51,8 @@ pub struct Trainer {
     pub dense_rate: Rate,
     /// Learning rate of embedding rows.
     pub sparse_rate: Rate,
-    /// Factor on both, lowered by early stopping; bits of an f32.
-    pub rate_factor: AtomicU32,
+    /// Factor on both, lowered by early stopping.
+    pub rate_factor: RateFactor,
     /// Share of a new batch in the running statistics.
     pub statistics_momentum: f32,
     /// A test's wish: the replica gets a NaN before this step.
@@ -93,7 +94,7 @@ impl Trainer {
             updates: AtomicU64::new(0),
             dense_rate: convert::rate(&config.optim.dense),
             sparse_rate: convert::rate(&config.optim.sparse),
-            rate_factor: AtomicU32::new(1f32.to_bits()),
+            rate_factor: RateFactor::default(),
             #[expect(
                 clippy::cast_possible_truncation,
                 reason = "settings are computed with in f32"
@@ -108,7 +109,7 @@ impl Trainer {
     /// Learning rates of dense parameters and embedding rows at `step`.
     #[must_use]
     pub fn rates(&self, step: u64) -> (f32, f32) {
-        let factor = f32::from_bits(self.rate_factor.load(Relaxed));
+        let factor = self.rate_factor.get();
         let at = |rate: &Rate| factor * rate.base * rate.schedule.factor(step);
         (at(&self.dense_rate), at(&self.sparse_rate))
     }
