@@ -6,7 +6,7 @@ use std::path::Path;
 
 use umbra_tests::{Ended, Folder, LIMIT, start};
 
-const NAMES: [&str; 17] = [
+const NAMES: [&str; 18] = [
     "all_gather",
     "all_gather_varied",
     "exchange",
@@ -15,6 +15,7 @@ const NAMES: [&str; 17] = [
     "barrier",
     "subset",
     "reduce",
+    "combined",
     "mailbox_ring",
     "mailbox_storm",
     "large_messages",
@@ -59,6 +60,15 @@ fn every_check_holds_on_3_ranks() {
 #[test]
 fn every_check_holds_on_4_ranks() {
     all_hold(4);
+}
+
+/// Ranks that play two roles, and a vector that many halve. Sums alone: the machine has fewer cores.
+#[test]
+fn sums_hold_on_5_to_8_ranks() {
+    for ranks in 5..=8 {
+        let ended = run(ranks, &["reduce", "combined"], "multiple").fine();
+        assert_eq!(ended.stdout, "ok reduce\nok combined\n", "{ranks} ranks: {}", ended.stderr);
+    }
 }
 
 #[test]

@@ -5,6 +5,8 @@
 //!
 //! - `protocol.rs`: the seam, [`Protocol`]
 //! - `reduction.rs`: a weighted mean over ranks, as every driver computes it
+//! - `doubling.rs`: who exchanges what with whom in a sum of few messages
+//! - `sum_plan.rs`: how a vector is summed over ranks, and what that sends
 //! - `pace.rs`: how often rounds may begin
 //! - `model_average.rs`: replicas move towards their mean (local SGD, shadow and foreground MA)
 //! - `block_momentum.rs`: replicas move towards a model that follows their mean with momentum
@@ -15,12 +17,14 @@
 
 mod block_momentum;
 mod divide_shuffle;
+pub mod doubling;
 mod elastic;
 mod groups;
 mod model_average;
 mod pace;
 mod protocol;
 pub mod reduction;
+pub mod sum_plan;
 
 pub use block_momentum::{BlockMomentum, BlockState, Blocks};
 pub use divide_shuffle::{DivideShuffle, Spread};

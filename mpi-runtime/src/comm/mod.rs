@@ -8,13 +8,15 @@
 //!
 //! - here: a communicator and its collectives
 //! - [`guard`]: which threads may call MPI when · `raw.rs`: the guarded functions
-//! - `mailbox.rs`: point-to-point messages · `piece.rs`: a piece of a sum under way
+//! - `mailbox.rs`: point-to-point messages
+//! - [`reduce`]: sums, by `doubling.rs` in few messages, by `piece.rs` straight from all to all
 //!
 //! Invariants: a [`Comm`] is made on the main thread, in one order on every rank, is used by one
 //! thread, and is dropped before MPI is finalised. A buffer lent to MPI outlives its request: a
 //! wait ends by completion or by ending the process.
 #![allow(unsafe_code)]
 
+mod doubling;
 pub mod guard;
 mod mailbox;
 mod piece;
@@ -34,7 +36,7 @@ use mpi::traits::{AsRaw, Equivalence};
 use crate::comm::watch::{Backoff, LOOK, Waiting, Watch};
 
 pub use mailbox::Mailbox;
-pub(crate) use piece::{Buffers, Few, Piece};
+pub(crate) use piece::{Buffers, Piece};
 
 /// A communicator of its own for one thread.
 pub struct Comm {

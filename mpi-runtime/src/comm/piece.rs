@@ -1,5 +1,5 @@
-//! A piece of a buffer on its way through a sum over the ranks: scattered, added, gathered. Few
-//! numbers are gathered, and added by all.
+//! A piece of a buffer on its way through a sum over the ranks, straight from all to all: scattered,
+//! added, gathered.
 //!
 //! MPI 3.1 section 5.12. All ranks start the same operations of the same pieces in the same order.
 //!
@@ -7,6 +7,7 @@
 //! way.
 
 use umbra_core::sync::reduction::{add, sum_into_first};
+use umbra_core::sync::sum_plan::stretch_start;
 
 use super::{Comm, Request, Stretches};
 
@@ -29,7 +30,7 @@ pub(crate) struct Buffers {
 impl Piece {
     /// Sends every rank its stretch of `values`.
     pub(crate) fn scatter(comm: &Comm, values: &[f32], mut buffers: Buffers) -> Self {
-        let start = |rank: usize| values.len() * rank / comm.size;
+        let start = |rank: usize| stretch_start(values.len(), rank, comm.size);
         let lengths: Vec<usize> =
             (0..comm.size).map(|rank| start(rank + 1) - start(rank)).collect();
         let own = lengths[comm.rank];
@@ -60,33 +61,5 @@ impl Piece {
         comm.complete(self.request, what, false);
         values.copy_from_slice(&self.buffers.values);
         self.buffers
-    }
-}
-
-/// A few numbers of every rank on their way to all. *Its methods are collective.*
-pub(crate) struct Few {
-    request: Request,
-    own: Vec<f64>,
-    all: Vec<f64>,
-}
-
-impl Few {
-    /// Sends `own` to all ranks. `all` is memory.
-    pub(crate) fn gather(comm: &Comm, own: Vec<f64>, mut all: Vec<f64>) -> Self {
-        all.resize(own.len() * comm.size, 0.0);
-        let request = comm.start_all_gather(&own, &mut all);
-        Self { request, own, all }
-    }
-
-    /// Waits for the others' and adds all as a tree over the ranks. Returns the sums, and the
-    /// memory.
-    pub(crate) fn add(self, comm: &Comm, what: &str) -> (Vec<f64>, Vec<f64>) {
-        let Self { request, mut own, mut all } = self;
-        comm.complete(request, what, false);
-        let len = own.len();
-        let mut parts: Vec<&mut [f64]> = all.chunks_exact_mut(len.max(1)).collect();
-        sum_into_first(&mut parts, |to, from| add(to, from));
-        own.copy_from_slice(&all[..len]);
-        (own, all)
     }
 }

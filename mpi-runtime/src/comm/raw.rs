@@ -34,6 +34,10 @@ guarded_functions! {
         buffer: *const c_void, count: c_int, kind: MPI_Datatype, to: c_int, tag: c_int,
         comm: MPI_Comm, request: *mut MPI_Request,
     );
+    MPI_Irecv(
+        buffer: *mut c_void, count: c_int, kind: MPI_Datatype, from: c_int, tag: c_int,
+        comm: MPI_Comm, request: *mut MPI_Request,
+    );
     MPI_Improbe(
         from: c_int, tag: c_int, comm: MPI_Comm, found: *mut c_int, message: *mut MPI_Message,
         status: *mut MPI_Status,

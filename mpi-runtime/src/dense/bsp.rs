@@ -193,11 +193,10 @@ impl Bsp {
 /// Adds up the trainers until the workers have gone: the dense communicator thread. Returns the
 /// bytes it sent. *Collective over `comm`; jobs come in the same order on all trainers.*
 pub fn add_trainers(comm: &Comm, jobs: &Receiver<Job>, done: &Sender<Job>) -> u64 {
-    let (mut sums, mut bytes, others) = (Sums::default(), 0, comm.size() as u64 - 1);
+    let (mut sums, mut bytes) = (Sums::default(), 0);
     while let Ok(mut job) = jobs.recv() {
-        sums.sum_with_few(comm, &mut job.values, &mut job.few, MANY, job.what);
-        let (few, values) = (job.few.len() as u64, job.values.len() as u64);
-        bytes += 8 * others * few + 8 * others * values / comm.size() as u64;
+        let Job { values, few, what } = &mut job;
+        bytes += sums.sum_with_few(comm, values, few, MANY, what).bytes;
         if done.send(job).is_err() {
             break;
         }

@@ -196,9 +196,8 @@ impl<'a> Driver<'a> {
         // link.
         let background = matches!(self.ends.workers, Workers::Background { .. });
         let under_way = if background { 1 } else { MANY };
-        self.sums.sum(comm, staging, under_way, "the average of replicas");
-        let ranks = comm.size();
-        self.sent(8 * (staging.len() * (ranks - 1) / ranks) as u64);
+        let sent = self.sums.sum(comm, staging, under_way, "the average of replicas");
+        self.sent(sent.bytes);
     }
 
     /// Returns the least `silent` of the group.

@@ -2,8 +2,8 @@
 //! under mpirun.
 //!
 //! `mpi_checks` prints "ok NAME" from rank 0 for every check that held on all ranks; a check that
-//! does not hold panics, which ends the job with exit code 1. `mpi_checks panic` panics on the last
-//! rank while the others wait for it.
+//! does not hold panics, which ends the job with exit code 1. `mpi_checks NAME…` makes these checks
+//! alone; `mpi_checks panic` panics on the last rank while the others wait for it.
 //!
 //! The level of thread support is that of `UMBRA_MPI_THREADS`, as in the program.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation)]
@@ -24,7 +24,7 @@ use umbra_mpi::launch::world::World;
 /// A check; collective over all ranks. Communicators are made by the check, on the main thread.
 type Check = fn(&World, &Arc<Watch>, &Comm);
 
-const CHECKS: [(&str, Check); 17] = [
+const CHECKS: [(&str, Check); 18] = [
     ("all_gather", collectives::all_gather),
     ("all_gather_varied", collectives::all_gather_varied),
     ("exchange", collectives::exchange),
@@ -33,6 +33,7 @@ const CHECKS: [(&str, Check); 17] = [
     ("barrier", collectives::barrier),
     ("subset", collectives::subset),
     ("reduce", collectives::reduce),
+    ("combined", collectives::combined),
     ("mailbox_ring", mailbox::ring),
     ("mailbox_storm", mailbox::storm),
     ("large_messages", mailbox::large_messages),
@@ -56,7 +57,10 @@ fn main() {
         }
         control.barrier("a rank that never comes", false);
     }
-    for (name, check) in CHECKS {
+    // `mpi_checks NAME…` runs these alone.
+    let named: Vec<String> = std::env::args().skip(1).collect();
+    let wanted = |name: &str| named.is_empty() || named.iter().any(|wanted| wanted == name);
+    for (name, check) in CHECKS.into_iter().filter(|(name, _)| wanted(name)) {
         check(&world, &watch, &control);
         control.barrier(name, false);
         if world.rank == 0 {
