@@ -6,7 +6,7 @@ use std::path::Path;
 
 use umbra_tests::{Ended, Folder, LIMIT, start};
 
-const NAMES: [&str; 18] = [
+const NAMES: [&str; 19] = [
     "all_gather",
     "all_gather_varied",
     "exchange",
@@ -25,6 +25,7 @@ const NAMES: [&str; 18] = [
     "elastic",
     "protocol",
     "scores",
+    "evaluation",
 ];
 
 fn run(ranks: usize, arguments: &[&str], threads: &str) -> Ended {

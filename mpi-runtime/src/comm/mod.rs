@@ -206,7 +206,8 @@ impl Comm {
             .collect()
     }
 
-    fn all_to_all(&self, sent: &[u64], received: &mut [u64], what: &str) {
+    /// `received[r]` becomes rank r's word for this one. *Collective.*
+    pub fn all_to_all(&self, sent: &[u64], received: &mut [u64], what: &str) {
         let request = self.start_all_to_all(sent, received);
         self.complete(request, what, false);
     }

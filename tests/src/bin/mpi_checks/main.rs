@@ -11,6 +11,7 @@
 mod collectives;
 mod driver;
 mod mailbox;
+mod memory;
 mod scores;
 
 use core::time::Duration;
@@ -24,7 +25,7 @@ use umbra_mpi::launch::world::World;
 /// A check; collective over all ranks. Communicators are made by the check, on the main thread.
 type Check = fn(&World, &Arc<Watch>, &Comm);
 
-const CHECKS: [(&str, Check); 18] = [
+const CHECKS: [(&str, Check); 19] = [
     ("all_gather", collectives::all_gather),
     ("all_gather_varied", collectives::all_gather_varied),
     ("exchange", collectives::exchange),
@@ -43,6 +44,7 @@ const CHECKS: [(&str, Check); 18] = [
     ("elastic", driver::elastic),
     ("protocol", driver::protocol),
     ("scores", scores::figures),
+    ("evaluation", memory::evaluation),
 ];
 
 fn main() {
