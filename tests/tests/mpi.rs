@@ -6,7 +6,7 @@ use std::path::Path;
 
 use umbra_tests::{Ended, Folder, LIMIT, start};
 
-const NAMES: [&str; 19] = [
+const NAMES: [&str; 20] = [
     "all_gather",
     "all_gather_varied",
     "exchange",
@@ -26,6 +26,7 @@ const NAMES: [&str; 19] = [
     "protocol",
     "scores",
     "evaluation",
+    "trace",
 ];
 
 fn run(ranks: usize, arguments: &[&str], threads: &str) -> Ended {

@@ -310,7 +310,7 @@ impl Comm {
     }
 
     /// Starts what the caller completes, with `values` alive and untouched until then.
-    fn start_receive<T: Pod>(&self, from: usize, tag: i32, values: &mut [T]) -> Request {
+    pub(super) fn start_receive<T: Pod>(&self, from: usize, tag: i32, values: &mut [T]) -> Request {
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(values);
         let (length, from) = (count(bytes.len()), count(from));
         // SAFETY: as in `start_send`.

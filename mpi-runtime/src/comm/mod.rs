@@ -8,7 +8,7 @@
 //!
 //! - here: a communicator and its collectives
 //! - [`guard`]: which threads may call MPI when · `raw.rs`: the guarded functions
-//! - `mailbox.rs`: point-to-point messages
+//! - `mailbox.rs`: point-to-point messages · `first.rs`: bytes to the first rank
 //! - [`reduce`]: sums, by `doubling.rs` in few messages, by `piece.rs` straight from all to all
 //!
 //! Invariants: a [`Comm`] is made on the main thread, in one order on every rank, is used by one
@@ -17,6 +17,7 @@
 #![allow(unsafe_code)]
 
 mod doubling;
+mod first;
 pub mod guard;
 mod mailbox;
 mod piece;
@@ -35,6 +36,7 @@ use mpi::traits::{AsRaw, Equivalence};
 
 use crate::comm::watch::{Backoff, LOOK, Waiting, Watch};
 
+pub use first::ToFirst;
 pub use mailbox::Mailbox;
 pub(crate) use piece::{Buffers, Piece};
 

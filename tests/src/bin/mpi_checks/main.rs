@@ -25,7 +25,7 @@ use umbra_mpi::launch::world::World;
 /// A check; collective over all ranks. Communicators are made by the check, on the main thread.
 type Check = fn(&World, &Arc<Watch>, &Comm);
 
-const CHECKS: [(&str, Check); 19] = [
+const CHECKS: [(&str, Check); 20] = [
     ("all_gather", collectives::all_gather),
     ("all_gather_varied", collectives::all_gather_varied),
     ("exchange", collectives::exchange),
@@ -45,6 +45,7 @@ const CHECKS: [(&str, Check); 19] = [
     ("protocol", driver::protocol),
     ("scores", scores::figures),
     ("evaluation", memory::evaluation),
+    ("trace", memory::trace),
 ];
 
 fn main() {

@@ -1,8 +1,9 @@
-//! What a rank holds while it does something, counted by its allocator; what an
-//! evaluation holds. What the MPI library allocates for itself does not count.
+//! What a rank holds while it does something, counted by its allocator; what a trace and an
+//! evaluation hold. What the MPI library allocates for itself does not count.
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use core::time::Duration;
 use std::alloc::System;
 use std::sync::Arc;
 
@@ -11,6 +12,7 @@ use umbra_core::rng::{Purpose, Stream};
 use umbra_mpi::comm::Comm;
 use umbra_mpi::comm::watch::Watch;
 use umbra_mpi::launch::world::World;
+use umbra_mpi::measure::trace::{Trace, Track};
 use umbra_mpi::score::figures::Scores;
 use umbra_mpi::score::memory::figures_bytes;
 
@@ -49,6 +51,32 @@ fn held<T>(work: impl FnOnce() -> T) -> (usize, T) {
     PEAK.store(before, Relaxed);
     let result = work();
     (PEAK.load(Relaxed).saturating_sub(before), result)
+}
+
+/// A trace is written piece by piece: no rank holds its text, let alone everybody's.
+pub(super) fn trace(_: &World, _: &Arc<Watch>, control: &Comm) {
+    const SPANS: usize = 50_000;
+    let trace = Trace::new(["worker 0".to_owned()]);
+    let track = Track::of(Some(&trace), "worker 0");
+    (0..SPANS).for_each(|_| track.span("step", Duration::from_micros(1)));
+    let path = std::env::current_dir().unwrap().join("trace.json");
+    let own = (control.rank() == 0).then_some(path.as_path());
+    let (bytes, written) = held(|| trace.write(control, "host", own));
+    written.unwrap();
+    assert!(bytes < 300_000, "{bytes} bytes held for {SPANS} spans");
+    if control.rank() == 0 {
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert!(text.starts_with("[\n{") && text.ends_with("}\n]\n"));
+        for rank in 0..control.size() {
+            let spans = text.matches(&format!("\"ph\":\"X\",\"pid\":{rank},")).count();
+            assert_eq!(spans, SPANS, "rank {rank}");
+        }
+        assert_eq!(text.matches("\n{").count(), control.size() * (SPANS + 2));
+    }
+    // A file that cannot be written is the first rank's error, after it has heard all.
+    let nowhere = path.with_file_name("none").join("trace.json");
+    let nowhere = (control.rank() == 0).then_some(nowhere.as_path());
+    assert_eq!(trace.write(control, "host", nowhere).is_err(), control.rank() == 0);
 }
 
 /// An evaluation holds what was predicted.
