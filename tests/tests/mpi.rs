@@ -6,7 +6,7 @@ use std::path::Path;
 
 use umbra_tests::{Ended, Folder, LIMIT, start};
 
-const NAMES: [&str; 20] = [
+const NAMES: [&str; 21] = [
     "all_gather",
     "all_gather_varied",
     "exchange",
@@ -27,6 +27,7 @@ const NAMES: [&str; 20] = [
     "scores",
     "evaluation",
     "trace",
+    "checkpoints",
 ];
 
 fn run(ranks: usize, arguments: &[&str], threads: &str) -> Ended {

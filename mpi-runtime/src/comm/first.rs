@@ -1,4 +1,4 @@
-//! Bytes from every rank to the first.
+//! Bytes from every rank to the first, and from the first to all.
 //!
 //! What ranks have to say goes to the first in pieces of bounded length, one rank after the other,
 //! so no rank's memory grows with the number of ranks or with what is said.
@@ -10,7 +10,10 @@
 use core::mem;
 use std::io::{self, Write};
 
-use super::{Comm, Request};
+use bytemuck::Pod;
+use mpi::traits::{AsRaw, Equivalence};
+
+use super::{Comm, Request, count, raw, writing};
 use crate::comm::reduce::PIECE;
 
 /// What this rank has to say to the first, as it says it.
@@ -42,6 +45,25 @@ impl Comm {
                 return;
             }
         }
+    }
+
+    /// `values` becomes that of the first rank. *Collective; lengths equal on all ranks.*
+    pub fn broadcast<T: Pod>(&self, values: &mut [T], what: &str) {
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(values);
+        let length = count(bytes.len());
+        // SAFETY: the buffer holds the count given, and is neither read nor freed until the request
+        // is done.
+        let request = Request::of(|request| unsafe {
+            raw::MPI_Ibcast(
+                writing(bytes),
+                length,
+                u8::equivalent_datatype().as_raw(),
+                0,
+                self.handle,
+                request,
+            );
+        });
+        self.complete(request, what, true);
     }
 }
 

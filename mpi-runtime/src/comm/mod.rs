@@ -8,7 +8,7 @@
 //!
 //! - here: a communicator and its collectives
 //! - [`guard`]: which threads may call MPI when · `raw.rs`: the guarded functions
-//! - `mailbox.rs`: point-to-point messages · `first.rs`: bytes to the first rank
+//! - `mailbox.rs`: point-to-point messages · `first.rs`: bytes to the first rank, and from it
 //! - [`reduce`]: sums, by `doubling.rs` in few messages, by `piece.rs` straight from all to all
 //!
 //! Invariants: a [`Comm`] is made on the main thread, in one order on every rank, is used by one

@@ -48,6 +48,10 @@ guarded_functions! {
         request: *mut MPI_Request,
     );
     MPI_Ibarrier(comm: MPI_Comm, request: *mut MPI_Request);
+    MPI_Ibcast(
+        buffer: *mut c_void, count: c_int, kind: MPI_Datatype, from: c_int, comm: MPI_Comm,
+        request: *mut MPI_Request,
+    );
     MPI_Iallgather(
         sent: *const c_void, sent_count: c_int, sent_kind: MPI_Datatype, received: *mut c_void,
         received_count: c_int, received_kind: MPI_Datatype, comm: MPI_Comm,

@@ -162,8 +162,7 @@ impl Session<'_> {
         let best_step = best_step.filter(|best_step| keep_best && *best_step != step);
         let restored = best_step.is_some();
         if let Some(best_step) = best_step {
-            let checkpoint = Checkpoint::open(&best).map_err(Error::from);
-            let checkpoint = self.world.agree(self.control, checkpoint)?;
+            let checkpoint = Checkpoint::open(self.world, self.control, &best)?;
             self.run.restore(&checkpoint)?;
             step = best_step;
         }

@@ -8,6 +8,7 @@
 //! The level of thread support is that of `UMBRA_MPI_THREADS`, as in the program.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation)]
 
+mod checkpoints;
 mod collectives;
 mod driver;
 mod mailbox;
@@ -25,7 +26,7 @@ use umbra_mpi::launch::world::World;
 /// A check; collective over all ranks. Communicators are made by the check, on the main thread.
 type Check = fn(&World, &Arc<Watch>, &Comm);
 
-const CHECKS: [(&str, Check); 20] = [
+const CHECKS: [(&str, Check); 21] = [
     ("all_gather", collectives::all_gather),
     ("all_gather_varied", collectives::all_gather_varied),
     ("exchange", collectives::exchange),
@@ -46,6 +47,7 @@ const CHECKS: [(&str, Check); 20] = [
     ("scores", scores::figures),
     ("evaluation", memory::evaluation),
     ("trace", memory::trace),
+    ("checkpoints", checkpoints::checkpoints),
 ];
 
 fn main() {
