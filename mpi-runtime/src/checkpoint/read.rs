@@ -35,10 +35,10 @@ impl Checkpoint {
         let failure = |error: serde_json::Error| Error::Failure(format!("the manifest: {error}"));
         let said = opened.as_ref().map(|it| serde_json::to_vec(&(it.dir == dir, &it.manifest)));
         let mut said = said.transpose().map_err(failure)?.unwrap_or_default();
-        let mut length = [said.len() as u64];
-        control.broadcast(&mut length, "the manifest of a checkpoint");
+        let (mut length, what) = ([said.len() as u64], "the manifest of a checkpoint");
+        control.broadcast(&mut length, what, false);
         said.resize(usize::try_from(length[0]).unwrap_or(usize::MAX), 0);
-        control.broadcast(&mut said, "the manifest of a checkpoint");
+        control.broadcast(&mut said, what, false);
         if let Some(opened) = opened {
             if opened.dir != dir {
                 let (new, old) = (dir.display(), opened.dir.display());

@@ -42,6 +42,8 @@ impl Checkpoint {
         let dense = self.read_dense(control, target.dense);
         let dense = world.agree(control, dense.map_err(Error::from))?;
         let rows = self.read_rows(control, target);
+        // Own files take as long as they take.
+        control.barrier(WHAT, true);
         Ok(dense + world.agree(control, rows.map_err(Error::from))?)
     }
 
@@ -100,7 +102,7 @@ impl Checkpoint {
                     file = Some(Err(error));
                 }
             }
-            control.broadcast(block, "reading of a checkpoint");
+            control.broadcast(block, WHAT, true);
             words.by_ref().zip(&*block).for_each(|(word, x)| word.store(*x, Relaxed));
             left -= block_len;
         }
@@ -155,7 +157,7 @@ fn owners(control: &Comm, dealt: Partitioning, partitions: &[Partition]) -> Vec<
     let greater = |to: &mut [u64], from: &[u64]| {
         to.iter_mut().zip(from).for_each(|(to, from)| *to = (*to).max(*from));
     };
-    combine(control, &mut owners, greater, "reading of a checkpoint");
+    combine(control, &mut owners, greater, WHAT);
     owners.into_iter().map(|owner| usize::try_from(owner).unwrap_or(usize::MAX)).collect()
 }
 
@@ -272,6 +274,9 @@ impl Source<'_> {
         Ok(0)
     }
 }
+
+/// What waits say they are waiting for.
+const WHAT: &str = "reading of a checkpoint";
 
 /// Bytes read at a time, about; what a rank sends in a round.
 const BLOCK_BYTES: usize = 1 << 20;

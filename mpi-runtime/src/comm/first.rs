@@ -47,8 +47,9 @@ impl Comm {
         }
     }
 
-    /// `values` becomes that of the first rank. *Collective; lengths equal on all ranks.*
-    pub fn broadcast<T: Pod>(&self, values: &mut [T], what: &str) {
+    /// `values` becomes that of the first rank; `patient` waits without a deadline. *Collective;
+    /// lengths equal on all ranks.*
+    pub fn broadcast<T: Pod>(&self, values: &mut [T], what: &str, patient: bool) {
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(values);
         let length = count(bytes.len());
         // SAFETY: the buffer holds the count given, and is neither read nor freed until the request
@@ -63,7 +64,7 @@ impl Comm {
                 request,
             );
         });
-        self.complete(request, what, true);
+        self.complete(request, what, patient);
     }
 }
 

@@ -61,7 +61,7 @@ fn numbered(len: usize, first: u32) -> Vec<AtomicU32> {
     (first..).take(len).map(AtomicU32::new).collect()
 }
 
-/// The first `writers` ranks write `partitions_written` partitions to `dir`.
+/// The ranks of `control` write `written` partitions to `dir`.
 fn save(world: &World, control: &Comm, dir: &Path, written: u32) {
     let (model, layout) = (model(), layout(written));
     let partitions = partitions(&layout, control.rank(), control.size());
