@@ -5,8 +5,8 @@
 //! operating system. Every buffer is lent by the caller and never grown.
 //!
 //! Map, arrows pointing left: `units, rng, float, batch ← kernel ← dense, sparse ← model`,
-//! `float ← optim`, `units ← sync`. `sync` never imports `dense`: it sees `&mut [f32]`. With feature `sim`:
-//! `dense, sync ← sim`.
+//! `float ← optim`, `units ← sync ← rows`. `sync` never imports `dense`: it sees `&mut [f32]`. With
+//! feature `sim`: `dense, sync ← sim`.
 #![no_std]
 #![deny(unsafe_code)]
 
@@ -23,6 +23,7 @@ pub mod metrics;
 pub mod model;
 pub mod optim;
 pub mod rng;
+pub mod rows;
 #[cfg(feature = "sim")]
 pub mod sim;
 pub mod sparse;

@@ -17,7 +17,7 @@ use std::sync::atomic::AtomicU32;
 use umbra_core::batch::{Batch, Jagged};
 use umbra_core::dense::replica;
 use umbra_core::model::{
-    Gradients, Input, Model, ModelConfig, ModelKind, Pooling, StepKey, Workspace,
+    Cross, Gradients, Input, Model, ModelConfig, ModelKind, Pooling, StepKey, Structure, Workspace,
 };
 use umbra_core::optim::{Optimizer, OptimizerKind, SparseOptimizer, StepSize};
 use umbra_core::rng::{Purpose, Stream};
@@ -144,6 +144,7 @@ fn a_step_allocates_nothing() {
         pooling: Pooling::Mean,
         bottom: &[32, 8],
         top: &[32, 16],
+        cross: Cross::NONE,
         batch_norm: false,
         batch_norm_momentum: 0.1,
         dropout: 0.0,
@@ -151,9 +152,19 @@ fn a_step_allocates_nothing() {
     let before = counted();
     drop(std::hint::black_box(vec![1u8]));
     assert!(counted() > before, "the count does not count");
-    for kind in [ModelKind::Dlrm, ModelKind::DeepFm, ModelKind::Fm, ModelKind::Lr] {
+    let full = Cross { layers: 2, rank: 0, structure: Structure::Parallel };
+    let low = Cross { rank: 3, structure: Structure::Stacked, ..full };
+    for (kind, cross) in [
+        (ModelKind::Dlrm, Cross::NONE),
+        (ModelKind::DeepFm, Cross::NONE),
+        (ModelKind::Fm, Cross::NONE),
+        (ModelKind::Lr, Cross::NONE),
+        (ModelKind::DcnV2, full),
+        (ModelKind::DcnV2, low),
+        (ModelKind::WideDeep, Cross::NONE),
+    ] {
         for (batch_norm, dropout) in [(false, 0.0), (true, 0.2)] {
-            let config = ModelConfig { kind, batch_norm, dropout, ..dlrm };
+            let config = ModelConfig { kind, cross, batch_norm, dropout, ..dlrm };
             assert_eq!(allocations(&config), 0, "{config:?}");
         }
     }

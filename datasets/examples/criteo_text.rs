@@ -2,9 +2,10 @@
 //!
 //!     cargo run --release -p umbra-datasets --example criteo_text -- ROWS FILE.tsv
 //!
-//! Row i is a function of i alone. Columns have the real file's numbers of distinct ids, shares of missing
-//! values and ranges of integers; ids are Zipf-like (the rank is uniform in its logarithm) and spelt by a
-//! hash of field and rank, so their order says nothing. Labels are noise: there is nothing to learn.
+//! Row i is a function of i alone. Columns have the real file's numbers of distinct ids, shares of
+//! missing values and ranges of integers; ids are Zipf-like (the rank is uniform in its logarithm)
+//! and spelt by a hash of field and rank, so their order says nothing. Labels are noise: there is
+//! nothing to learn.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
 
 use std::fs::File;
@@ -13,8 +14,9 @@ use std::io::{BufWriter, Write};
 use umbra_core::rng::{Purpose, Stream};
 use umbra_datasets::Preset;
 
-/// Integer columns: share missing, largest value, and how strongly small values prevail (value + 1 is the
-/// largest to the power of u^prevalence, u uniform). Read off the first 10,000 rows of the real file.
+/// Integer columns: share missing, largest value, and how strongly small values prevail (value + 1
+/// is the largest to the power of u^prevalence, u uniform). Read off the first 10,000 rows of the
+/// real file.
 const INTEGERS: [(f64, f64, f64); 13] = [
     (0.45, 214.0, 2.8),
     (0.0, 18_522.0, 2.8),

@@ -2,8 +2,6 @@
 
 use umbra_core::batch::{Batch, Jagged};
 
-use crate::DatasetError;
-
 /// The columns of one batch. Filled, lent as a [`Batch`], cleared, filled again.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BatchBuffer {
@@ -80,13 +78,4 @@ impl BatchBuffer {
         self.row.clear();
         self.group.clear();
     }
-}
-
-/// Whatever fills batches, one after the other.
-pub trait BatchSource: Send {
-    /// Replaces the content of `batch` by the next one; `false` at the end.
-    ///
-    /// # Errors
-    /// When the data cannot be read or is not as its file says.
-    fn fill(&mut self, batch: &mut BatchBuffer) -> Result<bool, DatasetError>;
 }

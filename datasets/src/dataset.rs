@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::DatasetError;
-use crate::hdf5::{Block, FileInfo, FileReader, Sparse, inspect};
-use crate::shard::Grid;
+use crate::hdf5::{FileInfo, FileReader, RowBuffer, Sparse, inspect};
+use crate::order::Grid;
 
 /// Opened and checked files, in the order given: rows of the second follow those of the first.
 ///
@@ -177,7 +177,7 @@ impl Dataset {
 
 /// The open files of a dataset; belongs to the thread that reads.
 #[derive(Debug)]
-pub(crate) struct Rows {
+pub(crate) struct DatasetReader {
     dataset: Dataset,
     /// Opened when first read. `[files]`
     open: Vec<Option<FileReader>>,
@@ -187,7 +187,7 @@ pub(crate) struct Rows {
 /// Bounds of the chunk cache of one HDF5 dataset, in bytes.
 const CACHE_BYTES: (usize, usize) = (1 << 20, 1 << 28);
 
-impl Rows {
+impl DatasetReader {
     /// For reading in `places` places at once.
     pub(crate) fn new(dataset: &Dataset, places: usize) -> Self {
         let chunk = dataset.files().iter().map(|f| f.chunk_bytes).max().unwrap_or(0);
@@ -200,7 +200,7 @@ impl Rows {
     pub(crate) fn append(
         &mut self,
         rows: Range<u64>,
-        block: &mut Block,
+        block: &mut RowBuffer,
     ) -> Result<(), DatasetError> {
         let file = self.dataset.grid().partition_point(|g| g.first <= rows.start) - 1;
         let first = self.dataset.grid()[file].first;

@@ -28,7 +28,8 @@ pub enum DatasetError {
 
     /// The file exists, but its content is not HDF5.
     #[error(
-        "{}: not an HDF5 file (no HDF5 signature): expected a dataset; `umbra prepare` turns text into one",
+        "{}: not an HDF5 file (no HDF5 signature): expected a dataset; `umbra prepare` turns text \
+         into one",
         path.display()
     )]
     NotHdf5 {
@@ -75,7 +76,8 @@ pub enum DatasetError {
 
     /// An id has no row in its table.
     #[error(
-        "{}: dataset `{dataset}`: row {row}, field {field} (`{name}`): id {id} is not below the cardinality {cardinality}",
+        "{}: dataset `{dataset}`: row {row}, field {field} (`{name}`): id {id} is not below the \
+         cardinality {cardinality}",
         path.display()
     )]
     IdOutOfRange {
@@ -117,7 +119,8 @@ pub enum DatasetError {
 
     /// The bounds of the bags do not grow.
     #[error(
-        "{}: dataset `sparse_offsets`: row {row}, field {field}: bag from {start} to {end} of {values} values: expected offsets that never decrease, from 0 to the number of values",
+        "{}: dataset `sparse_offsets`: row {row}, field {field}: bag from {start} to {end} of \
+         {values} values: expected offsets that never decrease, from 0 to the number of values",
         path.display()
     )]
     Offsets {
@@ -137,7 +140,8 @@ pub enum DatasetError {
 
     /// Two datasets that must belong together do not.
     #[error(
-        "{} and {} differ in {what}: {} has {expected}, {} has {got}; prepare both with one vocabulary",
+        "{} and {} differ in {what}: {} has {expected}, {} has {got}; prepare both with one \
+         vocabulary",
         first.display(), second.display(), first.display(), second.display()
     )]
     Incompatible {
@@ -155,7 +159,8 @@ pub enum DatasetError {
 
     /// The content is not what the fingerprint says.
     #[error(
-        "{}: content does not match its fingerprint: the attribute says {expected}, the content gives {got}; the file was changed after it was written",
+        "{}: content does not match its fingerprint: the attribute says {expected}, the content \
+         gives {got}; the file was changed after it was written",
         path.display()
     )]
     Fingerprint {
@@ -255,7 +260,8 @@ fn hint(reason: &str) -> &'static str {
     } else if reason.contains("truncated") {
         " (the file is cut short: copy or prepare it again)"
     } else if reason.contains("unable to lock") {
-        " (another program is writing it, or the file system has no locks: set HDF5_USE_FILE_LOCKING=FALSE)"
+        " (another program is writing it, or the file system has no locks: \
+         set HDF5_USE_FILE_LOCKING=FALSE)"
     } else {
         ""
     }

@@ -5,17 +5,25 @@
 
 use core::ops::Range;
 
-use crate::dataset::{Dataset, Rows};
-use crate::hdf5::Block;
-use crate::shard::{LaneKey, LanePlan, Piece, cut, window_order};
+use crate::dataset::{Dataset, DatasetReader};
+use crate::hdf5::RowBuffer;
+use crate::order::{LaneKey, LanePlan, Piece, cut, window_order};
 use crate::{BatchBuffer, DatasetError};
+
+/// Which lane is read, and in which order.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LaneOrder {
+    /// Key of all permutations, with the epoch and the lane.
+    pub(crate) seed: u64,
+    pub(crate) lane: usize,
+    /// Shuffle, or keep the order of the files.
+    pub(crate) shuffle: bool,
+}
 
 /// One lane of a dataset, read in the order of its plan.
 #[derive(Debug)]
-pub(crate) struct Lane {
-    lane: usize,
-    seed: u64,
-    shuffle: bool,
+pub(crate) struct LaneReader {
+    order: LaneOrder,
     fields: usize,
     dense_features: usize,
     groups: Vec<Vec<Piece>>,
@@ -34,7 +42,7 @@ pub(crate) struct Lane {
 /// Rows in memory, and the order in which they are taken.
 #[derive(Debug, Default)]
 struct Window {
-    block: Block,
+    block: RowBuffer,
     /// Number in the dataset of every row. `[n]`
     row: Vec<u64>,
     pieces: Vec<Piece>,
@@ -46,22 +54,20 @@ struct Window {
     taken: usize,
 }
 
-impl Lane {
-    /// The rows `range`, shuffled by (`seed`, epoch, `lane`), or in their order.
+impl LaneReader {
+    /// The rows `range`, in `order`, once for each of `epochs`.
     pub(crate) fn new(
         dataset: &Dataset,
         range: Range<u64>,
-        (seed, lane, shuffle): (u64, usize, bool),
+        order: LaneOrder,
         epochs: Range<u32>,
     ) -> Self {
         let window = || Window {
-            block: Block { bags: !dataset.one_hot(), ..Block::default() },
+            block: RowBuffer { bags: !dataset.one_hot(), ..RowBuffer::default() },
             ..Window::default()
         };
         Self {
-            lane,
-            seed,
-            shuffle,
+            order,
             fields: dataset.fields(),
             dense_features: dataset.dense_features(),
             groups: cut(range, dataset.grid()),
@@ -77,7 +83,11 @@ impl Lane {
 
     /// Leaves out the next `rows` rows of the first epoch, without reading the windows that lie
     /// wholly among them. To be called before anything is taken.
-    pub(crate) fn skip(&mut self, mut rows: u64, files: &mut Rows) -> Result<(), DatasetError> {
+    pub(crate) fn skip(
+        &mut self,
+        mut rows: u64,
+        files: &mut DatasetReader,
+    ) -> Result<(), DatasetError> {
         while rows > 0 {
             self.plan_next();
             let length = self.next.order.len() as u64;
@@ -98,7 +108,7 @@ impl Lane {
     /// Appends the next `count` rows to `batch`.
     pub(crate) fn take(
         &mut self,
-        files: &mut Rows,
+        files: &mut DatasetReader,
         mut count: usize,
         batch: &mut BatchBuffer,
     ) -> Result<(), DatasetError> {
@@ -120,7 +130,7 @@ impl Lane {
     }
 
     /// Reads the next window in step with what was taken of the current one.
-    fn read_ahead(&mut self, files: &mut Rows) -> Result<(), DatasetError> {
+    fn read_ahead(&mut self, files: &mut DatasetReader) -> Result<(), DatasetError> {
         self.plan_next();
         let (taken, length) = (self.current.taken, self.current.order.len());
         while self.next.pieces_read * length < taken * self.next.pieces.len() {
@@ -130,7 +140,7 @@ impl Lane {
     }
 
     /// Makes the next window the current one, wholly read.
-    fn advance(&mut self, files: &mut Rows) -> Result<(), DatasetError> {
+    fn advance(&mut self, files: &mut DatasetReader) -> Result<(), DatasetError> {
         while self.next.pieces_read < self.next.pieces.len() {
             self.next.read_piece(files)?;
         }
@@ -147,7 +157,7 @@ impl Lane {
         if self.plan.as_ref().is_none_or(|plan| self.window == plan.windows.len()) {
             let Some(epoch) = self.epochs.next() else { return };
             self.epoch = epoch;
-            self.plan = Some(LanePlan::new(&self.groups, self.key(), self.shuffle));
+            self.plan = Some(LanePlan::new(&self.groups, self.key(), self.order.shuffle));
             (self.window, self.position) = (0, 0);
         }
         let key = self.key();
@@ -157,13 +167,13 @@ impl Lane {
         let rows = plan.window_rows(self.window);
         // A window holds 16 pieces of at most 8192 rows.
         let count = u32::try_from(rows).unwrap_or(u32::MAX);
-        window_order(key, self.position, count, self.shuffle, &mut self.next.order);
+        window_order(key, self.position, count, self.order.shuffle, &mut self.next.order);
         self.window += 1;
         self.position += rows;
     }
 
     fn key(&self) -> LaneKey {
-        LaneKey { seed: self.seed, epoch: self.epoch, lane: self.lane }
+        LaneKey { seed: self.order.seed, epoch: self.epoch, lane: self.order.lane }
     }
 }
 
@@ -177,7 +187,7 @@ impl Window {
         (self.pieces_read, self.taken) = (0, 0);
     }
 
-    fn read_piece(&mut self, files: &mut Rows) -> Result<(), DatasetError> {
+    fn read_piece(&mut self, files: &mut DatasetReader) -> Result<(), DatasetError> {
         let piece = self.pieces[self.pieces_read];
         let rows = piece.first..piece.first + piece.rows;
         files.append(rows.clone(), &mut self.block)?;

@@ -1,28 +1,30 @@
 //! Files to batches: HDF5 datasets of clicks, how they are made and how they are read.
 //!
-//! Map: [`schema`] says what a dataset is · [`hdf5`] writes, opens and reads the files ·
-//! [`dataset`] joins files to a split · [`batch`] is what a worker gets ·
-//! [`shard`] decides which worker sees which row when (pure functions) · [`pipeline`] is the one
-//! thread of a rank that owns HDF5 and fills the workers' batches · [`synthetic`] makes click logs
-//! with a planted model · [`prepare`] turns raw text into datasets.
+//! Map: [`schema`] says what a dataset is · [`hdf5`] writes, opens and reads the files, which
+//! `codec` compresses · [`dataset`] joins files to a split · [`batch`] is what a worker gets ·
+//! [`order`] decides which worker sees which row when (pure functions) · `lane` reads one lane in
+//! that order · [`pipeline`] is the one thread of a rank that owns HDF5 and fills the workers'
+//! batches · [`synthetic`] makes click logs with a planted model · [`prepare`] turns raw text into
+//! datasets · [`error`] says what is wrong with a dataset.
 #![deny(unsafe_code)]
 
 pub mod batch;
+mod codec;
 pub mod dataset;
 pub mod error;
 pub mod hdf5;
 mod lane;
+pub mod order;
 pub mod pipeline;
 pub mod prepare;
 pub mod schema;
-pub mod shard;
 pub mod synthetic;
 
-pub use batch::{BatchBuffer, BatchSource};
+pub use batch::BatchBuffer;
 pub use dataset::Dataset;
 pub use error::DatasetError;
 pub use hdf5::{Vocabulary, Writer, read_vocabulary, verify};
+pub use order::{TrainOrder, steps_per_epoch};
 pub use pipeline::{Pipeline, WorkerBatches};
 pub use schema::{DatasetInfo, DatasetSummary, RowBlock};
-pub use shard::{TrainOrder, steps_per_epoch};
 pub use synthetic::{Preset, SynthOptions, SynthSummary, synth};

@@ -9,17 +9,19 @@
 //! the others back only when its ring of `prefetch` batches is full. Buffers come back through a
 //! channel of their own, so that after the first few batches none is allocated. An error is told
 //! once to every worker, after the batches before it. When all [`WorkerBatches`] are dropped the
-//! thread ends.
+//! thread ends. The reader itself waits without a limit, for a worker whose ring is full: that
+//! worker is at work, or in a wait of its own.
 
 use core::ops::Range;
+use core::time::Duration;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 
-use crate::dataset::Rows;
-use crate::lane::Lane;
-use crate::shard::lane_rows;
-use crate::{BatchBuffer, BatchSource, Dataset, DatasetError, TrainOrder, steps_per_epoch};
+use crate::dataset::DatasetReader;
+use crate::lane::{LaneOrder, LaneReader};
+use crate::order::lane_rows;
+use crate::{BatchBuffer, Dataset, DatasetError, TrainOrder, steps_per_epoch};
 
 /// The reader thread of a rank.
 #[derive(Debug)]
@@ -44,6 +46,9 @@ enum Delivery {
     Failed(DatasetError),
     End,
 }
+
+/// Time between two calls of what [`WorkerBatches::next`] is given to call while it waits.
+pub const LOOK: Duration = Duration::from_secs(1);
 
 impl Pipeline {
     /// Training batches of the workers `workers` (numbers over all ranks) for `epochs`.
@@ -140,28 +145,33 @@ impl Pipeline {
 }
 
 impl WorkerBatches {
-    /// The next batch, or `None` after the last. Waits for the reader.
+    /// The next batch, or `None` after the last. Waits for the reader, and calls `waiting` after
+    /// every [`LOOK`] of it: how long is too long, and what happens then, is for the caller to say.
     ///
     /// # Errors
     /// When the data could not be read; once, then `None`.
-    #[expect(clippy::should_implement_trait, reason = "fallible: Result<Option<_>>")]
-    pub fn next(&mut self) -> Result<Option<BatchBuffer>, DatasetError> {
+    pub fn next(&mut self, waiting: &mut dyn FnMut()) -> Result<Option<BatchBuffer>, DatasetError> {
         if self.ended {
             return Ok(None);
         }
-        match self.ring.recv() {
-            Ok(Delivery::Batch(batch)) => Ok(Some(batch)),
-            Ok(Delivery::End) => {
+        let delivery = loop {
+            match self.ring.recv_timeout(LOOK) {
+                Ok(delivery) => break delivery,
+                Err(RecvTimeoutError::Timeout) => waiting(),
+                Err(RecvTimeoutError::Disconnected) => {
+                    break Delivery::Failed(DatasetError::ReaderLost);
+                }
+            }
+        };
+        match delivery {
+            Delivery::Batch(batch) => Ok(Some(batch)),
+            Delivery::End => {
                 self.ended = true;
                 Ok(None)
             }
-            Ok(Delivery::Failed(error)) => {
+            Delivery::Failed(error) => {
                 self.ended = true;
                 Err(error)
-            }
-            Err(_) => {
-                self.ended = true;
-                Err(DatasetError::ReaderLost)
             }
         }
     }
@@ -172,14 +182,6 @@ impl WorkerBatches {
             // Full: more buffers than the rings need. Disconnected: the reader has ended.
             Ok(()) | Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {}
         }
-    }
-}
-
-impl BatchSource for WorkerBatches {
-    fn fill(&mut self, batch: &mut BatchBuffer) -> Result<bool, DatasetError> {
-        let Some(next) = self.next()? else { return Ok(false) };
-        self.recycle(core::mem::replace(batch, next));
-        Ok(true)
     }
 }
 
@@ -289,13 +291,13 @@ fn read_training(
     let lanes_total = order.lanes_used();
     let numbers = order.lanes_of(workers.start).start..order.lanes_of(workers.end - 1).end;
     let each = numbers.len() / workers.len();
-    let mut files = Rows::new(dataset, numbers.len());
+    let mut files = DatasetReader::new(dataset, numbers.len());
     let mut lanes = Vec::with_capacity(numbers.len());
     for lane in numbers {
         let range = lane_rows(dataset.rows(), lanes_total, lane);
         let length = range.end - range.start;
-        let key = (order.seed, lane, order.shuffle);
-        let mut reader = Lane::new(dataset, range, key, epochs.clone());
+        let lane_order = LaneOrder { seed: order.seed, lane, shuffle: order.shuffle };
+        let mut reader = LaneReader::new(dataset, range, lane_order, epochs.clone());
         reader.skip(order.taken(lane, first_step).min(length), &mut files)?;
         lanes.push((lane, length, reader));
     }
@@ -328,8 +330,9 @@ fn read_in_order(
     outlet: &mut Outlet,
 ) -> Result<(), Halt> {
     let rows = range.end - range.start;
-    let mut files = Rows::new(dataset, 1);
-    let mut reader = Lane::new(dataset, range, (0, 0, false), 0..1);
+    let mut files = DatasetReader::new(dataset, 1);
+    let in_order = LaneOrder { seed: 0, lane: 0, shuffle: false };
+    let mut reader = LaneReader::new(dataset, range, in_order, 0..1);
     let workers = outlet.rings.len();
     let batches = rows.div_ceil(batch_size as u64);
     for step in 0..batches {

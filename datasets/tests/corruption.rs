@@ -14,7 +14,7 @@ use umbra_datasets::{Dataset, DatasetError, Pipeline, verify};
 fn read(path: &Path) -> Result<(), DatasetError> {
     let dataset = Dataset::open(&[path.to_owned()])?;
     let (_pipeline, mut batches) = Pipeline::evaluate(&dataset, 0, 1, 1, 100, 2)?;
-    while batches[0].next()?.is_some() {}
+    while batches[0].next(&mut || ())?.is_some() {}
     Ok(())
 }
 
@@ -145,7 +145,8 @@ fn a_wrong_structure_is_refused() {
         (
             &["sparse"],
             |_| (),
-            "datasets of 2 sparse fields: expected either `sparse` u32 [rows, fields], or both `sparse_values` and `sparse_offsets`, got none",
+            "datasets of 2 sparse fields: expected either `sparse` u32 [rows, fields], or both \
+             `sparse_values` and `sparse_offsets`, got none",
         ),
         (
             &["sparse"],
@@ -233,12 +234,14 @@ fn a_wrong_value_is_refused() {
                 ids[6] = 5;
                 bags(f, &ids, |_| ());
             },
-            "dataset `sparse_values`: row 3, field 0 (`sparse0`): id 5 is not below the cardinality 5",
+            "dataset `sparse_values`: row 3, field 0 (`sparse0`): id 5 is not below the \
+             cardinality 5",
         ),
         (
             &["sparse"],
             |f| bags(f, &IDS, |offsets| offsets[7] = 9),
-            "dataset `sparse_offsets`: row 3, field 1: bag from 9 to 8 of 20 values: expected offsets that never decrease",
+            "dataset `sparse_offsets`: row 3, field 1: bag from 9 to 8 of 20 values: expected \
+             offsets that never decrease",
         ),
         (
             &["sparse"],

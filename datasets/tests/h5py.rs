@@ -31,7 +31,8 @@ const READ: &str = r"
 import sys, h5py
 f = h5py.File(sys.argv[1])
 names = lambda a: list(f.attrs[a])
-print(int(f.attrs['umbra_version']), int(f.attrs['rows']), names('dense_names'), names('sparse_names'),
+print(int(f.attrs['umbra_version']), int(f.attrs['rows']),
+      names('dense_names'), names('sparse_names'),
       f.attrs['cardinality'].tolist(), repr(f.attrs['transform']), f.attrs['fingerprint'])
 for name in ['label', 'weight', 'dense', 'sparse', 'sparse_values', 'sparse_offsets', 'group']:
     if name in f:
@@ -58,9 +59,13 @@ fn h5py_reads_ours() {
         let Some(output) = python(READ, &[&path]) else { return };
         let text = succeed(&output);
         let print = verify(&path).unwrap().fingerprint;
-        assert!(text.starts_with(&format!(
-            "1 5000 ['count-0', 'count-1', 'count-2'] ['id-0', 'id-1'] [7, 1000] 'kind = \"test\"\\n' {print}"
-        )), "{text}");
+        assert!(
+            text.starts_with(&format!(
+                "1 5000 ['count-0', 'count-1', 'count-2'] ['id-0', 'id-1'] [7, 1000] 'kind = \
+                 \"test\"\\n' {print}"
+            )),
+            "{text}"
+        );
         let sum = |values: &[f32]| values.iter().map(|&v| f64::from(v)).sum::<f64>();
         assert!(
             text.contains(&format!("label (5000,) float32 {:?}\n", sum(&table.label))),
@@ -76,7 +81,8 @@ fn h5py_reads_ours() {
     }
 }
 
-/// Writes variants of one table: label = row % 2, dense = row + column / 4, ids = (row + field) % c.
+/// Writes variants of one table: label = row % 2, dense = row + column / 4,
+/// ids = (row + field) % c.
 const WRITE: &str = r"
 import sys, h5py, numpy as np
 n, card = 3000, np.array([7, 1000])
@@ -86,7 +92,8 @@ dense = (row[:, None] + np.arange(3) / 4).astype('f4')
 sparse = ((row[:, None] + np.arange(2)) % card).astype('u4')
 variants = {
     'plain': dict(), 'gzip': dict(compression='gzip', chunks=True), 'lzf': dict(compression='lzf'),
-    'chunks': dict(chunks=(100, 2), compression='gzip', compression_opts=9, shuffle=True, fletcher32=True),
+    'chunks': dict(chunks=(100, 2), compression='gzip', compression_opts=9,
+                   shuffle=True, fletcher32=True),
 }
 for name, how in variants.items():
     with h5py.File(f'{sys.argv[1]}/{name}.h5', 'w') as f:

@@ -9,10 +9,9 @@ use std::collections::HashSet;
 use std::time::Instant;
 
 use common::{PLAIN, RICH, Shape, drain, written};
-use umbra_datasets::shard::{Grid, LaneKey, LanePlan, cut, lane_rows, window_order};
-use umbra_datasets::{
-    BatchBuffer, BatchSource, Dataset, Pipeline, TrainOrder, WorkerBatches, steps_per_epoch,
-};
+use umbra_datasets::order::{Grid, LaneKey, LanePlan, cut, lane_rows, window_order};
+use umbra_datasets::pipeline::LOOK;
+use umbra_datasets::{BatchBuffer, Dataset, Pipeline, TrainOrder, WorkerBatches, steps_per_epoch};
 
 const ORDER: TrainOrder =
     TrainOrder { seed: 3, workers_total: 4, lanes: 8, batch_size: 96, shuffle: true };
@@ -84,7 +83,7 @@ fn every_worker_gets_its_rows_whichever_rank_it_is_on() {
 }
 
 #[test]
-fn batches_follow_the_order_that_shard_defines() {
+fn batches_follow_the_order_of_their_lanes() {
     let shape = Shape { rows: 50_000, ..PLAIN };
     let (_folder, path, _) = written(shape);
     let order = TrainOrder { workers_total: 1, lanes: 2, batch_size: 1000, ..ORDER };
@@ -190,11 +189,13 @@ fn buffers_are_used_again() {
     let (_pipeline, mut batches) = Pipeline::train(&open(&path), &order, 0..2, 0..2, 3).unwrap();
     let mut seen = HashSet::new();
     let mut count = 0;
-    let mut buffers = [BatchBuffer::default(), BatchBuffer::default()];
-    while batches[0].fill(&mut buffers[0]).unwrap() && batches[1].fill(&mut buffers[1]).unwrap() {
-        for buffer in &buffers {
-            seen.insert(buffer.label.as_ptr());
+    let mut in_hand = [BatchBuffer::default(), BatchBuffer::default()];
+    'all: loop {
+        for (worker, in_hand) in batches.iter_mut().zip(&mut in_hand) {
+            let Some(next) = worker.next(&mut || ()).unwrap() else { break 'all };
+            seen.insert(next.label.as_ptr());
             count += 1;
+            worker.recycle(core::mem::replace(in_hand, next));
         }
     }
     assert!(count > 600, "{count}");
@@ -220,7 +221,7 @@ fn the_reader_ends_when_all_workers_are_gone() {
         let (pipeline, mut batches) =
             Pipeline::train(&dataset, &ORDER, 0..4, 0..1_000_000, 2).unwrap();
         for _ in 0..taken {
-            batches.iter_mut().for_each(|worker| drop(worker.next().unwrap().unwrap()));
+            batches.iter_mut().for_each(|worker| drop(worker.next(&mut || ()).unwrap().unwrap()));
         }
         drop(batches);
         assert!(ends(&pipeline));
@@ -252,7 +253,7 @@ fn workers_on_threads_of_their_own_get_the_same() {
     let (_pipeline, batches) = Pipeline::train(&dataset, &ORDER, 0..4, 0..2, 1).unwrap();
     let take = |number: usize, mut worker: WorkerBatches| {
         let mut all = Vec::new();
-        while let Some(batch) = worker.next().unwrap() {
+        while let Some(batch) = worker.next(&mut || ()).unwrap() {
             // Uneven speeds.
             if batch.step % 7 == number as u64 {
                 std::thread::sleep(Duration::from_micros(300));
@@ -294,7 +295,7 @@ fn an_error_reaches_every_worker_once_after_the_batches_before_it() {
             if !errors[worker].is_empty() {
                 continue;
             }
-            match batches.next() {
+            match batches.next(&mut || ()) {
                 Ok(Some(batch)) => {
                     table.check(shape, &batch);
                     good[worker] += 1;
@@ -310,7 +311,7 @@ fn an_error_reaches_every_worker_once_after_the_batches_before_it() {
     ));
     assert!(good[0] > 10, "{good:?}");
     for worker in &mut batches {
-        assert_eq!(worker.next().unwrap(), None, "told once");
+        assert_eq!(worker.next(&mut || ()).unwrap(), None, "told once");
     }
     assert!(ends(&pipeline));
 
@@ -318,13 +319,35 @@ fn an_error_reaches_every_worker_once_after_the_batches_before_it() {
     std::fs::rename(&path, path.with_extension("moved")).unwrap();
     let (_pipeline, mut batches) = Pipeline::train(&dataset, &order, 0..2, 0..1, 2).unwrap();
     for worker in &mut batches {
-        let message = worker.next().unwrap_err().to_string();
+        let message = worker.next(&mut || ()).unwrap_err().to_string();
         assert!(message.contains("data.h5: cannot open: No such file"), "{message}");
     }
     table.write(Shape { rows: 100, ..shape }, &path, 100);
     let (_pipeline, mut batches) = Pipeline::train(&dataset, &order, 0..2, 0..1, 2).unwrap();
-    let message = batches[0].next().unwrap_err().to_string();
+    let message = batches[0].next(&mut || ()).unwrap_err().to_string();
     assert!(message.contains("expected [50000], as when the run began, got [100]"), "{message}");
+}
+
+/// The file has become a pipe that nobody writes to: the reader waits in its first call, for as
+/// long as the test lets it.
+#[test]
+fn whoever_waits_for_the_reader_hears_of_it_again_and_again() {
+    let (_folder, path, _) = written(PLAIN);
+    let dataset = open(&path);
+    std::fs::remove_file(&path).unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+    let (_pipeline, mut batches) = Pipeline::train(&dataset, &ORDER, 0..1, 0..1, 2).unwrap();
+    let (mut calls, start) = (0, Instant::now());
+    let error = batches[0].next(&mut || {
+        calls += 1;
+        assert!(start.elapsed() >= calls * LOOK, "call {calls} after {:?}", start.elapsed());
+        if calls == 2 {
+            // Whoever opens the other end lets the reader go on, to nothing.
+            drop(std::fs::OpenOptions::new().write(true).open(&path).unwrap());
+        }
+    });
+    assert!(calls >= 2, "{calls}");
+    assert!(error.unwrap_err().to_string().contains("not an HDF5 file"));
 }
 
 #[test]

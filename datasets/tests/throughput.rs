@@ -16,7 +16,7 @@ fn drain(batches: &mut [WorkerBatches]) -> usize {
     loop {
         let mut ended = true;
         for worker in &mut *batches {
-            if let Some(batch) = worker.next().unwrap() {
+            if let Some(batch) = worker.next(&mut || ()).unwrap() {
                 ended = false;
                 rows += batch.len();
                 worker.recycle(batch);

@@ -29,6 +29,7 @@ from peers.model import TABLE_ROWS, Dlrm, Pool, Tables
 from peers.variants import INITIAL_SUM, VARIANTS, Setting
 
 CALIBRATION_SECONDS = 0.3
+SGEMM_SAMPLES = 20
 ANSWER_SECONDS_MAX = 600
 
 
@@ -165,6 +166,20 @@ def sample(workers, processes, chosen, variant, optimizer, batch, seconds):
     }
 
 
+def sgemm_gflops():
+    """What a core does in f32 products of squares, at best: whether the library uses what the processor has."""
+    best = 0.0
+    for n in (512, 1024):
+        a, b, product = torch.randn(n, n), torch.randn(n, n), torch.empty(n, n)
+        products = math.ceil(1e9 / n**3)
+        for _ in range(SGEMM_SAMPLES):
+            start = time.process_time()
+            for _ in range(products):
+                torch.mm(a, b, out=product)
+            best = max(best, 2 * n**3 * products / (time.process_time() - start) / 1e9)
+    return best
+
+
 def versions():
     """What is measured, in the words of the libraries."""
     config = [line.strip(" -") for line in torch.__config__.show().splitlines()]
@@ -173,6 +188,8 @@ def versions():
         "python": platform.python_version(),
         "torch": torch.__version__,
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "sgemm_gflops": sgemm_gflops(),
+        "preload": os.environ.get("LD_PRELOAD", ""),
         "mkl": line_with("Math Kernel Library"),
         "onednn": line_with("MKL-DNN"),
     }

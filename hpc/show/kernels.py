@@ -101,4 +101,5 @@ if "mb_per_second_2_cores" in prepare:
     row("prepare on two cores", [prepare["mb_per_second_2_cores"]], "MB/s of text")
 row("prepare: memory at most", [prepare["peak_rss_mb"]], "MB")
 show.at_least("prepare_mb_per_s", prepare["mb_per_cpu_second"], 150)
+show.alone([json.loads(line)["others_cores"] for line in (out / "load.jsonl").read_text().splitlines()])
 show.finish()

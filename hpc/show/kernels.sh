@@ -28,18 +28,23 @@ mkdir -p "$(dirname $data)" $out
 echo "== $rows rows of synthetic clicks"
 "$umbra" synth --preset criteo-kaggle --seed $seed --rows $rows --output $data
 
+# What is measured by others' leave: how much of the machine they used meanwhile is a check.
+alone() {
+    python3 -B hpc/show/load.py $out/load.jsonl "$@"
+}
+
 echo "== kernels and steps from memory"
-"$umbra" bench --seconds $seconds --samples $rounds --json $out/memory.json
+alone "$umbra" bench --seconds $seconds --samples $rounds --json $out/memory.json
 
 echo "== steps from memory and through the reader"
-"$umbra" bench --steps-only --data $data --optimizer sgd --workers 1 \
+alone "$umbra" bench --steps-only --data $data --optimizer sgd --workers 1 \
     --seconds $seconds --samples $rounds --json $out/reader.json
 
 # The log of a run is kept beside its folder and shown only when the run fails.
 train() {
     local name=$1 from=$SECONDS
     shift
-    if ! "$@" -c hpc/show/kernels.toml --set run.dir=$out/"$name" >$out/"$name".log 2>&1; then
+    if ! alone "$@" -c hpc/show/kernels.toml --set run.dir=$out/"$name" >$out/"$name".log 2>&1; then
         tail -n 20 $out/"$name".log >&2
         echo "show: $name failed; its log is $out/$name.log" >&2
         return 1
@@ -56,6 +61,6 @@ for round in $(seq $runs_of_each); do
 done
 
 echo "== prepare"
-hpc/bench/prepare.sh >$out/prepare.json
+alone hpc/bench/prepare.sh >$out/prepare.json
 
 python3 -B hpc/show/kernels.py $out "$runs_of_each" $seed

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, median
 
+from load import Load
 from show import Show
 
 FULL = os.environ.get("FULL") == "1"
@@ -35,6 +36,8 @@ BOUNDS = {
     (2, "rowwise_adagrad"): {},
 }
 TORCHREC_BOUND = 3
+# Of the peak of a core, PyTorch's products: a library that leaves instructions of this processor unused is no peer.
+SGEMM_SHARE = 0.9
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,7 @@ class Server:
 
     def __init__(self, name, python, threads, processes, cores):
         environment = os.environ | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+        environment["LD_PRELOAD"] = os.environ.get("UMBRA_PEERS_PRELOAD", "")
         logs = Path("target/show/peers")
         logs.mkdir(parents=True, exist_ok=True)
         self.log = logs / f"{name}-{processes}-processes-{threads}-threads.log"
@@ -142,51 +146,19 @@ def umbra(optimizer, workers, cores):
     return {step["batch"]: step for step in json.loads(done.stdout)["steps"]}
 
 
-class Load:
-    """Cores that others used since it was made: /proc/stat without this process and its descendants."""
-
-    def __init__(self):
-        self.start = time.monotonic(), self.others()
-
-    def cores(self):
-        seconds, others = time.monotonic() - self.start[0], self.others() - self.start[1]
-        return max(0.0, others / seconds)
-
-    @staticmethod
-    def others():
-        user, nice, system, _, _, irq, softirq, *_ = (
-            int(ticks) for ticks in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:]
-        )
-        busy = user + nice + system + irq + softirq
-        return (busy - ticks_of_tree(os.getpid())) / os.sysconf("SC_CLK_TCK")
-
-
-def ticks_of_tree(pid):
-    """CPU time of a process, of its ended children, and of its living descendants."""
-    try:
-        # The second field, a name in brackets, may hold spaces.
-        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-        children = [
-            child
-            for task in Path(f"/proc/{pid}/task").iterdir()
-            for child in (task / "children").read_text().split()
-        ]
-    except FileNotFoundError:  # Ended meanwhile; its parent has the time then.
-        return 0
-    return sum(map(int, fields[11:15])) + sum(map(ticks_of_tree, children))
-
-
 class Track:
     """The samples of one row: who, on how many cores, optimizer, batch size."""
 
     def __init__(self):
         self.rates, self.cpu_rates, self.loads = [], [], []
-        self.ratios, self.cpu_ratios = [], []
+        self.ratios, self.cpu_ratios, self.peaks = [], [], []
 
     def add(self, figures, load):
         self.rates.append(figures["examples_per_second"])
         self.cpu_rates.append(figures["examples_per_cpu_second"])
         self.loads.append(load)
+        if "peak_gflops" in figures:  # umbra's alone say it.
+            self.peaks.append(figures["peak_gflops"])
 
 
 def measure(workers, optimizer, peers, servers, cores):
@@ -232,7 +204,8 @@ def server_of(peer):
     return peer.variant == "torchrec", peer.threads, peer.processes
 
 
-def row(show, name, workers, optimizer, batch, track):
+def row(show, name, workers, optimizer, batch, track, sgemm):
+    """`sgemm`: GFLOP/s of a core in the products of the program's library."""
     show.row(
         program=str(name),
         precision="f32" if getattr(name, "f32", True) else "lower",
@@ -247,6 +220,8 @@ def row(show, name, workers, optimizer, batch, track):
         ratio=median(track.ratios) if track.ratios else None,
         ratios=" ".join(f"{ratio:.2f}" for ratio in track.ratios),
         cpu_ratio=median(track.cpu_ratios) if track.cpu_ratios else None,
+        peak_gflops=round(median(track.peaks), 1) if track.peaks else None,
+        sgemm_gflops=None if name == "umbra" else round(sgemm, 1),
     )
 
 
@@ -279,7 +254,7 @@ def main(python, torchrec_python):
         print(f"show: PHASES={PHASES}: here it is how many of the phases to run, 1 or more", file=sys.stderr)
         sys.exit(2)
     start = time.monotonic()
-    servers, versions = {}, {}
+    servers, versions, loads = {}, {}, []
     for workers, optimizer, peers in itertools.islice(phases(), int(PHASES)):
         cores = allowed[-workers:]
         needed = {server_of(peer) for peer in peers}
@@ -293,7 +268,9 @@ def main(python, torchrec_python):
         print(f"== {workers}-core {optimizer}, after {time.monotonic() - start:.0f} s", flush=True)
         tracks = measure(workers, optimizer, peers, servers, cores)
         for (name, batch), track in tracks.items():
-            row(show, name, workers, optimizer, batch, track)
+            sgemm = 0 if name == "umbra" else servers[server_of(name)].versions["sgemm_gflops"]
+            row(show, name, workers, optimizer, batch, track, sgemm)
+            loads += track.loads
         # The fastest is known by now: slower ones are rows alone.
         if any(peer.variant == "compile_step" for peer in peers):
             check(show, workers, optimizer, peers, tracks)
@@ -302,6 +279,8 @@ def main(python, torchrec_python):
     for name, found in versions.items():
         print(f"  {name}: " + "; ".join(f"{key} {value}" for key, value in found.items()))
         show.row(program=f"versions of {name}", **found)
+        show.at_least(f"sgemm_share_{name}", found["sgemm_gflops"] / show.peak_gflops, SGEMM_SHARE)
+    show.alone(loads)
     print(f"  {time.monotonic() - start:.0f} s")
     show.finish()
 

@@ -69,9 +69,16 @@ export MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=4294967296 MALLOC_
 # What torch.compile made in an earlier run is used again.
 export TORCHINDUCTOR_CACHE_DIR=${TORCHINDUCTOR_CACHE_DIR:-$PWD/$folder/inductor}
 export PYTHONDONTWRITEBYTECODE=1
+# MKL as fast as the processor, whoever made it.
+if grep -q AuthenticAMD /proc/cpuinfo; then
+    mkdir -p $folder
+    cc -shared -fPIC -O1 -o $folder/intel.so hpc/bench/peers/intel.c ||
+        fail "a C compiler is needed: without hpc/bench/peers/intel.c PyTorch leaves AVX-512 unused here"
+    export UMBRA_PEERS_PRELOAD=$PWD/$folder/intel.so
+fi
 
 echo "== the variants train alike"
-OMP_NUM_THREADS=1 "$python" hpc/bench/peer.py --check eager compile compile_step
-OMP_NUM_THREADS=1 "$torchrec_python" hpc/bench/peer.py --check torchrec 2>/dev/null
+OMP_NUM_THREADS=1 LD_PRELOAD=${UMBRA_PEERS_PRELOAD:-} "$python" hpc/bench/peer.py --check eager compile compile_step
+OMP_NUM_THREADS=1 LD_PRELOAD=${UMBRA_PEERS_PRELOAD:-} "$torchrec_python" hpc/bench/peer.py --check torchrec 2>/dev/null
 
 python3 -B hpc/show/peers.py "$python" "$torchrec_python"

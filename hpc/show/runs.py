@@ -88,10 +88,17 @@ class Runs:
 
         No run stops or is kept by the validation file here, and on three times as many rows chance makes less of a test.
         """
+        files = self.frappe_files()
+        if files is None:
+            return None
+        return {"data.train": files["train"], "data.test": json.dumps([files["valid"], files["test"]])}
+
+    def frappe_files(self):
+        """Frappe's three files by their splits; `None` where the text is not."""
         if not (FRAPPE / "train.libsvm.xz").exists():
             print(f"   no Frappe in {FRAPPE}: set UMBRA_DATA to the folder that has frappe/train.libsvm.xz")
             return None
-        vocabulary = []
+        files, vocabulary = {}, []
         for split in ("train", "valid", "test"):
             output = DATA / f"shadow_frappe_{split}.h5"
             if not output.exists():
@@ -100,6 +107,6 @@ class Runs:
                 self.call(f"prepare-{split}", [UMBRA, "prepare", "--format", "libfm", "--input", str(text),
                                                "--output", str(output), *vocabulary])
                 text.unlink()
-            vocabulary = ["--vocabulary", str(DATA / "shadow_frappe_train.h5")]
-        path = lambda split: str((DATA / f"shadow_frappe_{split}.h5").resolve())
-        return {"data.train": path("train"), "data.test": json.dumps([path("valid"), path("test")])}
+            files[split] = str(output.resolve())
+            vocabulary = ["--vocabulary", files["train"]]
+        return files

@@ -172,7 +172,8 @@ example_us = {1e6 / speed(step)}
         runs.call(f"scaling-{method}", [
             UMBRA, "simulate", "-c", "hpc/show/shadow.toml", "--cluster", str(cluster),
             "--trainers", ",".join(map(str, TRAINERS)), "--json", str(path), "--set", f"data.train={data}",
-            "--set", f"sync.method={method}", "--set", "sync.every=5", "--set", "train.worker_threads=4",
+            "--set", f"sync.method={method}", "--set", "train.worker_threads=4",
+            *(["--set", "sync.every=5"] if method.startswith("foreground") else []),
         ])
         for row in json.loads(path.read_text())["rows"]:
             figures = row["summary"]

@@ -7,11 +7,15 @@ import json
 import math
 import os
 import platform
+import shlex
 import subprocess
 import sys
 from math import hypot
 from pathlib import Path
-from statistics import stdev
+from statistics import median, stdev
+
+# More than this, in the median, and speeds are those of the others too: measure again.
+OTHERS_CORES_MAX = 0.1
 
 
 def error_of_difference(one, other):
@@ -34,14 +38,20 @@ def step_losses(run):
 
 
 def machine():
-    """The machine in one line."""
-    model = platform.processor() or platform.machine()
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            model = line.split(":", 1)[1].strip()
-            break
-    cores = len(os.sched_getaffinity(0))
-    return f"{model}, {cores} cores, {platform.system()} {platform.release()}"
+    """The machine in one line, and the f32 GFLOP/s of a core that does nothing but multiply and add."""
+    program = os.environ.get("UMBRA_BENCH")
+    program = program or f"{os.environ.get('CARGO_TARGET_DIR', 'target')}/release/umbra bench"
+    command = [*shlex.split(program), "--peak-only", "--json", "-"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"show: {shlex.join(command)} failed:\n{done.stderr}")
+    found = json.loads(done.stdout)
+    peak = found["peak_gflops"]
+    return (
+        f"{found['machine']}, {found['cores']} cores, {found['simd']}, {peak:.1f} GFLOP/s of f32 per core, "
+        f"{platform.system()} {platform.release()}",
+        peak,
+    )
 
 
 def git():
@@ -66,12 +76,17 @@ class Show:
 
     def __init__(self, name, seeds):
         self.name, self.seeds, self.checks, self.rows = name, seeds, [], []
+        self.machine, self.peak_gflops = machine()
 
     def at_least(self, id, value, bound):
         self._check(id, value, bound, ">=", value >= bound)
 
     def at_most(self, id, value, bound):
         self._check(id, value, bound, "<=", value <= bound)
+
+    def alone(self, loads):
+        """Checks that others left the machine alone: cores that they used, sample by sample."""
+        self.at_most("others_cores", median(loads), OTHERS_CORES_MAX)
 
     def measured(self, id, value):
         """A figure without a bound."""
@@ -106,7 +121,7 @@ class Show:
         result = {
             "name": self.name,
             "git": git(),
-            "machine": machine(),
+            "machine": self.machine,
             "seeds": self.seeds,
             "checks": self.checks,
             "rows": self.rows,

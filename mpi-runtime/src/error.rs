@@ -54,6 +54,9 @@ pub enum Error {
         /// The signal's number.
         signal: i32,
     },
+    /// A wait for other ranks or threads that was given up: the job cannot go on without them.
+    #[error(transparent)]
+    Lost(Cause),
     /// Another rank failed and speaks for all.
     #[error("rank {rank} failed with exit code {code}")]
     Elsewhere {
@@ -69,7 +72,7 @@ impl Error {
     #[must_use]
     pub const fn exit_code(&self) -> u8 {
         match self {
-            Self::Failure(_) | Self::File { .. } | Self::Stopped { .. } => 1,
+            Self::Failure(_) | Self::File { .. } | Self::Stopped { .. } | Self::Lost(_) => 1,
             Self::Usage(_) | Self::Config(_) => 2,
             Self::Data(_) | Self::Dataset(_) => 3,
             Self::Checkpoint(_) => 4,

@@ -9,13 +9,13 @@ use core::ops::Deref;
 use core::sync::atomic::AtomicU32;
 use std::io;
 
-use memmap2::{Advice, MmapMut};
+use memmap2::{Advice, MmapMut, MmapRaw};
 
 /// Shared words, all 0 at first.
 #[derive(Debug)]
 pub struct Words {
     /// Nobody but `deref` looks at it again.
-    map: Option<MmapMut>,
+    map: Option<MmapRaw>,
     len: usize,
 }
 
@@ -35,7 +35,7 @@ impl Words {
         })?;
         // A hint: without huge pages everything works, slower.
         let _ = map.advise(Advice::HugePage);
-        Ok(Self { map: Some(map), len })
+        Ok(Self { map: Some(map.into()), len })
     }
 }
 
@@ -46,8 +46,9 @@ impl Deref for Words {
         let Some(map) = &self.map else { return &[] };
         // SAFETY: the map is private, page-aligned, zeroed, `len` words long and lives as long as
         // `self`. It is only ever seen as atomic words, which may be written through shared
-        // references.
-        unsafe { core::slice::from_raw_parts(map.as_ptr().cast(), self.len) }
+        // references; so the pointer must be one for writing, and no `&[u8]` of the map is ever
+        // made.
+        unsafe { core::slice::from_raw_parts(map.as_mut_ptr().cast_const().cast(), self.len) }
     }
 }
 

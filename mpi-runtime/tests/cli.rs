@@ -50,6 +50,15 @@ fn folder() -> tempfile::TempDir {
     folder
 }
 
+/// The defaults of a list are shown as they are typed.
+#[test]
+fn defaults_in_the_help_of_bench_can_be_typed() {
+    let help = text(&umbra(Path::new("."), &["bench", "--help"]).stdout);
+    for default in ["128,512,2048", "sgd,rowwise_adagrad", "1,2"] {
+        assert!(help.contains(&format!("[default: {default}]")), "{default}: {help}");
+    }
+}
+
 #[test]
 fn a_run_leaves_its_folder_and_is_not_overwritten() {
     let folder = folder();

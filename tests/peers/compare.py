@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from models import Dlrm, Factorization
+from models import DcnV2, Dlrm, Factorization, WideDeep
 
 # Largest differences allowed. Both sides add float32 numbers in orders of their own.
 LOGITS = 1e-5  # absolute, per logit of size about 1
@@ -53,6 +53,14 @@ def build(case, arrays):
 
     if case == "dlrm":
         return Dlrm(dense, cardinality, width, hidden("bottom"), hidden("top")[:-1])
+    layers = sum(n.startswith("cross.") and n.endswith(".bias") for n in arrays.names("initial."))
+    if case == "wide_deep":
+        return WideDeep(dense, cardinality, width - 1, "mean", hidden("deep")[:-1], True)
+    if case == "dcn_v2":
+        return DcnV2(dense, cardinality, width, "sum", layers, None, "parallel", hidden("deep")[:-1], False)
+    if case == "dcn_v2_low_rank":
+        rank = arrays["initial.cross.0.v.weight"].shape[0]
+        return DcnV2(dense, cardinality, width, "sum", layers, rank, "stacked", hidden("deep")[:-1], True)
     order, deep = {"lr": (1, []), "fm": (2, []), "deepfm": (2, hidden("deep")[:-1])}[case]
     pooling = "mean" if case == "deepfm" else "sum"
     return Factorization(dense, cardinality, width - 1, pooling, order, deep)
@@ -61,7 +69,7 @@ def build(case, arrays):
 def places(model):
     """umbra's tensor names → PyTorch tensors of this model; the tables are apart."""
     found = {}
-    for group in ("bottom", "top", "deep"):
+    for group in ("bottom", "top", "deep", "head"):
         layer = -1
         for module in getattr(model, group, None) or []:
             if isinstance(module, nn.Linear):
@@ -74,17 +82,23 @@ def places(model):
                 found[f"{group}.{layer}.norm.shift"] = module.bias
                 found[f"{group}.{layer}.norm.mean"] = module.running_mean
                 found[f"{group}.{layer}.norm.variance"] = module.running_var
-    if isinstance(model, Factorization):
+    for layer, linear in enumerate(getattr(model, "cross", [])):
+        down, up = linear if isinstance(linear, nn.Sequential) else (None, linear)
+        found[f"cross.{layer}.bias"] = up.bias
+        found[f"cross.{layer}.{'weight' if down is None else 'u.weight'}"] = up.weight
+        if down is not None:
+            found[f"cross.{layer}.v.weight"] = down.weight
+    if isinstance(model, (Factorization, WideDeep)):
         found["bias"] = model.bias
         found["dense.weight"] = model.weight
-        if model.vectors is not None:
+        if getattr(model, "vectors", None) is not None:
             found["dense.vectors"] = model.vectors
     return found
 
 
 def tables(model):
     """Tensors that side by side are the columns of umbra's rows, per field."""
-    if isinstance(model, Dlrm):
+    if isinstance(model, (Dlrm, DcnV2)):
         return [[table.weight] for table in model.tables]
     columns = [model.first] + ([model.second] if model.second is not None else [])
     return [[table.weight for table in field] for field in zip(*columns)]
@@ -139,7 +153,7 @@ class Report:
     def check(self, what, difference, bound):
         holds = difference <= bound  # false for NaN
         self.failed |= not holds
-        print(f"{self.case:8} {what:34} {difference:9.2e}  bound {bound:.0e}  {'ok' if holds else 'FAILED'}")
+        print(f"{self.case:15} {what:34} {difference:9.2e}  bound {bound:.0e}  {'ok' if holds else 'FAILED'}")
 
     def tensors(self, what, pairs, bound):
         """The largest difference over tensors, each relative to its own largest element."""

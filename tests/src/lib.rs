@@ -4,12 +4,14 @@
 //! - `folder.rs`: a scratch folder with datasets, jobs and runs
 //! - `saved.rs`: a saved model, read without the runtime's help
 //! - `oracle.rs`: metrics and tree sums in the most naive way
+//! - `sources.rs`: the sources of a package, and which of its modules uses which
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc)]
 
 mod folder;
 mod launch;
 mod oracle;
 mod saved;
+pub mod sources;
 
 pub use folder::{Folder, Job};
 pub use launch::{Ended, LIMIT, Running, program, signal, start};

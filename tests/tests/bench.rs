@@ -25,6 +25,19 @@ fn number(value: &Value, key: &str) -> f64 {
 }
 
 #[test]
+fn the_peak_alone_names_the_processor() {
+    let ended = Folder::new().umbra(1, &["bench", "--peak-only", "--json", "-"]).fine();
+    let report: Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert!(number(&report, "peak_gflops") > 0.0);
+    assert_eq!(report["steps"], serde_json::json!([]));
+    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    if cpuinfo.contains("cpu family") {
+        let machine = report["machine"].as_str().unwrap();
+        assert!(machine.contains(" (family ") && machine.contains(", model "), "{machine}");
+    }
+}
+
+#[test]
 fn figures_are_as_the_contract_says() {
     let folder = folder();
     let arguments =

@@ -7,7 +7,8 @@ use serde_json::Value;
 use umbra_tests::{Folder, Job};
 
 const JOB: Job = Job {
-    model: "kind = \"dlrm\"\nembedding_dim = 8\nbottom = [16, 8]\ntop = [24, 12]\nbatch_norm = true",
+    model: "kind = \"dlrm\"\nembedding_dim = 8\nbottom = [16, 8]\ntop = [24, 12]\n\
+            batch_norm = true",
     optim: [("adagrad", 0.02), ("rowwise_adagrad", 0.05)],
     batch_size: 64,
 };

@@ -169,7 +169,7 @@ fn labels(folder: &Folder) -> Vec<f32> {
     let dataset = Dataset::open(&[folder.path("test.h5")]).unwrap();
     let (_reader, mut batches) = Pipeline::evaluate(&dataset, 0, 1, 1, 1000, 2).unwrap();
     let mut labels = vec![];
-    while let Some(batch) = batches[0].next().unwrap() {
+    while let Some(batch) = batches[0].next(&mut || ()).unwrap() {
         labels.extend_from_slice(&batch.label);
     }
     labels

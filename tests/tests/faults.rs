@@ -178,6 +178,79 @@ fn a_stuck_rank_is_named_and_the_job_ends() {
     }
 }
 
+/// The validation file becomes a pipe that nobody writes to: the reader waits in a system call for
+/// ever, as it would on a file system that hangs, and the workers wait for the reader.
+#[test]
+fn a_reader_that_hangs_ends_the_job() {
+    let folder = folder();
+    folder.synth("valid.h5", 500, 4500);
+    let sets = ["data.valid=valid.h5", "train.eval_every=20", "run.watchdog_s=4"];
+    let running = endless(&folder, 1, &sets);
+    let pipe = folder.path("pipe.h5");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    std::fs::rename(&pipe, folder.path("valid.h5")).unwrap();
+    let ended = running.wait(LIMIT);
+    assert_eq!(ended.code, 1, "{}", ended.stderr);
+    let lines = said(&ended);
+    assert_eq!(lines.len(), 1, "{}", ended.stderr);
+    assert!(lines[0].contains(" s for a batch from the reader thread and gave up"), "{}", lines[0]);
+    assert!(lines[0].ends_with("(run.watchdog_s = 4)"), "{}", lines[0]);
+}
+
+/// Kilobytes of memory that a process has.
+fn resident_kb(pid: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.map_or(0, |kb| kb.trim().trim_end_matches(" kB").parse().unwrap())
+}
+
+/// Tables of 90 MB a rank, of which the stuck one has filled a part: the others wait for it before
+/// the first step, where nothing but its heartbeat says that it is gone.
+#[test]
+fn a_rank_that_stops_while_tables_fill_is_named_and_the_job_ends() {
+    for stuck in [0, 1] {
+        let folder = folder();
+        let sets = Folder::sets(
+            "run",
+            &["run.watchdog_s=5", "model.embedding_dim=2048", "model.bottom=[16, 2048]"],
+        );
+        let arguments: Vec<&str> = ["train", "-c", "job.toml"]
+            .into_iter()
+            .chain(sets.iter().map(String::as_str))
+            .collect();
+        let mut running = start(folder.root(), 2, &program("umbra"), &arguments, &[]);
+        running.until("the run has a folder", |_| folder.path("run").exists());
+        let pid = running.rank_pids(2)[stuck];
+        let before = resident_kb(pid);
+        running.until("tables fill", |_| resident_kb(pid) > before + 30_000);
+        signal(pid, "STOP");
+        let ended = running.wait(LIMIT);
+        signal(pid, "KILL");
+        assert_eq!(ended.code, 1, "{}", ended.stderr);
+        let line =
+            format!(" s for a sign of life from rank {stuck} and gave up (run.watchdog_s = 5)");
+        assert!(said(&ended).iter().any(|said| said.ends_with(&line)), "{}", ended.stderr);
+    }
+}
+
+/// MPI_Abort asks the launcher, which stands still here.
+#[test]
+fn a_rank_that_gives_up_ends_though_the_launcher_does_not_answer() {
+    let folder = folder();
+    let mut running = endless(&folder, 2, &["sync.method=bsp", "run.watchdog_s=5"]);
+    let pids = running.rank_pids(2);
+    let state = |pid: u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit(") ").next().and_then(|rest| rest.chars().next())
+    };
+    running.signal("STOP");
+    signal(pids[1], "STOP");
+    running.until("the first rank has ended", |_| matches!(state(pids[0]), None | Some('Z')));
+    signal(pids[1], "KILL");
+    running.signal("CONT");
+    assert_ne!(running.wait(LIMIT).code, 0);
+}
+
 /// A scheduler may suspend a job for longer than any deadline: that is no waiting.
 #[test]
 fn a_suspended_job_goes_on() {

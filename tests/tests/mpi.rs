@@ -6,7 +6,7 @@ use std::path::Path;
 
 use umbra_tests::{Ended, Folder, LIMIT, start};
 
-const NAMES: [&str; 21] = [
+const NAMES: [&str; 29] = [
     "all_gather",
     "all_gather_varied",
     "exchange",
@@ -16,14 +16,22 @@ const NAMES: [&str; 21] = [
     "subset",
     "reduce",
     "combined",
+    "lost",
+    "traffic",
     "mailbox_ring",
     "mailbox_storm",
     "large_messages",
     "receive_does_not_block",
     "nobody_takes",
+    "a_silent_sender",
+    "post_pieces",
+    "post_selects",
+    "a_receiver_that_stands_still",
     "model_average",
     "elastic",
     "protocol",
+    "missing_endpoint",
+    "row_traffic",
     "scores",
     "evaluation",
     "trace",

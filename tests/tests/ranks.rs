@@ -15,6 +15,20 @@ const DEEPFM: Job = Job {
     optim: [("adagrad", 0.05), ("rowwise_adagrad", 0.05)],
     ..DLRM
 };
+const DCN_V2: Job = Job {
+    model: "kind = \"dcn_v2\"\nembedding_dim = 8\ntop = [24, 12]\ncross_layers = 2\n\
+            batch_norm = true\ndropout = 0.2",
+    ..DLRM
+};
+const DCN_V2_LOW_RANK: Job = Job {
+    model: "kind = \"dcn_v2\"\nembedding_dim = 8\ntop = [24, 12]\ncross_rank = 5\n\
+            structure = \"stacked\"",
+    ..DLRM
+};
+const WIDE_DEEP: Job = Job {
+    model: "kind = \"wide_deep\"\nembedding_dim = 8\ntop = [24, 12]\nbatch_norm = true",
+    ..DLRM
+};
 
 /// Over all workers; eight lanes of 32.
 const GLOBAL_BATCH: usize = 256;
@@ -133,6 +147,32 @@ fn deepfm_learns_the_same_bits_on_any_ranks() {
             ),
         ],
     );
+}
+
+#[test]
+fn dcn_v2_and_wide_deep_learn_the_same_bits_on_any_ranks() {
+    let spreads = [
+        spread("1 rank × 2 threads", 1, 2, &["train.worker_threads=2"]),
+        spread("4 ranks", 4, 4, &[]),
+    ];
+    for job in [DCN_V2, DCN_V2_LOW_RANK, WIDE_DEEP] {
+        spreads_agree(job, &spreads);
+    }
+}
+
+/// A checkpoint holds all of a model: what is read back scores as the run did.
+#[test]
+fn saved_models_score_as_their_runs_did() {
+    let folder = Folder::new();
+    folder.synth("train.h5", 2000, 0);
+    folder.synth("test.h5", 500, 2000);
+    for (number, job) in [DEEPFM, DCN_V2, DCN_V2_LOW_RANK, WIDE_DEEP].into_iter().enumerate() {
+        folder.write("job.toml", job.text());
+        let run = format!("run-{number}");
+        folder.train(2, "job.toml", &run, &["sync.method=bsp", "train.batch_size=128"]);
+        let test = &folder.summary(&run)["test"];
+        assert_eq!(folder.eval(1, &run, "test.h5"), *test, "{}", job.model);
+    }
 }
 
 /// Fewer rows than lanes, than ranks, than a batch; empty batches, empty shares of an evaluation.

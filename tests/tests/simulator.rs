@@ -12,10 +12,10 @@ use std::path::PathBuf;
 
 use umbra_core::rng::{Purpose, Stream};
 use umbra_core::sim::{
-    Algorithm, Cluster, Collective, Embedding, Jitter, Link, Method, Outcome, Pause, Rounds,
-    Simulated, Step, Trainer, lines, simulate,
+    Cluster, Collective, Embedding, Jitter, Job, Link, Outcome, Pause, Simulated, Step, Trainer,
+    Training, lines, simulate,
 };
-use umbra_core::sync::{Blocks, Dealing, Pace, Pair};
+use umbra_core::sync::{Algorithm, Blocks, Dealing, GateOf, Method, Pace, Pair, Rounds};
 use umbra_core::units::Nanos;
 
 const MS: u64 = 1_000_000;
@@ -48,25 +48,46 @@ fn cluster(trainers: usize, steps: u64) -> Cluster {
     }
 }
 
-const SHADOW: Rounds =
-    Rounds::Background(Pace { interval: Nanos(0), bytes_per_second: 0, core_share: 0.0 });
+const SHADOW: Rounds = Rounds::Background(Pace {
+    interval: Nanos(0),
+    bytes_per_second: 0,
+    core_share: 0.0,
+    longest_rest: Nanos(0),
+});
 
-fn method(algorithm: Algorithm, rounds: Rounds) -> Method {
-    Method { algorithm, alpha: 0.5, rounds, replica_bytes: 1_000_000, parameters: usize::MAX }
+const fn gated(every: u64) -> Rounds {
+    Rounds::Gated { every, gate: GateOf::Trainer }
 }
 
-const EASGD: Algorithm = Algorithm::Elastic { pair: Pair::Sequential, slices: 1 };
-const MA: Algorithm = Algorithm::Average { delta: false };
+fn method(algorithm: Algorithm<'_>, rounds: Rounds) -> Job<'_> {
+    let method = Method { algorithm, rounds, alpha: 0.5 };
+    Job { method, replica_bytes: 1_000_000, parameters: usize::MAX }
+}
+
+/// The same job with another alpha.
+fn with_alpha(alpha: f32, job: Job<'_>) -> Job<'_> {
+    Job { method: Method { alpha, ..job.method }, ..job }
+}
+
+/// A run in which only time passes.
+fn time(cluster: &Cluster, job: &Job<'_>, trace: bool) -> Outcome {
+    let (step, update) = (&mut |_: Step<'_>| {}, &mut |_| {});
+    let training = Training { replicas: &[], gradients: &[], step, update };
+    simulate(cluster, job, training, trace).unwrap().outcome
+}
+
+const EASGD: Algorithm<'_> = Algorithm::Elastic { pair: Pair::Sequential, slices: 1 };
+const MA: Algorithm<'_> = Algorithm::Average { delta: false };
 
 /// Runs in time alone.
-fn timing(cluster: &Cluster, method: &Method) -> Outcome {
-    simulate(cluster, method, &[], &mut |_| {}, false).unwrap().outcome
+fn timing(cluster: &Cluster, job: &Job<'_>) -> Outcome {
+    time(cluster, job, false)
 }
 
 /// Runs on replicas of these values; `step` trains.
 fn training(
     cluster: &Cluster,
-    method: &Method,
+    job: &Job<'_>,
     values: &[Vec<f32>],
     step: &mut dyn FnMut(Step<'_>),
 ) -> (Simulated, Vec<Vec<f32>>) {
@@ -75,7 +96,8 @@ fn training(
     };
     let replicas: Vec<Vec<AtomicU32>> = values.iter().map(words).collect();
     let lent: Vec<&[AtomicU32]> = replicas.iter().map(Vec::as_slice).collect();
-    let simulated = simulate(cluster, method, &lent, step, false).unwrap();
+    let training = Training { replicas: &lent, gradients: &[], step, update: &mut |_| {} };
+    let simulated = simulate(cluster, job, training, false).unwrap();
     let numbers = |replica: &Vec<AtomicU32>| -> Vec<f32> {
         replica.iter().map(|word| f32::from_bits(word.load(Relaxed))).collect()
     };
@@ -106,7 +128,7 @@ fn golden(name: &str, text: &str) {
     assert_eq!(body.count(), got.count(), "{name}: lines");
 }
 
-fn pairs(delta: bool) -> Algorithm {
+fn pairs(delta: bool) -> Algorithm<'static> {
     Algorithm::DivideShuffle { dealing: Dealing::Grid { columns: 2 }, delta }
 }
 
@@ -114,17 +136,80 @@ fn pairs(delta: bool) -> Algorithm {
 /// ended earlier follow.
 #[test]
 fn groups_reach_the_mean_of_all() {
-    for rounds in [Rounds::Gated { every: 1 }, SHADOW] {
+    for rounds in [gated(1), SHADOW] {
         let mut cluster = cluster(4, 2);
         cluster.trainers[1].steps = 5;
         let start = random(9, 4, 5);
-        let method = Method { alpha: 1.0, ..method(pairs(false), rounds) };
+        let method = with_alpha(1.0, method(pairs(false), rounds));
         let (_, after) = training(&cluster, &method, &start, &mut |_| {});
         for (i, x) in after[0].iter().enumerate() {
             let mean = start.iter().map(|replica| f64::from(replica[i])).sum::<f64>() / 4.0;
             assert!((f64::from(*x) - mean).abs() < 1e-6, "{rounds:?}: {x}, mean {mean}, seed 9");
         }
         assert!(after.iter().all(|replica| *replica == after[0]), "{rounds:?}: {after:?}");
+    }
+}
+
+/// "No work is lost" (`sync/model_average.rs`): at alpha 1 the mean of all replicas has every step
+/// that any trainer made, whenever it ended and however groups are dealt. Each step of trainer t
+/// adds 1 to element t; what is left of its steps in the mean, times the trainers, is its share.
+#[test]
+fn early_work_is_kept_in_full_under_every_schedule() {
+    const TRAINERS: [usize; 6] = [2, 3, 4, 5, 7, 9];
+    let schedules: [(&str, fn(usize, u64) -> Dealing<'static>); 5] = [
+        ("ring", |_, _| Dealing::Ring),
+        ("grid 2", |_, _| Dealing::Grid { columns: 2 }),
+        ("grid 3", |_, _| Dealing::Grid { columns: 3 }),
+        ("hypercube", |_, _| Dealing::Hypercube { base: 2 }),
+        ("random", |_, seed| Dealing::Random { group: 2, seed }),
+    ];
+    let background = Algorithm::Average { delta: true };
+    let mut cases: Vec<(String, Algorithm<'_>, Rounds)> =
+        vec![("all, background".into(), background, SHADOW), ("all".into(), MA, gated(1))];
+    for (name, dealing) in schedules {
+        for seed in 0..3 {
+            let groups = |delta| Algorithm::DivideShuffle { dealing: dealing(0, seed), delta };
+            cases.push((name.into(), groups(false), gated(1)));
+            cases.push((name.into(), groups(true), gated(3)));
+            cases.push((format!("{name}, background"), groups(true), SHADOW));
+        }
+    }
+    let mut kept: std::collections::BTreeMap<String, f64> = std::collections::BTreeMap::new();
+    for (number, (name, algorithm, rounds)) in (0u32..).zip(cases) {
+        for trainers in TRAINERS {
+            let stream =
+                Stream::new(u64::from(number), Purpose::Test(u32::try_from(trainers).unwrap()));
+            let mut cluster = cluster(trainers, 10);
+            for (draw, trainer) in (0..).zip(&mut cluster.trainers) {
+                trainer.steps = 1 + stream.below(2 * draw, 10);
+                trainer.slowdown = 1.0 + stream.uniform_f64(2 * draw + 1);
+            }
+            // As in the review of the schedule: one ends after two steps of ten.
+            cluster.trainers[0].steps = 2;
+            let steps: Vec<u64> = cluster.trainers.iter().map(|trainer| trainer.steps).collect();
+            let mut count = |step: Step<'_>| {
+                let word = &step.replica[step.trainer];
+                word.store((f32::from_bits(word.load(Relaxed)) + 1.0).to_bits(), Relaxed);
+            };
+            let job = with_alpha(1.0, method(algorithm, rounds));
+            let start = vec![vec![0.0; trainers]; trainers];
+            let (_, after) = training(&cluster, &job, &start, &mut count);
+            for (trainer, steps) in steps.iter().enumerate() {
+                let sum: f64 = after.iter().map(|replica| f64::from(replica[trainer])).sum();
+                // Of all trainers, the mean has 1/n of a step until it is multiplied.
+                let share = sum / *steps as f64;
+                let least = kept.entry(name.clone()).or_insert(f64::INFINITY);
+                *least = least.min(share);
+                assert!(
+                    (share - 1.0).abs() < 1e-5,
+                    "{name}, {trainers} trainers, case {number}: {share} of {steps} steps of \
+                     trainer {trainer}"
+                );
+            }
+        }
+    }
+    for (name, share) in kept {
+        println!("early work kept: {name} {share:.7}");
     }
 }
 
@@ -135,7 +220,7 @@ fn a_straggler_keeps_its_group_waiting() {
     let mut cluster = cluster(4, 1);
     cluster.trainers[3].slowdown = 10.0;
     let seconds = |algorithm| {
-        let outcome = timing(&cluster, &method(algorithm, Rounds::Gated { every: 1 }));
+        let outcome = timing(&cluster, &method(algorithm, gated(1)));
         outcome.trainers[0].seconds
     };
     let (grouped, all) = (seconds(pairs(false)), seconds(Algorithm::Average { delta: false }));
@@ -151,7 +236,7 @@ fn an_elastic_pair_keeps_its_laws() {
     for (pair, shrinks) in [(Pair::Sequential, 0.75f32 * 0.75), (Pair::Same, 0.5)] {
         for rounds in 1..5 {
             let elastic = Algorithm::Elastic { pair, slices: 2 };
-            let method = Method { alpha, ..method(elastic, Rounds::Gated { every: 1 }) };
+            let method = with_alpha(alpha, method(elastic, gated(1)));
             // The center starts from the first trainer; the step of the only worker moves the
             // replica away.
             let mut cluster = cluster(1, rounds);
@@ -180,7 +265,7 @@ fn an_elastic_pair_keeps_its_laws() {
 #[test]
 fn averaging_gives_every_trainer_the_tree_mean_bit_for_bit() {
     for trainers in [2u32, 3, 4, 7] {
-        let method = Method { alpha: 1.0, ..method(MA, Rounds::Gated { every: 1 }) };
+        let method = with_alpha(1.0, method(MA, gated(1)));
         let start = random(11, trainers, 33);
         let cluster = cluster(trainers as usize, 1);
         let (_, after) = training(&cluster, &method, &start, &mut |_| {});
@@ -217,7 +302,7 @@ fn block_momentum_without_momentum_is_averaging() {
     };
     let blocks = Blocks { rate: 1.0, momentum: 0.0, nesterov: false };
     let block = Algorithm::BlockMomentum { blocks, delta: false };
-    for rounds in [SHADOW, Rounds::Gated { every: 4 }] {
+    for rounds in [SHADOW, gated(4)] {
         let (a, of_mean) = training(&cluster, &method(MA, rounds), &start, &mut drift);
         let (b, of_blocks) = training(&cluster, &method(block, rounds), &start, &mut drift);
         assert_eq!(a.outcome, b.outcome);
@@ -250,7 +335,7 @@ fn delta_keeps_the_steps_that_were_made_during_a_round() {
 
 #[test]
 fn a_trainer_with_a_tenth_of_the_data_ends_without_blocking_the_others() {
-    for rounds in [SHADOW, Rounds::Gated { every: 5 }] {
+    for rounds in [SHADOW, gated(5)] {
         for algorithm in [MA, EASGD] {
             let method = method(algorithm, rounds);
             let whole = timing(&cluster(4, 200), &method);
@@ -280,7 +365,7 @@ fn a_trainer_that_stands_still_delays_a_collective_and_not_a_center() {
     assert!((held.2 - whole.2 - 0.2).abs() < 1e-9, "{} s", held.2);
     let (whole, held) = (gaps(&cluster(4, 400), EASGD), gaps(&paused, EASGD));
     assert!(held.0 >= whole.0, "rounds {} of {}", held.0, whole.0);
-    let gated = timing(&paused, &method(MA, Rounds::Gated { every: 5 }));
+    let gated = timing(&paused, &method(MA, gated(5)));
     assert!(gated.trainers[0].exposed_seconds > 0.19, "in the foreground everybody waits");
 }
 
@@ -288,7 +373,7 @@ fn a_trainer_that_stands_still_delays_a_collective_and_not_a_center() {
 /// bytes.
 #[test]
 fn rounds_are_counted_with_what_they_cost() {
-    let outcome = timing(&cluster(3, 100), &method(EASGD, Rounds::Gated { every: 10 }));
+    let outcome = timing(&cluster(3, 100), &method(EASGD, gated(10)));
     let trainer = outcome.trainers[0];
     assert_eq!((trainer.rounds, trainer.gap_mean, trainer.gap_p99), (10, 10.0, 10.0));
     assert_eq!(outcome.gap_p99, Some(10.0));
@@ -400,7 +485,7 @@ fn a_request_is_no_more_messages_than_it_has_rows() {
 /// A trainer that dies makes no step any more; the others go on.
 #[test]
 fn a_trainer_that_dies_leaves_the_others_training() {
-    for rounds in [SHADOW, Rounds::Gated { every: 5 }] {
+    for rounds in [SHADOW, gated(5)] {
         let mut cluster = cluster(3, 100);
         cluster.trainers[0].ends = Nanos(30 * MS);
         let outcome = timing(&cluster, &method(MA, rounds));
@@ -414,8 +499,8 @@ fn conversations_are_as_they_were() {
     let run = |trainers, algorithm, rounds, bytes| {
         let mut cluster = cluster(trainers, 2);
         cluster.trainers[1].slowdown = 1.25;
-        let method = Method { replica_bytes: bytes, ..method(algorithm, rounds) };
-        lines(&simulate(&cluster, &method, &[], &mut |_| {}, true).unwrap().outcome.trace)
+        let method = Job { replica_bytes: bytes, ..method(algorithm, rounds) };
+        lines(&time(&cluster, &method, true).trace)
     };
     let text = run(2, EASGD, SHADOW, 500_000);
     golden(
@@ -424,7 +509,7 @@ fn conversations_are_as_they_were() {
     );
     let text = run(3, MA, SHADOW, 300_000);
     golden("ma_three_ranks.txt", &headed("3 trainers average in the background", &text));
-    let text = run(3, MA, Rounds::Gated { every: 1 }, 300_000);
+    let text = run(3, MA, gated(1), 300_000);
     golden(
         "ma_three_ranks_gated.txt",
         &headed("3 trainers average after every step, gated", &text),
@@ -442,15 +527,16 @@ fn headed(title: &str, text: &str) -> String {
 /// 10 MB.
 #[test]
 fn the_table_of_methods_is_as_it_was() {
-    let methods: [(&str, Algorithm, Rounds); 5] = [
+    let methods: [(&str, Algorithm<'_>, Rounds); 5] = [
         ("none", Algorithm::None, SHADOW),
         ("shadow_easgd", EASGD, SHADOW),
         ("shadow_ma", MA, SHADOW),
-        ("foreground_easgd", EASGD, Rounds::Gated { every: 5 }),
-        ("foreground_ma", MA, Rounds::Gated { every: 5 }),
+        ("foreground_easgd", EASGD, gated(5)),
+        ("foreground_ma", MA, gated(5)),
     ];
     let mut text = String::from(
-        "# Made by tests/tests/simulator.rs with UMBRA_BLESS=1; compared exactly. 4 workers of 5 ms steps,\n\
+        "# Made by tests/tests/simulator.rs with UMBRA_BLESS=1; compared exactly. 4 workers of \
+         5 ms steps,\n\
          # log-normal jitter of 10 %, 200 steps each; a replica of 10 MB; one sync PS; seed 1.\n\
          method            GB/s trainers   steps/s efficiency   gap mean    gap p99  exposed s\n",
     );
@@ -465,7 +551,7 @@ fn the_table_of_methods_is_as_it_was() {
                 for trainer in &mut cluster.trainers {
                     (trainer.workers, trainer.compute, trainer.link) = (4, Nanos(5 * MS), link);
                 }
-                let method = Method { replica_bytes: 10_000_000, ..method(algorithm, rounds) };
+                let method = Job { replica_bytes: 10_000_000, ..method(algorithm, rounds) };
                 let outcome = timing(&cluster, &method);
                 let speed = outcome.steps_per_second();
                 if trainers == 1 {
@@ -474,7 +560,8 @@ fn the_table_of_methods_is_as_it_was() {
                 let number = |x: Option<f64>| x.map_or("-".into(), |x| format!("{x:.2}"));
                 writeln!(
                     text,
-                    "{name:16} {gigabytes:5} {trainers:8} {speed:9.1} {:10.3} {:>10} {:>10} {:10.3}",
+                    "{name:16} {gigabytes:5} {trainers:8} {speed:9.1} \
+                     {:10.3} {:>10} {:>10} {:10.3}",
                     speed / alone / trainers as f64,
                     number(outcome.gap_mean()),
                     number(outcome.gap_p99),
@@ -499,7 +586,7 @@ fn the_same_seed_gives_the_same_bytes_and_another_seed_others() {
         };
         let start = random(2, 5, 10);
         let (simulated, values) = training(&cluster, &method, &start, &mut drift);
-        let trace = simulate(&cluster, &method, &[], &mut |_| {}, true).unwrap().outcome.trace;
+        let trace = time(&cluster, &method, true).trace;
         format!("{simulated:?} {values:?}\n{}", lines(&trace))
     };
     assert_eq!(run(1), run(1));
@@ -508,7 +595,7 @@ fn the_same_seed_gives_the_same_bytes_and_another_seed_others() {
 
 #[test]
 fn ten_thousand_trainers_are_simulated() {
-    for (algorithm, rounds) in [(MA, SHADOW), (EASGD, Rounds::Gated { every: 5 })] {
+    for (algorithm, rounds) in [(MA, SHADOW), (EASGD, gated(5))] {
         let mut cluster = cluster(10_000, 10);
         cluster.jitter = Jitter::Uniform(0.1);
         let outcome = timing(&cluster, &method(algorithm, rounds));

@@ -4,7 +4,8 @@
 use umbra_tests::{Folder, Job, LIMIT, SavedModel, program, start};
 
 const JOB: Job = Job {
-    model: "kind = \"dlrm\"\nembedding_dim = 8\nbottom = [16, 8]\ntop = [24, 12]\nbatch_norm = true",
+    model: "kind = \"dlrm\"\nembedding_dim = 8\nbottom = [16, 8]\ntop = [24, 12]\n\
+            batch_norm = true",
     optim: [("adagrad", 0.02), ("rowwise_adagrad", 0.05)],
     batch_size: 64,
 };
@@ -59,8 +60,9 @@ fn local_sgd_learns_as_much_at_both_thread_levels() {
     let folder = folder();
     for (ranks, layout) in LAYOUTS {
         let alone = layout.contains(&"roles.trainers=1");
-        let method = if alone { "sync.method=none" } else { "sync.method=local_sgd" };
-        let sets = [layout, &[method, "sync.every=8"]].concat();
+        let method: &[&str] =
+            if alone { &["sync.method=none"] } else { &["sync.method=local_sgd", "sync.every=8"] };
+        let sets = [layout, method].concat();
         let (_, expected) = train(&folder, ranks, "multiple", &sets);
         let (_, got) = train(&folder, ranks, "serialized", &sets);
         let case = format!("{ranks} ranks, {layout:?}: AUC {got}, {expected} at multiple");

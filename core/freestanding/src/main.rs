@@ -17,7 +17,7 @@ use umbra_core::dense::loss;
 use umbra_core::float;
 use umbra_core::kernel::shared;
 use umbra_core::model::{
-    Gradients, Input, Model, ModelConfig, ModelKind, Pooling, StepKey, Workspace,
+    Cross, Gradients, Input, Model, ModelConfig, ModelKind, Pooling, StepKey, Workspace,
 };
 use umbra_core::rng::{Purpose, Stream};
 
@@ -38,6 +38,7 @@ const CONFIG: ModelConfig = ModelConfig {
     pooling: Pooling::Sum,
     bottom: &[8, WIDTH],
     top: &[8],
+    cross: Cross::NONE,
     batch_norm: false,
     batch_norm_momentum: 0.1,
     dropout: 0.0,

@@ -1,8 +1,7 @@
 //! Chains of layers: linear → batch norm → ReLU → dropout, the last three optional.
 //!
-//! Shapes: n examples; a layer's parameter matrix W is `[outputs, inputs]` as in PyTorch, Y = X·Wᵀ + b.
-//! W stands in panels and activations in blocks (`kernel/layout.rs`).
-//! A layer with batch norm has no bias: the norm's shift takes its place.
+//! Activations stand in blocks (`kernel/layout.rs`). A layer with batch norm has no bias: the
+//! norm's shift takes its place.
 //!
 //! What backward needs is stored by forward: the output of every layer and x̂ of every norm. Dropout
 //! and ReLU need nothing more: a unit passes gradient exactly where its output is above 0.
@@ -10,12 +9,10 @@
 use core::sync::atomic::AtomicU32;
 
 use super::dropout::{self, StepKey};
+use super::linear::Linear;
 use super::norm::{Norm, Normalized, Reduce};
 use super::replica::Update;
-use crate::kernel::{
-    Activations, ActivationsMut, Mask, bias_gradient, blocked_len, data_gradient, forward,
-    transpose, weight_gradient,
-};
+use crate::kernel::{Activations, ActivationsMut, Mask, blocked_len, data_gradient};
 
 /// Most layers in one chain.
 pub const MAX_LAYERS: usize = 16;
@@ -23,14 +20,8 @@ pub const MAX_LAYERS: usize = 16;
 /// One layer: shapes and offsets into the parameters.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Layer {
-    /// Width of the input.
-    pub inputs: usize,
-    /// Width of the output.
-    pub outputs: usize,
-    /// Offset of W, in panels.
-    pub matrix: usize,
-    /// Offset of b `[outputs]`.
-    pub bias: Option<usize>,
+    /// Its linear part.
+    pub linear: Linear,
     /// Batch norm of the linear output.
     pub norm: Option<Norm>,
     /// Cut below at 0.
@@ -136,14 +127,15 @@ impl Mlp {
     /// f32s of a gradient on its way back through the layers, for `n` examples.
     #[must_use]
     pub fn gradient_len(&self, n: usize) -> usize {
-        let widths = self.layers().iter().map(|layer| layer.inputs.max(layer.outputs));
+        let widths =
+            self.layers().iter().map(|layer| layer.linear.inputs.max(layer.linear.outputs));
         blocked_len(n, widths.max().unwrap_or(0))
     }
 
     /// f32s of the transposed matrices.
     #[must_use]
     pub fn transposed_len(&self) -> usize {
-        self.layers().iter().map(Layer::matrix_len).sum()
+        self.layers().iter().map(|layer| layer.linear.matrix_len()).sum()
     }
 
     /// f64s kept from forward to backward.
@@ -165,7 +157,7 @@ impl Mlp {
     /// The output within what forward stored. `[n, outputs]`
     #[must_use]
     pub fn output<'a>(&self, n: usize, stored: &'a [f32]) -> Activations<'a> {
-        let outputs = self.layers().last().map_or(0, |layer| layer.outputs);
+        let outputs = self.layers().last().map_or(0, |layer| layer.linear.outputs);
         let end = self.stored_len(n);
         Activations::blocked(&stored[end - blocked_len(n, outputs)..end], n, outputs)
     }
@@ -175,9 +167,9 @@ impl Mlp {
     pub fn transpose(&self, parameters: &[AtomicU32], d_x: bool, transposed: &mut [f32]) {
         let mut rest = transposed;
         for (number, layer) in self.layers().iter().enumerate() {
-            let (here, after) = rest.split_at_mut(layer.matrix_len());
+            let (here, after) = rest.split_at_mut(layer.linear.matrix_len());
             if d_x || number > 0 {
-                transpose(layer.w(parameters), layer.outputs, layer.inputs, here);
+                layer.linear.transpose(parameters, here);
             }
             rest = after;
         }
@@ -196,17 +188,16 @@ impl Mlp {
         let Replica { parameters, statistics } = replica;
         let (n, mut x, mut rest, mut kept) = (x.n(), x, stored, &mut *scratch.kept);
         for layer in self.layers() {
-            let width = layer.outputs;
+            let width = layer.linear.outputs;
             let (here, after) = rest.split_at_mut(layer.stored_len(n));
             let (normalized, y) = here.split_at_mut(here.len() - blocked_len(n, width));
             let (kept_here, kept_after) = kept.split_at_mut(layer.norm.map_or(0, |n| n.kept_len()));
             let mut output = ActivationsMut::blocked(&mut *y, n, width);
-            let w = layer.w(parameters);
             match &layer.norm {
-                None => forward(x, w, layer.b(parameters), layer.relu, &mut output),
+                None => layer.linear.forward(parameters, x, layer.relu, &mut output),
                 Some(norm) => {
                     let mut normalized = ActivationsMut::blocked(normalized, n, width);
-                    forward(x, w, layer.b(parameters), false, &mut normalized);
+                    layer.linear.forward(parameters, x, false, &mut normalized);
                     match &mut training {
                         None => norm.normalize_running(
                             &mut normalized,
@@ -252,20 +243,21 @@ impl Mlp {
         for (number, layer) in self.layers().iter().enumerate().rev() {
             let start = end - layer.stored_len(n);
             let here = &stored.activations[start..end];
-            let (normalized, y) = here.split_at(here.len() - blocked_len(n, layer.outputs));
+            let Linear { inputs, outputs, .. } = layer.linear;
+            let (normalized, y) = here.split_at(here.len() - blocked_len(n, outputs));
             let below = number.checked_sub(1).map(|below| &self.layers[below]);
-            let x = below.map_or(stored.x, |below| {
-                let len = blocked_len(n, below.outputs);
-                Activations::blocked(&stored.activations[start - len..start], n, below.outputs)
+            let x = below.map_or(stored.x, |_| {
+                let len = blocked_len(n, inputs);
+                Activations::blocked(&stored.activations[start - len..start], n, inputs)
             });
-            let mut d_y = ActivationsMut::blocked(&mut *d, n, layer.outputs);
+            let mut d_y = ActivationsMut::blocked(&mut *d, n, outputs);
             if layer.relu && number + 1 == self.count {
-                let y = Activations::blocked(y, n, layer.outputs);
+                let y = Activations::blocked(y, n, outputs);
                 mask_rows(layer.mask(y), &mut d_y);
             }
             if let Some(norm) = &layer.norm {
                 let kept_start = kept_end - norm.kept_len();
-                let values = Activations::blocked(normalized, n, layer.outputs);
+                let values = Activations::blocked(normalized, n, outputs);
                 norm.backward(
                     stored.parameters,
                     Normalized { values, kept: &scratch.kept[kept_start..kept_end] },
@@ -277,12 +269,12 @@ impl Mlp {
                 kept_end = kept_start;
             }
             let d_y = d_y.view();
-            let transposed_start = transposed_end - layer.matrix_len();
+            let transposed_start = transposed_end - layer.linear.matrix_len();
             let transposed = &stored.transposed[transposed_start..transposed_end];
             match (below, &mut d_x) {
                 (Some(below), _) => {
                     let mask = below.relu.then(|| below.mask(x));
-                    let d_x = &mut ActivationsMut::blocked(&mut *other, n, layer.inputs);
+                    let d_x = &mut ActivationsMut::blocked(&mut *other, n, inputs);
                     data_gradient(d_y, transposed, mask, d_x);
                 }
                 (None, Some(d_x)) => data_gradient(d_y, transposed, None, d_x),
@@ -298,19 +290,7 @@ impl Mlp {
 impl Layer {
     /// f32s stored of `n` examples: x̂ of a norm, then the output.
     const fn stored_len(&self, n: usize) -> usize {
-        blocked_len(n, self.outputs) * if self.norm.is_some() { 2 } else { 1 }
-    }
-
-    const fn matrix_len(&self) -> usize {
-        self.outputs * self.inputs
-    }
-
-    fn w<'a>(&self, parameters: &'a [AtomicU32]) -> &'a [AtomicU32] {
-        &parameters[self.matrix..self.matrix + self.matrix_len()]
-    }
-
-    fn b<'a>(&self, parameters: &'a [AtomicU32]) -> Option<&'a [AtomicU32]> {
-        self.bias.map(|bias| &parameters[bias..bias + self.outputs])
+        blocked_len(n, self.linear.outputs) * if self.norm.is_some() { 2 } else { 1 }
     }
 
     /// The gradient of ReLU and dropout, given their output.
@@ -327,15 +307,10 @@ impl Layer {
         update: Option<Update<'_>>,
         d_parameters: &mut [f32],
     ) {
-        if let Some(bias) = self.bias {
-            bias_gradient(d_y, fresh, &mut d_parameters[bias..bias + self.outputs]);
-        }
-        let d_w = &mut d_parameters[self.matrix..self.matrix + self.matrix_len()];
-        let Some(update) = update else { return weight_gradient(x, d_y, fresh, d_w) };
-        update.apply_product(self.matrix, x, d_y, fresh, d_w);
-        let norm = self.norm.map(|norm| [norm.scale, norm.shift]);
-        for at in self.bias.into_iter().chain(norm.into_iter().flatten()) {
-            update.apply(at, &d_parameters[at..at + self.outputs]);
+        self.linear.gradient(x, d_y, fresh, update, d_parameters);
+        let (Some(update), Some(norm)) = (update, self.norm) else { return };
+        for at in [norm.scale, norm.shift] {
+            update.apply(at, &d_parameters[at..at + norm.units]);
         }
     }
 }

@@ -1,6 +1,8 @@
 //! The dense part of a model: layers as functions over lent buffers.
 //!
+//! - `linear.rs`: a linear layer
 //! - `mlp.rs`: chains of linear, batch norm, ReLU and dropout, forward and backward
+//! - `cross.rs`: the cross network of DCN v2
 //! - `norm.rs`: batch normalisation over the global batch
 //! - `dropout.rs`: masks that depend on the example, not on its place
 //! - `interaction.rs`: dot products of DLRM, the second order of factorization machines
@@ -9,8 +11,10 @@
 //!
 //! A leading `d_` is a gradient with respect to what follows. Layers hold offsets, never numbers.
 
+pub mod cross;
 pub mod dropout;
 pub mod interaction;
+pub mod linear;
 pub mod loss;
 pub mod mlp;
 pub mod norm;

@@ -8,7 +8,7 @@
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use crate::kernel::update::{Elements, update as update_elements};
-pub use crate::kernel::words::{add, interpolate, load, load_finite, store};
+pub use crate::kernel::words::{add, all_finite, interpolate, load, load_finite, store};
 use crate::kernel::{Activations, weight_update};
 use crate::optim::{Optimizer, StepRule, StepSize};
 

@@ -4,7 +4,7 @@
 //! z_ij = t_i · t_j. Both directions are products of the micro-kernel: the lower triangle of T·Tᵀ, and
 //! d_T = S·T with S the symmetric matrix of d_Z with a diagonal of zeros.
 
-use super::isa::{Isa, Kernel, run};
+use super::isa::{InPlace, Isa, Kernel, run};
 use super::layout::{Activations, ActivationsMut, PANEL, width_at};
 use super::linear::Sum;
 use super::tile::{Epilogue, Left, Right, copy, even, store, tile};
@@ -145,8 +145,8 @@ impl Kernel for Dot<'_, '_> {
                 let columns = (at + rows - 1).next_multiple_of(I::LANES);
                 for first in (0..columns).step_by(2 * I::LANES) {
                     let panel = first / PANEL * PANEL;
-                    let from = panels[panel * width + first % PANEL..].as_ptr().cast();
-                    let b = Right { first: from, stride: width_at(side, panel) };
+                    let from = panels[panel * width + first % PANEL..].as_ptr();
+                    let b = Right { first: InPlace(from), stride: width_at(side, panel) };
                     let z = row[lead..].as_mut_ptr();
                     let exact = columns > 2 * I::LANES;
                     let pairs = Triangle { z, row: at, column: first, exact };
@@ -218,7 +218,7 @@ impl Kernel for DotBackward<'_> {
                 let first = square[at * side..].as_ptr();
                 let a = Left { first, row: side, step: 1, run: vectors, block: 0 };
                 for d in (0..width).step_by(2 * I::LANES) {
-                    let b = Right { first: t.wrapping_add(d).cast(), stride: width };
+                    let b = Right { first: InPlace(t.wrapping_add(d)), stride: width };
                     let to = d_t.wrapping_add(at * width + d);
                     let size = (rows, (width - d).min(2 * I::LANES));
                     let sum = Sum { add: false, to, row: width };

@@ -13,6 +13,9 @@ use core::ops::Range;
 /// Columns of a panel or a block: two vectors of the widest instruction set.
 pub const PANEL: usize = 32;
 
+/// f32s of a cache line.
+const LINE: usize = 16;
+
 /// Place of W(output, input) in the panels of W `[outputs, inputs]`.
 #[must_use]
 pub const fn panel_index(outputs: usize, inputs: usize, output: usize, input: usize) -> usize {
@@ -55,6 +58,13 @@ impl Strides {
         Self { row, block: PANEL }
     }
 
+    /// Row-major, with rows an odd number of cache lines apart: each starts on a line if the first
+    /// does, and those of a tile fall on different sets of a cache.
+    #[must_use]
+    pub const fn padded(width: usize) -> Self {
+        Self::row_major(width.next_multiple_of(LINE) | LINE)
+    }
+
     /// Elements from the first to the last of `[n, width]`, all others between them: kernels write through
     /// pointers on the word of this function.
     ///
@@ -81,6 +91,12 @@ pub const fn blocked_len(n: usize, width: usize) -> usize {
     } else {
         width.div_ceil(PANEL) * Strides::blocked(n, width).block
     }
+}
+
+/// f32s of a padded matrix `[n, width]` ([`Strides::padded`]).
+#[must_use]
+pub const fn padded_len(n: usize, width: usize) -> usize {
+    n * Strides::padded(width).row
 }
 
 /// Activations to read. `[n, width]`

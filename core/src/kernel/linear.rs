@@ -13,7 +13,7 @@
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use super::isa::{Isa, Kernel, run};
+use super::isa::{InPlace, Isa, Kernel, Source, run};
 use super::layout::{Activations, ActivationsMut, PANEL, width_at};
 use super::tile::{Epilogue, Left, Right, even, load, store, tile};
 use super::update::{Apply, Elements, Rule, sum_of_lanes};
@@ -159,7 +159,7 @@ fn rows_of(x: Activations<'_>, first: usize) -> Left {
 unsafe fn product<I: Isa, E: Epilogue>(
     isa: I,
     a: Activations<'_>,
-    (panels, columns): (*const AtomicU32, usize),
+    (panels, columns): (impl Source, usize),
     mut epilogue: impl FnMut(usize, usize) -> E,
 ) {
     let depth = a.width();
@@ -167,7 +167,7 @@ unsafe fn product<I: Isa, E: Epilogue>(
         for first in (0..columns).step_by(PANEL) {
             let width = width_at(columns, first);
             for at in (0..width).step_by(2 * I::LANES) {
-                let b = Right { first: panels.wrapping_add(first * depth + at), stride: width };
+                let b = Right { first: panels.advance(first * depth + at), stride: width };
                 let size = (rows, (width - at).min(2 * I::LANES));
                 // SAFETY: rows of A by construction of the view; the rest is the caller's promise.
                 unsafe { tile(isa, size, depth, rows_of(a, row), b, &epilogue(row, first + at)) }
@@ -286,7 +286,7 @@ impl Kernel for DataGradient<'_, '_> {
             }
         };
         // SAFETY: `data_gradient` compared the shapes, and the mask's layout with that of d_X.
-        unsafe { product(isa, self.d_y, (self.transposed.as_ptr().cast(), columns), epilogue) }
+        unsafe { product(isa, self.d_y, (InPlace(self.transposed.as_ptr()), columns), epilogue) }
     }
 }
 
@@ -382,7 +382,7 @@ unsafe fn outer<I: Isa, E: Epilogue>(
             for at in (0..width).step_by(2 * I::LANES) {
                 let columns = (width - at).min(2 * I::LANES);
                 let from = x.as_ptr().wrapping_add(place(xs, 0, first + at));
-                let b = Right { first: from.cast(), stride: xs.row };
+                let b = Right { first: InPlace(from), stride: xs.row };
                 let epilogue = epilogue(first + at, columns, columns);
                 // SAFETY: as below.
                 unsafe { tile(isa, (1, columns), x.n(), a, b, &epilogue) }
@@ -395,7 +395,7 @@ unsafe fn outer<I: Isa, E: Epilogue>(
         for at in (0..width).step_by(2 * I::LANES) {
             let columns = (width - at).min(2 * I::LANES);
             let from = d_y.as_ptr().wrapping_add(place(ys, 0, first + at));
-            let b = Right { first: from.cast(), stride: ys.row };
+            let b = Right { first: InPlace(from), stride: ys.row };
             for block in (0..inputs).step_by(PANEL) {
                 for (input, rows) in even(width_at(inputs, block), I::ROWS) {
                     let input = block + input;

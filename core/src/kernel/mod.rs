@@ -28,7 +28,9 @@ pub(crate) mod words;
 
 pub use dot::{DotShape, dot, dot_backward};
 pub(crate) use isa::vectorized;
-pub use layout::{Activations, ActivationsMut, PANEL, Strides, blocked_len, panel_index};
+pub use layout::{
+    Activations, ActivationsMut, PANEL, Strides, blocked_len, padded_len, panel_index,
+};
 pub(crate) use linear::weight_update;
 pub use linear::{Mask, bias_gradient, data_gradient, forward, weight_gradient};
 pub use peak::peak_burst;

@@ -23,12 +23,12 @@ pub(super) struct Left {
 
 /// The right operand: row k starts at `first + k * stride`.
 ///
-/// It is read as shared memory, private or not: the loads are single instructions then, which the
-/// compiler leaves where they are. Told about plain f32s it broadcasts A into registers first and
-/// spills the sums, which takes more than twice the time.
+/// It is shared memory, or private memory that is read in place: the loads are single instructions
+/// then, which the compiler leaves where they are. Told about plain f32s it broadcasts A into
+/// registers first and spills the sums, which takes more than twice the time.
 #[derive(Clone, Copy)]
-pub(super) struct Right {
-    pub(super) first: *const AtomicU32,
+pub(super) struct Right<S> {
+    pub(super) first: S,
     pub(super) stride: usize,
 }
 
@@ -81,7 +81,7 @@ pub(super) unsafe fn tile<I: Isa>(
     (rows, columns): (usize, usize),
     depth: usize,
     a: Left,
-    b: Right,
+    b: Right<impl Source>,
     epilogue: &impl Epilogue,
 ) {
     let whole = columns.is_multiple_of(I::LANES);
@@ -106,7 +106,7 @@ unsafe fn of_width<I: Isa, const NV: usize, const WHOLE: bool>(
     (rows, columns): (usize, usize),
     depth: usize,
     a: Left,
-    b: Right,
+    b: Right<impl Source>,
     epilogue: &impl Epilogue,
 ) {
     debug_assert!(rows <= I::ROWS);
@@ -134,7 +134,7 @@ unsafe fn of_size<I: Isa, const MR: usize, const NV: usize, const WHOLE: bool>(
     columns: usize,
     depth: usize,
     a: Left,
-    b: Right,
+    b: Right<impl Source>,
     epilogue: &impl Epilogue,
 ) {
     let part = columns - (NV - 1) * I::LANES;
@@ -154,11 +154,11 @@ unsafe fn of_size<I: Isa, const MR: usize, const NV: usize, const WHOLE: bool>(
             for _ in 0..steps {
                 let mut vectors = [isa.zero(); NV];
                 for (j, vector) in vectors.iter_mut().enumerate() {
-                    let from = row.wrapping_add(j * I::LANES);
+                    let from = row.advance(j * I::LANES);
                     *vector = if WHOLE || j + 1 < NV {
-                        isa.load_shared(from)
+                        from.load(isa)
                     } else {
-                        isa.load_shared_part(from, part)
+                        from.load_part(isa, part)
                     };
                 }
                 for (i, sums) in sums.iter_mut().enumerate() {
@@ -169,7 +169,7 @@ unsafe fn of_size<I: Isa, const MR: usize, const NV: usize, const WHOLE: bool>(
                 }
                 // Past the last step the pointers are never followed; wrapping, they need not point anywhere.
                 column = column.wrapping_add(a.step);
-                row = row.wrapping_add(b.stride);
+                row = row.advance(b.stride);
             }
             left -= steps;
             run = run.wrapping_add(a.block);

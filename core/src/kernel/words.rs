@@ -8,7 +8,6 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use super::isa::{Isa, Kernel, run};
 use super::tile;
-use super::update::sum_of_lanes;
 
 /// Copies words out as numbers. Lengths are equal.
 #[inline]
@@ -43,6 +42,15 @@ pub fn store(words: &[AtomicU32], values: &[f32]) {
 pub fn load_finite(words: &[AtomicU32], out: &mut [f32]) -> bool {
     let mut finite = false;
     run(LoadFinite { words, out, finite: &mut finite });
+    finite
+}
+
+/// Whether all numbers are finite.
+#[inline]
+#[must_use]
+pub fn all_finite(numbers: &[f32]) -> bool {
+    let mut finite = false;
+    run(AllFinite { numbers, finite: &mut finite });
     finite
 }
 
@@ -84,7 +92,19 @@ impl Kernel for LoadFinite<'_> {
                 sum = isa.add(sum, isa.sub(x, x));
             }
         }
-        *finite = sum_of_lanes(isa, sum) == 0.0;
+        *finite = !isa.has_nan(sum);
+    }
+}
+
+struct AllFinite<'a> {
+    numbers: &'a [f32],
+    finite: &'a mut bool,
+}
+
+impl Kernel for AllFinite<'_> {
+    #[inline(always)]
+    fn run<I: Isa>(self, isa: I) {
+        *self.finite = all_finite_with(isa, self.numbers);
     }
 }
 
@@ -122,6 +142,19 @@ pub fn shared(numbers: &mut [f32]) -> &[AtomicU32] {
     // SAFETY: an f32 and an atomic word have the same size and alignment and no invalid bits, and the
     // exclusive borrow lasts as long as the shared one.
     unsafe { core::slice::from_raw_parts(start, len) }
+}
+
+/// [`all_finite`] in a kernel.
+#[inline(always)]
+pub(crate) fn all_finite_with<I: Isa>(isa: I, numbers: &[f32]) -> bool {
+    let mut sum = isa.zero();
+    for part in numbers.chunks(I::LANES) {
+        // SAFETY: as many elements as the part has.
+        let x = unsafe { tile::load(isa, part.as_ptr(), part.len()) };
+        // As in `LoadFinite`.
+        sum = isa.add(sum, isa.sub(x, x));
+    }
+    !isa.has_nan(sum)
 }
 
 /// [`load`] in a kernel. What is left of a vector goes word by word: with a mask it would have to wait for

@@ -3,17 +3,125 @@
 //! x = bottom(dense); T = [x; e_1 … e_S]; Z = all t_i · t_j with j < i; logit = top([x, Z]).
 //! Without dense features there is no x: T holds the embeddings alone and the top's input is Z.
 
-use super::Model;
-use super::buffers::Buffers;
-use super::step::{BackwardPass, Tile};
-use crate::dense::mlp::{Backward, Replica, Scratch, Stored, Training};
-use crate::kernel::{Activations, ActivationsMut, Strides, dot, dot_backward};
+use super::ModelConfig;
+use super::plan::{Layout, ModelError};
+use super::space::Space;
+use super::step::{BackwardPass, ForwardPass, Tile};
+use super::tensor::{Part, Parts};
+use crate::dense::interaction::Vectors;
+use crate::dense::mlp::{Backward, Mlp, Scratch, Stored};
+use crate::kernel::{
+    Activations, ActivationsMut, DotShape, Strides, blocked_len, dot, dot_backward,
+};
 use crate::sparse::bag::Pooled;
 
-impl Model {
+/// Shapes and offsets.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Dlrm {
+    dense_features: usize,
+    /// T
+    vectors: Vectors,
+    bottom: Mlp,
+    top: Mlp,
+}
+
+/// Buffers of a tile of n examples.
+pub(super) struct Buffers<'a> {
+    /// Transposed matrices of the bottom MLP, made once a step.
+    bottom_transposed: &'a mut [f32],
+    /// Transposed matrices of the top MLP.
+    top_transposed: &'a mut [f32],
+    /// T `[n, F, d]`
+    vectors: &'a mut [f32],
+    /// Its gradient. `[n, F, d]`
+    d_vectors: &'a mut [f32],
+    /// What the bottom MLP stores.
+    bottom: &'a mut [f32],
+    /// Input of the top MLP, in blocks. `[n, inputs]`
+    joined: &'a mut [f32],
+    /// Its gradient, in blocks. `[n, inputs]`
+    d_joined: &'a mut [f32],
+    /// What the top MLP stores.
+    top: &'a mut [f32],
+    /// Gradients on their way back, two in turn.
+    d: [&'a mut [f32]; 2],
+    /// Scratch of the interaction.
+    interaction: &'a mut [f32],
+    /// f64s that the bottom's norms keep.
+    bottom_kept: &'a mut [f64],
+    /// f64s that the top's norms keep.
+    top_kept: &'a mut [f64],
+    /// f64 scratch of the norms.
+    sums: &'a mut [f64],
+}
+
+impl Dlrm {
+    pub(super) fn plan(
+        config: &ModelConfig<'_>,
+        layout: &mut Layout<'_>,
+    ) -> Result<Self, ModelError> {
+        let ModelConfig { dense_features, fields, embedding_dim, .. } = *config;
+        let has_bottom = dense_features > 0;
+        // Without dense features there must at least be one pair of embeddings.
+        layout.check_features(if has_bottom { 1 } else { 2 })?;
+        layout.check_embedding()?;
+        let mut bottom = Mlp::default();
+        if has_bottom {
+            let got = config.bottom.last().copied();
+            if got != Some(embedding_dim) {
+                return Err(ModelError::BottomOutput { expected: embedding_dim, got });
+            }
+            bottom = layout.bottom()?;
+        }
+        let vectors = Vectors { vectors: fields + usize::from(has_bottom), width: embedding_dim };
+        let kept = if has_bottom { embedding_dim } else { 0 };
+        let top = layout.top(kept + vectors.pairs(), true)?;
+        Ok(Self { dense_features, vectors, bottom, top })
+    }
+
+    pub(super) const fn row_width(&self) -> usize {
+        self.vectors.width
+    }
+
+    pub(super) const fn parts(&self) -> Parts<'_> {
+        [Some(Part::Chain("bottom", &self.bottom)), Some(Part::Chain("top", &self.top)), None, None]
+    }
+
+    pub(super) fn buffers<'a>(&self, n: usize, space: &mut Space<'a>) -> Buffers<'a> {
+        let (bottom, top) = (&self.bottom, &self.top);
+        let vectors = self.dot().vectors_len(n);
+        let joined = blocked_len(n, self.joined_width());
+        let gradient = bottom.gradient_len(n).max(top.gradient_len(n));
+        Buffers {
+            bottom_transposed: space.single(bottom.transposed_len()),
+            top_transposed: space.single(top.transposed_len()),
+            vectors: space.single(vectors),
+            d_vectors: space.single(vectors),
+            bottom: space.single(bottom.stored_len(n)),
+            joined: space.single(joined),
+            d_joined: space.single(joined),
+            top: space.single(top.stored_len(n)),
+            d: [space.single(gradient), space.single(gradient)],
+            interaction: space.single(self.dot().scratch_len()),
+            bottom_kept: space.double(bottom.kept_len()),
+            top_kept: space.double(top.kept_len()),
+            sums: space.double(bottom.sums_len().max(top.sums_len())),
+        }
+    }
+
+    /// x, if there is a bottom MLP, stands in front of the pairs.
+    const fn dot(&self) -> DotShape {
+        self.vectors.dot(!self.bottom.is_empty())
+    }
+
+    /// Width of the input of the top MLP.
+    fn joined_width(&self) -> usize {
+        self.dot().columns()
+    }
+
     /// Elements of x: d, or 0 without a bottom MLP.
-    fn x_width(&self) -> usize {
-        if self.bottom.is_empty() { 0 } else { self.vectors.width }
+    const fn x_width(&self) -> usize {
+        self.dot().lead
     }
 
     /// Where the embeddings stand in T.
@@ -21,19 +129,24 @@ impl Model {
         Pooled { columns: 0..self.vectors.width, stride: self.vectors.len(), at: self.x_width() }
     }
 
-    pub(super) fn dlrm_forward(
+    /// The input of the bottom MLP.
+    fn dense<'a>(&self, tile: &Tile<'a>) -> Activations<'a> {
+        let features = self.dense_features;
+        Activations::new(tile.dense, tile.n, features, Strides::row_major(features))
+    }
+
+    pub(super) fn forward(
         &self,
-        replica: Replica<'_>,
         tile: &Tile<'_>,
-        mut training: Option<&mut Training<'_>>,
-        buffers: &mut Buffers<'_>,
+        mut pass: ForwardPass<'_, '_>,
+        buffers: Buffers<'_>,
     ) {
         let Buffers { vectors, joined, bottom, top, sums, .. } = buffers;
         let (n, x_width) = (tile.n, self.x_width());
         if x_width > 0 {
             let scratch = &mut Scratch { kept: buffers.bottom_kept, sums };
-            let training = training.as_deref_mut();
-            self.bottom.forward(replica, self.dense(tile), training, bottom, scratch);
+            let training = pass.training.as_deref_mut();
+            self.bottom.forward(pass.replica, self.dense(tile), training, bottom, scratch);
             let x = self.bottom.output(n, bottom);
             for (i, t) in vectors.chunks_exact_mut(self.vectors.len()).enumerate().take(n) {
                 x.copy_row(i, &mut t[..x_width]);
@@ -43,27 +156,21 @@ impl Model {
         let mut joined = ActivationsMut::blocked(joined, n, self.joined_width());
         dot(self.dot(), vectors, &mut joined, buffers.interaction);
         let scratch = &mut Scratch { kept: buffers.top_kept, sums };
-        self.top.forward(replica, joined.view(), training, top, scratch);
-        self.top.output(n, top).copy_column(0, buffers.logits);
+        self.top.forward(pass.replica, joined.view(), pass.training, top, scratch);
+        self.top.output(n, top).copy_column(0, pass.logits);
     }
 
-    /// The input of the bottom MLP.
-    pub(super) fn dense<'a>(&self, tile: &Tile<'a>) -> Activations<'a> {
-        let features = self.dense_features;
-        Activations::new(tile.dense, tile.n, features, Strides::row_major(features))
-    }
-
-    pub(super) fn dlrm_backward(
-        &self,
-        tile: &Tile<'_>,
-        pass: BackwardPass<'_>,
-        buffers: &mut Buffers<'_>,
-    ) {
+    pub(super) fn backward(&self, tile: &Tile<'_>, pass: BackwardPass<'_>, buffers: Buffers<'_>) {
         let Buffers { vectors, d_vectors, joined, d_joined, sums, .. } = buffers;
-        let [d, other] = &mut buffers.d;
+        let [d, other] = buffers.d;
         let (n, x_width, width) = (tile.n, self.x_width(), self.joined_width());
-        d[..n].copy_from_slice(buffers.d_logits);
-        let BackwardPass { parameters, d_parameters, d_rows, fresh, update, reduce } = pass;
+        let BackwardPass { parameters, d_logits, d_parameters, d_rows, fresh, update, reduce } =
+            pass;
+        if fresh {
+            self.bottom.transpose(parameters, false, buffers.bottom_transposed);
+            self.top.transpose(parameters, true, buffers.top_transposed);
+        }
+        d[..n].copy_from_slice(d_logits);
         let stored = Stored {
             parameters,
             transposed: buffers.top_transposed,
@@ -73,20 +180,20 @@ impl Model {
         let out = Backward {
             parameters: &mut *d_parameters,
             fresh,
-            d,
-            other,
+            d: &mut *d,
+            other: &mut *other,
             update,
             reduce: &mut *reduce,
         };
         let scratch = &mut Scratch { kept: buffers.top_kept, sums };
-        let d_x = ActivationsMut::blocked(d_joined, n, width);
+        let d_x = ActivationsMut::blocked(&mut *d_joined, n, width);
         self.top.backward(stored, out, Some(d_x), scratch);
         let d_joined = Activations::blocked(d_joined, n, width);
         dot_backward(self.dot(), vectors, d_joined, d_vectors, buffers.interaction);
         tile.bags.pool_backward(n, d_vectors, &self.embeddings(), d_rows);
         if x_width > 0 {
             // x reaches the loss twice: through the dot products and directly.
-            let mut d_x = ActivationsMut::blocked(d, n, x_width);
+            let mut d_x = ActivationsMut::blocked(&mut *d, n, x_width);
             for (i, through) in d_vectors.chunks_exact_mut(self.vectors.len()).enumerate().take(n) {
                 let through = &mut through[..x_width];
                 d_joined.add_row(i, through);

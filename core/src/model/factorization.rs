@@ -10,42 +10,115 @@
 
 use core::sync::atomic::AtomicU32;
 
-use super::buffers::Buffers;
-use super::step::{BackwardPass, Tile};
-use super::{Direct, Model, ModelKind};
-use crate::dense::mlp::{Backward, Replica, Scratch, Stored, Training};
+use super::ModelConfig;
+use super::first_order::FirstOrder;
+use super::plan::{Layout, ModelError};
+use super::space::Space;
+use super::step::{BackwardPass, ForwardPass, Tile};
+use super::tensor::{FACTORS, Part, Parts, Tensor};
+use super::tower::Tower;
+use crate::dense::interaction::Vectors;
+use crate::dense::mlp::Mlp;
 use crate::dense::replica::element;
 use crate::kernel::{Activations, ActivationsMut, Strides};
 use crate::sparse::bag::Pooled;
 
-impl Model {
-    /// Where the pooled vectors stand in V.
-    fn factors(&self) -> Pooled {
-        Pooled { columns: 1..1 + self.vectors.width, stride: self.vectors.len(), at: 0 }
+/// Shapes and offsets.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Factorization {
+    dense_features: usize,
+    fields: usize,
+    first: FirstOrder,
+    /// V; of no width in LR.
+    vectors: Vectors,
+    /// Offset of the factor vectors of the dense features. `[D, d]`
+    factors: usize,
+    /// Without layers in FM and LR.
+    deep: Mlp,
+}
+
+/// Buffers of a tile of n examples.
+pub(super) struct Buffers<'a> {
+    deep: Tower<'a>,
+    /// V `[n, F, d]`
+    vectors: &'a mut [f32],
+    /// Its gradient. `[n, F, d]`
+    d_vectors: &'a mut [f32],
+    /// Scratch of the second order. `[d]`
+    sums: &'a mut [f32],
+}
+
+impl Factorization {
+    pub(super) fn lr(
+        config: &ModelConfig<'_>,
+        layout: &mut Layout<'_>,
+    ) -> Result<Self, ModelError> {
+        layout.check_features(1)?;
+        Ok(Self::plan(config, Vectors::default(), Mlp::default(), layout))
     }
 
-    pub(super) fn factorization_forward(
-        &self,
-        replica: Replica<'_>,
-        tile: &Tile<'_>,
-        training: Option<&mut Training<'_>>,
-        buffers: &mut Buffers<'_>,
-    ) {
-        let Some(direct) = self.direct else { return };
-        let Buffers { vectors, top, logits, sums, interaction, .. } = buffers;
-        let (n, parameters) = (tile.n, replica.parameters);
-        self.first_order(parameters, direct, tile, logits);
-        if self.kind == ModelKind::Lr {
-            return;
+    pub(super) fn fm(
+        config: &ModelConfig<'_>,
+        layout: &mut Layout<'_>,
+    ) -> Result<Self, ModelError> {
+        layout.check_features(1)?;
+        layout.check_embedding()?;
+        Ok(Self::plan(config, Self::all_vectors(config), Mlp::default(), layout))
+    }
+
+    pub(super) fn deep_fm(
+        config: &ModelConfig<'_>,
+        layout: &mut Layout<'_>,
+    ) -> Result<Self, ModelError> {
+        layout.check_features(1)?;
+        layout.check_embedding()?;
+        let vectors = Self::all_vectors(config);
+        // No bias on the last layer: the model has one for the whole sum.
+        let deep = layout.top(vectors.len(), false)?;
+        Ok(Self::plan(config, vectors, deep, layout))
+    }
+
+    const fn all_vectors(config: &ModelConfig<'_>) -> Vectors {
+        Vectors { vectors: config.fields + config.dense_features, width: config.embedding_dim }
+    }
+
+    /// Behind the matrices of `deep`, so that those start on cache lines.
+    fn plan(
+        config: &ModelConfig<'_>,
+        vectors: Vectors,
+        deep: Mlp,
+        layout: &mut Layout<'_>,
+    ) -> Self {
+        let (dense_features, fields) = (config.dense_features, config.fields);
+        let first = FirstOrder::plan(dense_features, layout);
+        let factors = layout.parameter(dense_features * vectors.width);
+        Self { dense_features, fields, first, vectors, factors, deep }
+    }
+
+    pub(super) const fn row_width(&self) -> usize {
+        1 + self.vectors.width
+    }
+
+    pub(super) fn parts(&self) -> Parts<'_> {
+        let [bias, weight] = self.first.parts();
+        let shape = [self.dense_features, self.vectors.width];
+        let factors = Tensor::plain("dense", "vectors", shape, self.factors, FACTORS);
+        [Some(Part::Chain("deep", &self.deep)), bias, weight, factors.map(Part::Plain)]
+    }
+
+    pub(super) fn buffers<'a>(&self, n: usize, space: &mut Space<'a>) -> Buffers<'a> {
+        let transposed = space.single(self.deep.transposed_len());
+        Buffers {
+            deep: Tower::new(&self.deep, n, transposed, space),
+            vectors: space.single(n * self.vectors.len()),
+            d_vectors: space.single(n * self.vectors.len()),
+            sums: space.single(self.vectors.width),
         }
-        tile.bags.pool(n, tile.rows, &self.factors(), vectors);
-        self.dense_vectors(parameters, direct, tile, vectors);
-        self.vectors.second_order(vectors, logits, interaction);
-        if self.kind == ModelKind::DeepFm {
-            let scratch = &mut Scratch { kept: buffers.top_kept, sums };
-            self.top.forward(replica, self.deep_input(vectors, n), training, top, scratch);
-            self.top.output(n, top).add_column(0, logits);
-        }
+    }
+
+    /// Where the pooled vectors stand in V.
+    fn pooled(&self) -> Pooled {
+        Pooled { columns: 1..self.row_width(), stride: self.vectors.len(), at: 0 }
     }
 
     /// The input of DeepFM's MLP: all vectors of an example in a row.
@@ -54,37 +127,33 @@ impl Model {
         Activations::new(vectors, n, width, Strides::row_major(width))
     }
 
-    /// logits = bias + first order
-    fn first_order(
+    pub(super) fn forward(
         &self,
-        parameters: &[AtomicU32],
-        direct: Direct,
         tile: &Tile<'_>,
-        logits: &mut [f32],
+        mut pass: ForwardPass<'_, '_>,
+        buffers: Buffers<'_>,
     ) {
-        let features = self.dense_features;
-        let weight = &parameters[direct.weight..direct.weight + features];
-        let bias = element(&parameters[direct.bias]);
-        for (i, logit) in logits.iter_mut().enumerate() {
-            let x = &tile.dense[i * features..(i + 1) * features];
-            let dense: f32 = x.iter().zip(weight).map(|(x, w)| x * element(w)).sum();
-            *logit = bias + dense + tile.bags.pool_column(i, tile.rows, 0);
+        let Buffers { deep, vectors, sums, .. } = buffers;
+        let parameters = pass.replica.parameters;
+        self.first.forward(parameters, tile, pass.logits);
+        if self.vectors.is_empty() {
+            return;
+        }
+        tile.bags.pool(tile.n, tile.rows, &self.pooled(), vectors);
+        self.dense_vectors(parameters, tile, vectors);
+        self.vectors.second_order(vectors, pass.logits, sums);
+        if !self.deep.is_empty() {
+            deep.forward(&self.deep, self.deep_input(vectors, tile.n), &mut pass);
         }
     }
 
     /// Writes v_j x_j behind the pooled vectors of every example.
-    fn dense_vectors(
-        &self,
-        parameters: &[AtomicU32],
-        direct: Direct,
-        tile: &Tile<'_>,
-        vectors: &mut [f32],
-    ) {
+    fn dense_vectors(&self, parameters: &[AtomicU32], tile: &Tile<'_>, vectors: &mut [f32]) {
         let (features, d) = (self.dense_features, self.vectors.width);
         if features == 0 {
             return;
         }
-        let factors = &parameters[direct.vectors..direct.vectors + features * d];
+        let factors = &parameters[self.factors..self.factors + features * d];
         let examples = vectors.chunks_exact_mut(self.vectors.len());
         for (vectors, x) in examples.zip(tile.dense.chunks_exact(features)) {
             let to = vectors[self.fields * d..].chunks_exact_mut(d);
@@ -94,102 +163,52 @@ impl Model {
         }
     }
 
-    pub(super) fn factorization_backward(
+    pub(super) fn backward(
         &self,
         tile: &Tile<'_>,
         mut pass: BackwardPass<'_>,
-        buffers: &mut Buffers<'_>,
+        buffers: Buffers<'_>,
     ) {
-        let Some(direct) = self.direct else { return };
-        // These three stand together, from the bias on.
-        let end = direct.vectors + self.dense_features * self.vectors.width;
-        if pass.fresh {
-            pass.d_parameters[direct.bias..end].fill(0.0);
+        self.first.backward(tile, &mut pass);
+        if self.vectors.is_empty() {
+            return;
         }
-        self.first_order_backward(direct, tile, buffers.d_logits, pass.d_parameters, pass.d_rows);
-        if self.kind != ModelKind::Lr {
-            self.vectors_backward(direct, tile, &mut pass, buffers);
-        }
-        if let Some(update) = pass.update {
-            update.apply(direct.bias, &pass.d_parameters[direct.bias..end]);
-        }
-    }
-
-    /// Second order, and what is deep.
-    fn vectors_backward(
-        &self,
-        direct: Direct,
-        tile: &Tile<'_>,
-        pass: &mut BackwardPass<'_>,
-        buffers: &mut Buffers<'_>,
-    ) {
-        let Buffers { vectors, d_vectors, d_logits, sums, interaction, .. } = buffers;
-        let [d, other] = &mut buffers.d;
-        let n = tile.n;
-        if self.kind == ModelKind::DeepFm {
-            d[..n].copy_from_slice(d_logits);
-            let stored = Stored {
-                parameters: pass.parameters,
-                transposed: buffers.top_transposed,
-                x: self.deep_input(vectors, n),
-                activations: buffers.top,
-            };
-            let out = Backward {
-                parameters: &mut *pass.d_parameters,
-                fresh: pass.fresh,
-                d,
-                other,
-                update: pass.update,
-                reduce: &mut *pass.reduce,
-            };
-            let scratch = &mut Scratch { kept: buffers.top_kept, sums };
-            let width = self.vectors.len();
-            let d_x = ActivationsMut::new(d_vectors, n, width, Strides::row_major(width));
-            self.top.backward(stored, out, Some(d_x), scratch);
-        } else {
+        let Buffers { deep, vectors, d_vectors, sums } = buffers;
+        let (n, width) = (tile.n, self.vectors.len());
+        if self.deep.is_empty() {
             d_vectors.fill(0.0);
+        } else {
+            let d_x = ActivationsMut::new(&mut *d_vectors, n, width, Strides::row_major(width));
+            deep.backward(&self.deep, self.deep_input(vectors, n), d_x, &mut pass);
         }
-        self.vectors.second_order_backward(vectors, d_logits, d_vectors, interaction);
-        tile.bags.pool_backward(n, d_vectors, &self.factors(), pass.d_rows);
-        self.dense_vectors_backward(direct, tile, d_vectors, pass.d_parameters);
-    }
-
-    fn first_order_backward(
-        &self,
-        direct: Direct,
-        tile: &Tile<'_>,
-        d_logits: &[f32],
-        d_parameters: &mut [f32],
-        d_rows: &mut [f32],
-    ) {
-        let features = self.dense_features;
-        for (i, &g) in d_logits.iter().enumerate() {
-            d_parameters[direct.bias] += g;
-            let d_weight = &mut d_parameters[direct.weight..direct.weight + features];
-            let x = &tile.dense[i * features..(i + 1) * features];
-            d_weight.iter_mut().zip(x).for_each(|(d, x)| *d += g * x);
-            tile.bags.pool_column_backward(i, g, 0, d_rows);
-        }
+        self.vectors.second_order_backward(vectors, pass.d_logits, d_vectors, sums);
+        tile.bags.pool_backward(n, d_vectors, &self.pooled(), pass.d_rows);
+        self.dense_vectors_backward(tile, d_vectors, &mut pass);
     }
 
     fn dense_vectors_backward(
         &self,
-        direct: Direct,
         tile: &Tile<'_>,
         d_vectors: &[f32],
-        d_parameters: &mut [f32],
+        pass: &mut BackwardPass<'_>,
     ) {
         let (features, d) = (self.dense_features, self.vectors.width);
         if features == 0 {
             return;
         }
-        let d_factors = &mut d_parameters[direct.vectors..direct.vectors + features * d];
+        let d_factors = &mut pass.d_parameters[self.factors..self.factors + features * d];
+        if pass.fresh {
+            d_factors.fill(0.0);
+        }
         let examples = d_vectors.chunks_exact(self.vectors.len());
         for (d_vectors, x) in examples.zip(tile.dense.chunks_exact(features)) {
             let from = d_vectors[self.fields * d..].chunks_exact(d);
             for ((to, from), x) in d_factors.chunks_exact_mut(d).zip(from).zip(x) {
                 to.iter_mut().zip(from).for_each(|(to, g)| *to += g * x);
             }
+        }
+        if let Some(update) = pass.update {
+            update.apply(self.factors, d_factors);
         }
     }
 }

@@ -1,9 +1,13 @@
 //! The models: what connects the layers, one training step, evaluation.
 //!
+//! - `body.rs`: what every architecture must say of itself, and which there are
+//! - `dlrm.rs`: DLRM; `factorization.rs`: DeepFM, FM and LR; `cross.rs`: DCN v2; `wide_deep.rs`:
+//!   Wide & Deep
+//! - `first_order.rs`, `concatenation.rs`, `tower.rs`: a term, an input and an MLP that several of
+//!   them have
 //! - `plan.rs`: configuration → shapes and offsets, and what may be wrong with it
 //! - `tensor.rs`: the replica's tensors by name, and first values
-//! - `buffers.rs`: the lent workspace, cut up
-//! - `dlrm.rs`: DLRM; `factorization.rs`: DeepFM, FM and LR
+//! - `space.rs`: the lent workspace, handed out in pieces
 //! - `step.rs`: a training step and an evaluation, tile by tile
 //!
 //! A model holds no numbers. The *replica* is one flat buffer: trainable parameters, then the running
@@ -12,24 +16,28 @@
 //! Letters: n examples, D dense features, S sparse fields, d elements of an embedding vector,
 //! U distinct rows, F interacting vectors.
 
-mod buffers;
+mod body;
+mod concatenation;
+mod cross;
 mod dlrm;
 mod factorization;
+mod first_order;
 mod plan;
+mod space;
 mod step;
 mod tensor;
+mod tower;
+mod wide_deep;
 
 pub use crate::dense::dropout::StepKey;
 pub use crate::dense::mlp::MAX_LAYERS;
 pub use crate::sparse::bag::Pooling;
-pub use buffers::Workspace;
 pub use plan::ModelError;
+pub use space::Workspace;
 pub use step::{Gradients, Input, StepLoss};
 pub use tensor::{Initial, Tensor, TensorName};
 
-use crate::dense::interaction::Vectors;
-use crate::dense::mlp::Mlp;
-use crate::kernel::DotShape;
+use body::Body;
 
 /// The architectures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +50,35 @@ pub enum ModelKind {
     Fm,
     /// Logistic regression.
     Lr,
+    /// Wang et al., "DCN V2", arXiv 2008.13535.
+    DcnV2,
+    /// Cheng et al., "Wide & Deep Learning", arXiv 1606.07792.
+    WideDeep,
+}
+
+/// The cross network of DCN v2.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cross {
+    /// Its layers.
+    pub layers: usize,
+    /// Rank of their matrices; 0 for full ones.
+    pub rank: usize,
+    /// Where the deep MLP stands.
+    pub structure: Structure,
+}
+
+impl Cross {
+    /// For the other models, which have none.
+    pub const NONE: Self = Self { layers: 0, rank: 0, structure: Structure::Parallel };
+}
+
+/// How DCN v2 puts cross network and deep MLP together. (Section 3.4 of the paper)
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Structure {
+    /// Both on the input, side by side.
+    Parallel,
+    /// The deep MLP on the output of the cross network.
+    Stacked,
 }
 
 /// What a model is made from.
@@ -59,8 +96,10 @@ pub struct ModelConfig<'a> {
     pub pooling: Pooling,
     /// DLRM: widths of the bottom MLP, the last equal to `embedding_dim`.
     pub bottom: &'a [usize],
-    /// DLRM, DeepFM: hidden widths of the top or deep MLP; a last layer of width 1 is added.
+    /// All but FM and LR: hidden widths of the top or deep MLP; a last layer of width 1 is added.
     pub top: &'a [usize],
+    /// DCN v2: the cross network.
+    pub cross: Cross,
     /// Batch norm on hidden layers.
     pub batch_norm: bool,
     /// Share of the batch's statistics in the running ones: 0.1 as a rule.
@@ -77,23 +116,9 @@ pub struct Model {
     fields: usize,
     pooling: Pooling,
     batch_norm_momentum: f32,
-    vectors: Vectors,
-    bottom: Mlp,
-    top: Mlp,
-    direct: Option<Direct>,
+    body: Body,
     parameters_len: usize,
     statistics_len: usize,
-}
-
-/// Offsets of the parameters that stand outside the MLPs, in factorization models.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Direct {
-    /// Of the whole sum. `[1]`
-    bias: usize,
-    /// First order of the dense features. `[D]`
-    weight: usize,
-    /// Factor vectors of the dense features. `[D, d]`
-    vectors: usize,
 }
 
 impl Model {
@@ -103,14 +128,11 @@ impl Model {
         self.kind
     }
 
-    /// f32s of one embedding row: d for DLRM; the first-order parameter and d for DeepFM and FM; 1
-    /// for LR.
+    /// f32s of one embedding row: d for DLRM and DCN v2; the first-order parameter and d for
+    /// DeepFM, FM and Wide & Deep; 1 for LR.
     #[must_use]
     pub const fn row_width(&self) -> usize {
-        match self.kind {
-            ModelKind::Dlrm => self.vectors.width,
-            _ => 1 + self.vectors.width,
-        }
+        self.body.row_width()
     }
 
     /// Trainable f32s: the first part of the replica.
@@ -136,40 +158,12 @@ impl Model {
     #[must_use]
     pub fn workspace_len(&self, batch_max: usize, rows_max: usize) -> usize {
         let _ = rows_max;
-        buffers::Buffers::len(self, self.tile_len(batch_max, false))
+        space::single_len(&self.body, self.tile_len(batch_max, false))
     }
 
     /// f64s of workspace.
     #[must_use]
     pub fn workspace_f64_len(&self) -> usize {
-        buffers::Buffers::len_f64(self)
-    }
-
-    /// Width of the input of DLRM's top MLP; the other models need no buffer for it.
-    fn joined_width(&self) -> usize {
-        match self.kind {
-            ModelKind::Dlrm => self.top.layers()[0].inputs,
-            _ => 0,
-        }
-    }
-
-    /// DLRM's dot interaction: x, if there is a bottom MLP, stands in front of the pairs.
-    const fn dot(&self) -> DotShape {
-        self.vectors.dot(!self.bottom.is_empty())
-    }
-
-    /// f32s of the vectors that interact, for `n` examples.
-    fn vectors_len(&self, n: usize) -> usize {
-        match self.kind {
-            ModelKind::Dlrm => self.dot().vectors_len(n),
-            _ => n * self.vectors.len(),
-        }
-    }
-
-    fn interaction_scratch_len(&self) -> usize {
-        match self.kind {
-            ModelKind::Dlrm => self.dot().scratch_len(),
-            _ => self.vectors.width,
-        }
+        space::double_len(&self.body)
     }
 }

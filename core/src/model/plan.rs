@@ -2,8 +2,10 @@
 
 use core::fmt;
 
-use super::{Direct, Model, ModelConfig, ModelKind};
-use crate::dense::interaction::Vectors;
+use super::body::Body;
+use super::{Model, ModelConfig};
+use crate::dense::cross::{CrossLayer, CrossNetwork};
+use crate::dense::linear::Linear;
 use crate::dense::mlp::{Layer, MAX_LAYERS, Mlp};
 use crate::dense::norm::Norm;
 
@@ -37,11 +39,13 @@ pub enum ModelError {
     },
     /// More layers than [`MAX_LAYERS`].
     TooManyLayers {
-        /// `bottom` or `top`.
+        /// `bottom`, `top` or `cross`.
         chain: &'static str,
-        /// Layers given, with the last one of width 1.
+        /// Layers given, in `top` with the last one of width 1.
         got: usize,
     },
+    /// DCN v2 without cross layers.
+    NoCrossLayers,
     /// Dropout is not in 0 ≤ p < 1.
     Dropout {
         /// What was given.
@@ -77,6 +81,7 @@ impl fmt::Display for ModelError {
             Self::TooManyLayers { chain, got } => {
                 write!(f, "{chain} may have at most {MAX_LAYERS} layers, got {got}")
             }
+            Self::NoCrossLayers => write!(f, "dcn_v2 needs 1 cross layer or more, got 0"),
             Self::Dropout { got } => write!(f, "dropout must be in 0 <= p < 1, got {got}"),
             Self::BatchNormMomentum { got } => {
                 write!(f, "batch norm momentum must be in 0 < m <= 1, got {got}")
@@ -91,12 +96,11 @@ impl Model {
     /// Lays out the model that `config` describes.
     ///
     /// A DLRM without dense features has no bottom MLP, and `bottom` is not looked at; neither is
-    /// `top` for FM and LR, nor `embedding_dim` for LR.
+    /// `top` for FM and LR, nor `embedding_dim` for LR; only DCN v2 looks at `cross`.
     ///
     /// # Errors
     /// [`ModelError`], the first that is found.
     pub fn new(config: &ModelConfig<'_>) -> Result<Self, ModelError> {
-        let ModelConfig { kind, dense_features, fields, embedding_dim, .. } = *config;
         if !(0.0..1.0).contains(&config.dropout) {
             return Err(ModelError::Dropout { got: config.dropout });
         }
@@ -104,57 +108,15 @@ impl Model {
         if !(momentum > 0.0 && momentum <= 1.0) {
             return Err(ModelError::BatchNormMomentum { got: momentum });
         }
-        // A DLRM without dense features must at least have one pair of embeddings.
-        let expected = if kind == ModelKind::Dlrm && dense_features == 0 { 2 } else { 1 };
-        if dense_features + fields < expected {
-            return Err(ModelError::TooFewFeatures { expected, dense: dense_features, fields });
-        }
-        if kind != ModelKind::Lr && embedding_dim == 0 {
-            return Err(ModelError::NoEmbeddingDim);
-        }
         let mut layout = Layout { config, parameters: 0, statistics: 0, layers: 0 };
-        let (mut bottom, mut top, mut direct) = (Mlp::default(), Mlp::default(), None);
-        let vectors;
-        match kind {
-            ModelKind::Dlrm => {
-                let has_bottom = dense_features > 0;
-                if has_bottom {
-                    let got = config.bottom.last().copied();
-                    if got != Some(embedding_dim) {
-                        return Err(ModelError::BottomOutput { expected: embedding_dim, got });
-                    }
-                    bottom = layout.bottom()?;
-                }
-                let count = fields + usize::from(has_bottom);
-                vectors = Vectors { vectors: count, width: embedding_dim };
-                let kept = if has_bottom { embedding_dim } else { 0 };
-                top = layout.top(kept + vectors.pairs(), true)?;
-            }
-            ModelKind::DeepFm | ModelKind::Fm | ModelKind::Lr => {
-                let width = if kind == ModelKind::Lr { 0 } else { embedding_dim };
-                vectors = Vectors { vectors: fields + dense_features, width };
-                if kind == ModelKind::DeepFm {
-                    // No bias on the last layer: the model has one for the whole sum.
-                    top = layout.top(vectors.len(), false)?;
-                }
-                // Behind the matrices, so that those start on cache lines.
-                direct = Some(Direct {
-                    bias: layout.parameter(1),
-                    weight: layout.parameter(dense_features),
-                    vectors: layout.parameter(dense_features * width),
-                });
-            }
-        }
+        let body = Body::plan(config, &mut layout)?;
         Ok(Self {
-            kind,
-            dense_features,
-            fields,
+            kind: config.kind,
+            dense_features: config.dense_features,
+            fields: config.fields,
             pooling: config.pooling,
             batch_norm_momentum: momentum,
-            vectors,
-            bottom,
-            top,
-            direct,
+            body,
             parameters_len: layout.parameters,
             statistics_len: layout.statistics,
         })
@@ -162,7 +124,7 @@ impl Model {
 }
 
 /// Hands out offsets in the order in which it is asked.
-struct Layout<'a> {
+pub(super) struct Layout<'a> {
     config: &'a ModelConfig<'a>,
     parameters: usize,
     statistics: usize,
@@ -171,7 +133,24 @@ struct Layout<'a> {
 }
 
 impl Layout<'_> {
-    fn parameter(&mut self, len: usize) -> usize {
+    /// # Errors
+    /// When there are fewer features than `expected`, dense and sparse together.
+    pub(super) const fn check_features(&self, expected: usize) -> Result<(), ModelError> {
+        let (dense, fields) = (self.config.dense_features, self.config.fields);
+        if dense + fields < expected {
+            return Err(ModelError::TooFewFeatures { expected, dense, fields });
+        }
+        Ok(())
+    }
+
+    /// # Errors
+    /// When embedding vectors have no elements.
+    pub(super) const fn check_embedding(&self) -> Result<(), ModelError> {
+        if self.config.embedding_dim == 0 { Err(ModelError::NoEmbeddingDim) } else { Ok(()) }
+    }
+
+    /// Offset of `len` parameters.
+    pub(super) fn parameter(&mut self, len: usize) -> usize {
         self.parameters += len;
         self.parameters - len
     }
@@ -182,7 +161,7 @@ impl Layout<'_> {
     }
 
     /// ReLU on every layer; norm and dropout on all but the last, which is the chain's output.
-    fn bottom(&mut self) -> Result<Mlp, ModelError> {
+    pub(super) fn bottom(&mut self) -> Result<Mlp, ModelError> {
         let widths = self.config.bottom;
         let mut chain = Mlp::default();
         let mut inputs = self.config.dense_features;
@@ -196,7 +175,7 @@ impl Layout<'_> {
     }
 
     /// Hidden layers and a last one of width 1 without ReLU, and without bias unless `biased`.
-    fn top(&mut self, mut inputs: usize, biased: bool) -> Result<Mlp, ModelError> {
+    pub(super) fn top(&mut self, mut inputs: usize, biased: bool) -> Result<Mlp, ModelError> {
         let widths = self.config.top;
         let mut chain = Mlp::default();
         for (layer, &outputs) in widths.iter().chain(&[1]).enumerate() {
@@ -208,14 +187,45 @@ impl Layout<'_> {
         Ok(chain)
     }
 
+    /// One layer of width 1, with bias.
+    pub(super) fn head(&mut self, inputs: usize) -> Mlp {
+        let mut chain = Mlp::default();
+        let layer = self.layer(inputs, 1, false, true);
+        // An empty chain has room for one.
+        let _ = chain.push(layer);
+        chain
+    }
+
+    /// The cross network on `width` columns.
+    pub(super) fn cross(&mut self, width: usize) -> Result<CrossNetwork, ModelError> {
+        let super::Cross { layers, rank, .. } = self.config.cross;
+        if layers == 0 {
+            return Err(ModelError::NoCrossLayers);
+        }
+        let mut network = CrossNetwork::default();
+        for _ in 0..layers {
+            let down = (rank > 0).then(|| self.linear(width, rank, false));
+            let up = self.linear(if rank > 0 { rank } else { width }, width, true);
+            let full = ModelError::TooManyLayers { chain: "cross", got: layers };
+            network.push(CrossLayer { down, up }).ok_or(full)?;
+        }
+        Ok(network)
+    }
+
+    fn linear(&mut self, inputs: usize, outputs: usize, biased: bool) -> Linear {
+        Linear {
+            inputs,
+            outputs,
+            matrix: self.parameter(outputs * inputs),
+            bias: biased.then(|| self.parameter(outputs)),
+        }
+    }
+
     fn layer(&mut self, inputs: usize, outputs: usize, hidden: bool, biased: bool) -> Layer {
         let norm = hidden && self.config.batch_norm;
         self.layers += 1;
         Layer {
-            inputs,
-            outputs,
-            matrix: self.parameter(outputs * inputs),
-            bias: (biased && !norm).then(|| self.parameter(outputs)),
+            linear: self.linear(inputs, outputs, biased && !norm),
             norm: norm.then(|| Norm {
                 units: outputs,
                 scale: self.parameter(outputs),
@@ -236,7 +246,7 @@ impl Layout<'_> {
         count: usize,
         layer: Layer,
     ) -> Result<(), ModelError> {
-        if layer.outputs == 0 {
+        if layer.linear.outputs == 0 {
             return Err(ModelError::EmptyLayer { chain: name, layer: number });
         }
         chain.push(layer).ok_or(ModelError::TooManyLayers { chain: name, got: count })

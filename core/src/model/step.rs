@@ -8,8 +8,8 @@
 
 use core::sync::atomic::AtomicU32;
 
-use super::buffers::{Buffers, Workspace};
-use super::{Model, ModelKind, StepKey};
+use super::space::{Lent, Workspace};
+use super::{Model, StepKey};
 use crate::batch::{Batch, Jagged};
 use crate::dense::loss;
 use crate::dense::mlp::{Replica, Training};
@@ -77,12 +77,25 @@ pub(super) struct Tile<'a> {
     pub(super) rows: &'a [f32],
 }
 
+/// What a forward pass reads and writes beside its buffers.
+pub(super) struct ForwardPass<'a, 't> {
+    pub(super) replica: Replica<'a>,
+    /// None in an evaluation.
+    pub(super) training: Option<&'a mut Training<'t>>,
+    /// Out. `[n]`
+    pub(super) logits: &'a mut [f32],
+}
+
 /// What a backward pass reads and writes beside its buffers.
 pub(super) struct BackwardPass<'a> {
     pub(super) parameters: &'a [AtomicU32],
+    /// `[n]`
+    pub(super) d_logits: &'a [f32],
     pub(super) d_parameters: &'a mut [f32],
     pub(super) d_rows: &'a mut [f32],
-    /// First tile: set the gradients of parameters instead of adding to them.
+    /// First tile: transpose matrices, and set the gradients of parameters instead of adding to
+    /// them. Matrices are transposed here and not before forward: their weights come from other
+    /// cores while this one multiplies.
     pub(super) fresh: bool,
     /// Last tile: update the parameters.
     pub(super) update: Option<Update<'a>>,
@@ -109,9 +122,9 @@ impl Model {
         let length = self.tile_len(n, true).max(1);
         for (start, logits) in (0..n).step_by(length).zip(logits.chunks_mut(length)) {
             let tile = self.tile(input, start, logits.len());
-            let buffers = &mut Buffers::carve(self, tile.n, workspace);
-            self.tile_forward(replica, &tile, None, buffers);
-            logits.copy_from_slice(&buffers.logits[..tile.n]);
+            let mut lent = Lent::new(&self.body, tile.n, workspace);
+            let pass = ForwardPass { replica: self.parts(replica), training: None, logits };
+            self.body.forward(&tile, pass, lent.memory.space());
         }
     }
 
@@ -156,53 +169,38 @@ impl Model {
         for number in 0..tiles {
             let start = number * length;
             let tile = self.tile(input, start, length.min(n - start));
-            let buffers = &mut Buffers::carve(self, tile.n, workspace);
+            let Lent { logits, d_logits, mut memory } = Lent::new(&self.body, tile.n, workspace);
             let training = &mut Training {
                 key: step,
                 rows: tile.row,
                 statistics: out.statistics,
                 reduce: &mut *reduce,
             };
-            self.tile_forward(replica, &tile, Some(training), buffers);
-            loss_sum += tile.loss(scale, buffers.logits, buffers.d_logits);
+            let (replica, training) = (self.parts(replica), Some(training));
+            let pass = ForwardPass { replica, training, logits: &mut *logits };
+            self.body.forward(&tile, pass, memory.space());
+            loss_sum += tile.loss(scale, logits, d_logits);
             if update.is_some() && !loss_sum.is_finite() {
                 out.rows.fill(0.0);
                 break;
             }
-            if number == 0 {
-                // Behind forward: weights come from other cores where the processor is multiplying meanwhile.
-                self.bottom.transpose(parameters, false, buffers.bottom_transposed);
-                self.top.transpose(parameters, true, buffers.top_transposed);
-            }
             let pass = BackwardPass {
                 parameters,
+                d_logits,
                 d_parameters: out.parameters,
                 d_rows: out.rows,
                 fresh: number == 0,
                 update: update.filter(|_| number + 1 == tiles),
                 reduce: &mut *reduce,
             };
-            match self.kind {
-                ModelKind::Dlrm => self.dlrm_backward(&tile, pass, buffers),
-                _ => self.factorization_backward(&tile, pass, buffers),
-            }
+            self.body.backward(&tile, pass, memory.space());
         }
         StepLoss { loss_sum, weight_sum }
     }
 
-    fn tile_forward(
-        &self,
-        replica: &[AtomicU32],
-        tile: &Tile<'_>,
-        training: Option<&mut Training<'_>>,
-        buffers: &mut Buffers<'_>,
-    ) {
+    fn parts<'a>(&self, replica: &'a [AtomicU32]) -> Replica<'a> {
         let (parameters, statistics) = replica.split_at(self.parameters_len);
-        let replica = Replica { parameters, statistics };
-        match self.kind {
-            ModelKind::Dlrm => self.dlrm_forward(replica, tile, training, buffers),
-            _ => self.factorization_forward(replica, tile, training, buffers),
-        }
+        Replica { parameters, statistics }
     }
 
     /// Examples of a full tile of a batch of `n`.

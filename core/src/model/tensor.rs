@@ -2,13 +2,16 @@
 //!
 //! Initial values of linear layers are those of the reference program of Naumov et al., arXiv
 //! 1906.00091: W ~ N(0, √(2/(m+n))), b ~ N(0, √(1/m)) with m outputs and n inputs; a DLRM row of a
-//! table of c rows ~ U(−√(1/c), √(1/c)). The rest is ours: factor vectors ~ N(0, 0.01), first-order
-//! parameters and the output bias 0; batch norms start as the identity.
+//! table of c rows ~ U(−√(1/c), √(1/c)). The rest is ours: factor vectors, and the vectors of DCN
+//! v2 and of Wide & Deep, ~ N(0, 0.01); first-order parameters, the output bias and biases of cross
+//! layers 0; batch norms start as the identity.
 
 use core::fmt;
 
-use super::{Model, ModelKind};
-use crate::dense::mlp::{Layer, Mlp};
+use super::Model;
+use crate::dense::cross::CrossNetwork;
+use crate::dense::linear::Linear;
+use crate::dense::mlp::Mlp;
 use crate::float;
 use crate::kernel::panel_index;
 use crate::rng::{Purpose, Stream};
@@ -82,6 +85,40 @@ impl Tensor {
         })
     }
 
+    /// The matrix of a linear layer, with W ~ N(0, √(2/(m+n))).
+    fn matrix(name: TensorName, linear: &Linear) -> Self {
+        let Linear { inputs, outputs, matrix, .. } = *linear;
+        let deviation = float::sqrt(2.0 / (outputs + inputs) as f32);
+        let initial = Initial::Normal(deviation);
+        Self {
+            name,
+            rows: outputs,
+            columns: inputs,
+            offset: matrix,
+            panels: true,
+            trainable: true,
+            initial,
+        }
+    }
+
+    /// Trainable parameters of `columns` units.
+    const fn vector(name: TensorName, columns: usize, offset: usize, initial: Initial) -> Self {
+        Self { name, rows: 1, columns, offset, panels: false, trainable: true, initial }
+    }
+
+    /// Parameters outside layers, row-major; `None` where there is no element.
+    pub(super) fn plain(
+        group: &'static str,
+        item: &'static str,
+        [rows, columns]: [usize; 2],
+        offset: usize,
+        initial: Initial,
+    ) -> Option<Self> {
+        let name = TensorName { group, layer: None, item };
+        let tensor = Self { rows, ..Self::vector(name, columns, offset, initial) };
+        Some(tensor).filter(|tensor| !tensor.is_empty())
+    }
+
     /// Without elements.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
@@ -92,14 +129,13 @@ impl Tensor {
 impl Model {
     /// Every tensor once, in the order of their offsets.
     pub fn tensors(&self) -> impl Iterator<Item = Tensor> + '_ {
-        let chains = [("bottom", &self.bottom), (self.top_name(), &self.top)];
-        let trainable = chains.into_iter().flat_map(|(group, chain)| layers(group, chain));
-        let statistics = chains.into_iter().flat_map(move |(group, chain)| {
-            numbered(chain)
-                .flat_map(move |(number, layer)| self.statistics_of(group, number, layer))
-                .flatten()
+        let parts = self.body.parts().into_iter().flatten();
+        let layers = parts.flat_map(|part| (0..part.layers()).map(move |number| (part, number)));
+        let trainable = layers.clone().flat_map(|(part, number)| part.trainable(number)).flatten();
+        let statistics = layers.flat_map(|(part, number)| {
+            part.statistics(number, self.parameters_len).into_iter().flatten()
         });
-        trainable.chain(self.direct_tensors().into_iter().flatten()).chain(statistics)
+        trainable.chain(statistics)
     }
 
     /// The place in the replica of every element in the order of files: tensor by tensor, each row-major.
@@ -136,100 +172,115 @@ impl Model {
         out: &mut [f32],
     ) {
         let stream = Stream::new(seed, Purpose::RowInit(table));
-        match self.kind {
-            ModelKind::Dlrm => {
-                let bound = 1.0 / float::sqrt(cardinality.max(1) as f32);
-                let blocks = out.len().div_ceil(4) as u64;
-                for (block, out) in (row.wrapping_mul(blocks)..).zip(out.chunks_mut(4)) {
-                    for (value, word) in out.iter_mut().zip(stream.block(block)) {
-                        // The upper 24 bits, exact in f32, as a number in [-1, 1).
-                        *value = bound * ((word >> 8) as f32 / 8_388_608.0 - 1.0);
-                    }
-                }
-            }
-            ModelKind::DeepFm | ModelKind::Fm | ModelKind::Lr => {
-                let first = row.wrapping_mul(out.len() as u64);
-                for (index, value) in (first..).zip(&mut *out) {
-                    *value = FACTOR_DEVIATION * stream.normal(index);
-                }
-                out[0] = 0.0;
-            }
-        }
-    }
-
-    const fn top_name(&self) -> &'static str {
-        match self.kind {
-            ModelKind::DeepFm => "deep",
-            _ => "top",
-        }
-    }
-
-    /// Tensors outside the MLPs: those of the factorization machine.
-    fn direct_tensors(&self) -> [Option<Tensor>; 3] {
-        let Some(direct) = self.direct else { return [None; 3] };
-        let (features, zero) = (self.dense_features, Initial::Constant(0.0));
-        let factors = Initial::Normal(FACTOR_DEVIATION);
-        let tensor = |group, item, rows, columns, offset, initial| {
-            let name = TensorName { group, layer: None, item };
-            let (panels, trainable) = (false, true);
-            let tensor = Tensor { name, rows, columns, offset, panels, trainable, initial };
-            Some(tensor).filter(|tensor| !tensor.is_empty())
-        };
-        [
-            tensor("", "bias", 1, 1, direct.bias, zero),
-            tensor("dense", "weight", 1, features, direct.weight, zero),
-            tensor("dense", "vectors", features, self.vectors.width, direct.vectors, factors),
-        ]
-    }
-
-    fn statistics_of(
-        &self,
-        group: &'static str,
-        number: usize,
-        layer: &Layer,
-    ) -> [Option<Tensor>; 2] {
-        let part = |item, at: usize, value| {
-            layer.norm.map(|norm| Tensor {
-                name: TensorName { group, layer: Some(number), item },
-                rows: 1,
-                columns: norm.units,
-                offset: self.parameters_len + at,
-                panels: false,
-                trainable: false,
-                initial: Initial::Constant(value),
-            })
-        };
-        let norm = layer.norm.unwrap_or_default();
-        [part("norm.mean", norm.mean, 0.0), part("norm.variance", norm.variance, 1.0)]
+        self.body.initialize_row(&stream, cardinality, row, out);
     }
 }
 
-fn numbered(chain: &Mlp) -> impl Iterator<Item = (usize, &Layer)> {
-    chain.layers().iter().enumerate()
+/// U(−√(1/c), √(1/c))
+pub(super) fn uniform_row(stream: &Stream, cardinality: u64, row: u64, out: &mut [f32]) {
+    let bound = 1.0 / float::sqrt(cardinality.max(1) as f32);
+    let blocks = out.len().div_ceil(4) as u64;
+    for (block, out) in (row.wrapping_mul(blocks)..).zip(out.chunks_mut(4)) {
+        for (value, word) in out.iter_mut().zip(stream.block(block)) {
+            // The upper 24 bits, exact in f32, as a number in [-1, 1).
+            *value = bound * ((word >> 8) as f32 / 8_388_608.0 - 1.0);
+        }
+    }
 }
 
-/// Trainable tensors of a chain.
-fn layers(group: &'static str, chain: &Mlp) -> impl Iterator<Item = Tensor> {
-    numbered(chain).flat_map(move |(number, layer)| {
-        let (m, n) = (layer.outputs, layer.inputs);
-        let tensor = |item, rows, columns, offset, initial| Tensor {
-            name: TensorName { group, layer: Some(number), item },
-            rows,
-            columns,
-            offset,
-            panels: item == "weight",
-            trainable: true,
-            initial,
-        };
-        let deviation = float::sqrt(2.0 / (m + n) as f32);
-        let bias = Initial::Normal(float::sqrt(1.0 / m as f32));
-        [
-            Some(tensor("weight", m, n, layer.matrix, Initial::Normal(deviation))),
-            layer.bias.map(|at| tensor("bias", 1, m, at, bias)),
-            layer.norm.map(|x| tensor("norm.scale", 1, m, x.scale, Initial::Constant(1.0))),
-            layer.norm.map(|x| tensor("norm.shift", 1, m, x.shift, Initial::Constant(0.0))),
-        ]
-        .into_iter()
-        .flatten()
-    })
+/// N(0, 0.01)
+pub(super) fn factor_row(stream: &Stream, row: u64, out: &mut [f32]) {
+    let first = row.wrapping_mul(out.len() as u64);
+    for (index, value) in (first..).zip(out) {
+        *value = FACTOR_DEVIATION * stream.normal(index);
+    }
+}
+
+/// A first-order parameter of 0, then N(0, 0.01).
+pub(super) fn first_order_row(stream: &Stream, row: u64, out: &mut [f32]) {
+    factor_row(stream, row, out);
+    out[0] = 0.0;
+}
+
+/// First values of factor vectors.
+pub(super) const FACTORS: Initial = Initial::Normal(FACTOR_DEVIATION);
+
+/// What a replica is made of, in the order of offsets.
+pub(super) type Parts<'a> = [Option<Part<'a>>; 4];
+
+/// Tensors that belong together.
+#[derive(Clone, Copy)]
+pub(super) enum Part<'a> {
+    /// Layers of an MLP, with their norms: `top.0.weight`.
+    Chain(&'static str, &'a Mlp),
+    /// Layers of a cross network: `cross.0.weight`, or `cross.0.v.weight` and `cross.0.u.weight`.
+    Cross(&'static str, &'a CrossNetwork),
+    /// One tensor by itself.
+    Plain(Tensor),
+}
+
+impl Part<'_> {
+    fn layers(&self) -> usize {
+        match self {
+            Self::Chain(_, chain) => chain.layers().len(),
+            Self::Cross(_, network) => network.layers().len(),
+            Self::Plain(_) => 1,
+        }
+    }
+
+    fn trainable(&self, number: usize) -> [Option<Tensor>; 4] {
+        match *self {
+            Self::Chain(group, chain) => {
+                let layer = &chain.layers()[number];
+                let name = |item| TensorName { group, layer: Some(number), item };
+                let units = layer.linear.outputs;
+                let bias = Initial::Normal(float::sqrt(1.0 / units as f32));
+                let vector = |item, at, initial| Tensor::vector(name(item), units, at, initial);
+                [
+                    Some(Tensor::matrix(name("weight"), &layer.linear)),
+                    layer.linear.bias.map(|at| vector("bias", at, bias)),
+                    layer.norm.map(|x| vector("norm.scale", x.scale, Initial::Constant(1.0))),
+                    layer.norm.map(|x| vector("norm.shift", x.shift, Initial::Constant(0.0))),
+                ]
+            }
+            Self::Cross(group, network) => {
+                let layer = &network.layers()[number];
+                let name = |item| TensorName { group, layer: Some(number), item };
+                let up = if layer.down.is_some() { "u.weight" } else { "weight" };
+                let bias = |at| {
+                    let zero = Initial::Constant(0.0);
+                    Tensor::vector(name("bias"), layer.up.outputs, at, zero)
+                };
+                [
+                    layer.down.map(|down| Tensor::matrix(name("v.weight"), &down)),
+                    Some(Tensor::matrix(name(up), &layer.up)),
+                    layer.up.bias.map(bias),
+                    None,
+                ]
+            }
+            Self::Plain(tensor) => [Some(tensor), None, None, None],
+        }
+    }
+
+    fn statistics(&self, number: usize, parameters_len: usize) -> [Option<Tensor>; 2] {
+        match *self {
+            Self::Chain(group, chain) => {
+                let norm = chain.layers()[number].norm;
+                let part = |item, at: usize, units, value| Tensor {
+                    trainable: false,
+                    ..Tensor::vector(
+                        TensorName { group, layer: Some(number), item },
+                        units,
+                        parameters_len + at,
+                        Initial::Constant(value),
+                    )
+                };
+                [
+                    norm.map(|norm| part("norm.mean", norm.mean, norm.units, 0.0)),
+                    norm.map(|norm| part("norm.variance", norm.variance, norm.units, 1.0)),
+                ]
+            }
+            Self::Cross(..) | Self::Plain(_) => [None; 2],
+        }
+    }
 }

@@ -7,7 +7,7 @@
 
 use super::rule::{Optimizer, OptimizerKind, StepSize};
 use crate::float;
-use crate::kernel::isa::Isa;
+use crate::kernel::isa::{FLUSHED_BELOW, Isa};
 use crate::kernel::update::{sum_of_squares, update_slices};
 
 /// The optimizers for rows.
@@ -71,8 +71,9 @@ impl SparseOptimizer {
             }
             Self::RowwiseAdagrad { eps, weight_decay, .. } => {
                 let squares = sum_of_squares(isa, *weight_decay, values, gradient);
-                state[0] += squares / gradient.len() as f32;
-                let rate = rate / (float::sqrt(state[0]) + eps);
+                let sum = state[0] + squares / gradient.len() as f32;
+                state[0] = if sum < FLUSHED_BELOW { 0.0 } else { sum };
+                let rate = rate / (float::sqrt(sum) + eps);
                 let descent = Optimizer { kind: OptimizerKind::Sgd, weight_decay: *weight_decay };
                 let rule = descent.at(StepSize { rate, count: 1 });
                 update_slices(isa, &rule, [values, &mut [], &mut []], gradient);
@@ -95,6 +96,15 @@ mod tests {
         optimizer.update(Plain::new(), 0.1, &mut record, &[3.0, 4.0]);
         assert_eq!(record[2], 12.5);
         assert!((record[0] - (1.0 - 0.1 * 3.0 / 12.5f32.sqrt())).abs() < 1e-6);
+    }
+
+    #[test]
+    fn the_sum_of_a_row_does_not_stay_denormal() {
+        let optimizer =
+            SparseOptimizer::RowwiseAdagrad { eps: 0.0, initial: 0.0, weight_decay: 0.0 };
+        let mut record = [1.0, 1.0, f32::MIN_POSITIVE / 2.0];
+        optimizer.update(Plain::new(), 0.1, &mut record, &[0.0, 0.0]);
+        assert_eq!(record, [1.0, 1.0, 0.0]);
     }
 
     #[test]

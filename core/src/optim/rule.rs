@@ -4,6 +4,11 @@
 //! J. Duchi, E. Hazan, Y. Singer, JMLR 12 (2011), `s ← s + g²; p ← p − ηg / (√s + ε)`. Adam: D. P.
 //! Kingma, J. Ba, ICLR 2015, algorithm 1. Weight decay is the L2 term `g ← g + λp` of all three
 //! papers' PyTorch forms.
+//!
+//! What a rule leaves of an element's state is 0 below 1e-30, and of a parameter that decays: decay
+//! and moments take the elements of a dead unit there, and on through the denormal numbers, which
+//! are several times slower. A step is computed with the state as it is before that, so a root is
+//! never one of a number that was flushed.
 
 use crate::kernel::isa::{Isa, Plain};
 use crate::kernel::update::{Rule, update_slices};
@@ -128,16 +133,21 @@ impl Rule for StepRule {
         let rate = isa.splat(self.rate);
         let decay = isa.splat(self.optimizer.weight_decay);
         let g = isa.add(gradient, isa.mul(decay, p));
+        let less = |p, step| {
+            let p = isa.sub(p, step);
+            // Nothing else makes parameters smaller and smaller.
+            if self.optimizer.weight_decay > 0.0 { isa.flush(p) } else { p }
+        };
         match self.optimizer.kind {
-            OptimizerKind::Sgd => [isa.sub(p, isa.mul(rate, g)), m, v],
+            OptimizerKind::Sgd => [less(p, isa.mul(rate, g)), m, v],
             OptimizerKind::Momentum { beta } => {
                 let m = isa.add(isa.mul(isa.splat(beta), m), g);
-                [isa.sub(p, isa.mul(rate, m)), m, v]
+                [less(p, isa.mul(rate, m)), isa.flush(m), v]
             }
             OptimizerKind::Adagrad { eps, .. } => {
                 let s = isa.add(m, isa.mul(g, g));
                 let root = isa.add(isa.sqrt(s), isa.splat(eps));
-                [isa.sub(p, isa.div(isa.mul(rate, g), root)), s, v]
+                [less(p, isa.div(isa.mul(rate, g), root)), isa.flush(s), v]
             }
             OptimizerKind::Adam(adam) => {
                 let towards = |x, target, beta: f32| {
@@ -148,7 +158,7 @@ impl Rule for StepRule {
                 let corrected = isa.mul(v, isa.splat(self.correction.second));
                 let root = isa.add(isa.sqrt(corrected), isa.splat(adam.eps));
                 let step = isa.mul(rate, isa.mul(m, isa.splat(self.correction.first)));
-                [isa.sub(p, isa.div(step, root)), m, v]
+                [less(p, isa.div(step, root)), isa.flush(m), isa.flush(v)]
             }
         }
     }
@@ -197,6 +207,48 @@ mod tests {
             );
         }
         p[0]
+    }
+
+    /// An accumulator, velocity or moment that is denormal does not stay so, and the weight of a
+    /// unit that gets no gradient reaches 0 under decay.
+    #[test]
+    fn nothing_stays_denormal() {
+        let denormal = f32::MIN_POSITIVE / 2.0;
+        for kind in [
+            OptimizerKind::Sgd,
+            OptimizerKind::Momentum { beta: 0.9 },
+            OptimizerKind::Adagrad { eps: 1e-8, initial: 0.0 },
+            OptimizerKind::Adam(Adam { beta1: 0.9, beta2: 0.999, eps: 1e-8 }),
+        ] {
+            let optimizer = Optimizer { kind, weight_decay: 1e-7 };
+            let planes = optimizer.state_planes();
+            let (mut p, mut a, mut b) = ([0.0, denormal], [denormal; 2], [denormal; 2]);
+            let (first, second) = (2 * planes.min(1), 2 * planes.saturating_sub(1));
+            let (a, b) = (&mut a[..first], &mut b[..second]);
+            optimizer.update(STEP, &mut p, a, b, &[0.0, denormal]);
+            assert_eq!(p, [0.0; 2], "{kind:?}");
+            assert!(a.iter().chain(b.iter()).all(|x| *x == 0.0), "{kind:?}");
+        }
+        let decayed = Optimizer { kind: OptimizerKind::Sgd, weight_decay: 1.0 };
+        let mut p = [1.0];
+        for _ in 0..2000 {
+            decayed.update(STEP, &mut p, &mut [], &mut [], &[0.0]);
+            assert!(!p[0].is_subnormal());
+        }
+        assert_eq!(p, [0.0]);
+    }
+
+    /// The root is that of the sum before it is flushed: without an epsilon, too, Adagrad's first
+    /// step is η.
+    #[test]
+    fn a_step_is_not_divided_by_what_was_flushed() {
+        let optimizer = Optimizer {
+            kind: OptimizerKind::Adagrad { eps: 0.0, initial: 0.0 },
+            weight_decay: 0.0,
+        };
+        let (mut p, mut s) = ([1.0], [0.0]);
+        optimizer.update(STEP, &mut p, &mut s, &mut [], &[1e-16]);
+        assert_eq!((p, s), ([0.9], [0.0]));
     }
 
     #[test]

@@ -7,17 +7,19 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use super::cluster::nanoseconds;
-use super::instance::{Duty, Instance};
+use super::instance::{Instance, Seat};
 use super::outcome::SimError;
 use super::run::{Event, Simulation};
 use super::trace::{Deed, Who};
 use crate::dense::replica::{add as add_to_replica, interpolate, load_finite};
 use crate::sync::reduction::{contribute, slice};
-use crate::sync::{Action, Completion, Group, RoundCost};
+use crate::sync::{
+    Action, Completion, Conductor, Decision, Group, Look, Payload, RoundCost, Rounds, Wait,
+};
 use crate::units::Nanos;
 
 /// Bytes of a message beside its values: the word.
-const WORD_BYTES: u64 = 8;
+pub(super) const WORD_BYTES: u64 = 8;
 
 /// A thread that drives a protocol.
 pub(super) struct Driver<'p> {
@@ -37,14 +39,13 @@ pub(super) struct Driver<'p> {
     pub(super) completion: Completion,
     inbox: VecDeque<Message>,
     turn: u64,
+    conductor: Conductor,
     round: Option<RoundCost>,
     /// The workers had ended when this round began, and had done nothing since the last.
     following: bool,
     /// The workers had ended when this round began, and it takes in all they did.
     last: bool,
-    /// Steps of the trainer's workers when the last round began, and how many they were since the
-    /// one before.
-    steps_before: u64,
+    /// Steps of the workers from the round before to this one.
     gap: u64,
 }
 
@@ -63,6 +64,7 @@ pub(super) struct Message {
 impl<'p> Driver<'p> {
     pub(super) const fn new(instance: Instance<'p>) -> Self {
         Self {
+            conductor: Conductor::new(instance.rounds, 0),
             instance,
             doing: Deed::AwaitRound,
             since: 0,
@@ -76,23 +78,22 @@ impl<'p> Driver<'p> {
             round: None,
             following: false,
             last: false,
-            steps_before: 0,
             gap: 0,
         }
     }
 
     const fn trainer(&self) -> Option<usize> {
-        match self.instance.duty {
-            Duty::Shadow { trainer, .. } | Duty::Gated { trainer, .. } => Some(trainer),
-            Duty::Center { .. } => None,
+        match self.instance.seat {
+            Seat::Trainer { trainer, .. } => Some(trainer),
+            Seat::Center { .. } => None,
         }
     }
 
     /// The node it runs on.
     pub(super) const fn node(&self) -> usize {
-        match self.instance.duty {
-            Duty::Shadow { trainer, .. } | Duty::Gated { trainer, .. } => trainer,
-            Duty::Center { node } => node,
+        match self.instance.seat {
+            Seat::Trainer { trainer, .. } => trainer,
+            Seat::Center { node } => node,
         }
     }
 }
@@ -112,7 +113,7 @@ impl Simulation<'_, '_> {
             let action = driver
                 .instance
                 .protocol
-                .step(Nanos(now), driver.completion)
+                .step(driver.completion)
                 .map_err(|error| SimError::OutOfTurn { instance: number, error })?;
             driver.action = action;
             driver.since = now;
@@ -121,17 +122,22 @@ impl Simulation<'_, '_> {
             let trainer = driver.trainer().ok_or(misplaced);
             let copy = self.cluster.copy_ns_per_byte * driver.instance.bytes as f64;
             match action {
-                Action::Load => {
+                Action::Load | Action::Take => {
                     self.want_round(number, trainer?);
                     return Ok(());
                 }
-                Action::Store { .. } | Action::Add { .. } => {
+                Action::Read | Action::Store { .. } | Action::Add { .. } | Action::Give => {
                     trainer?;
-                    let store = matches!(action, Action::Store { .. });
-                    self.busy(number, if store { Deed::Store } else { Deed::Add }, copy);
+                    let what = match action {
+                        Action::Read => Deed::Load,
+                        Action::Add { .. } => Deed::Add,
+                        _ => Deed::Store,
+                    };
+                    self.busy(number, what, copy);
                     return Ok(());
                 }
-                Action::Send { values, to, .. } => {
+                Action::Send { payload, to, .. } => {
+                    let values = payload == Payload::Whole;
                     if to >= self.drivers.len() {
                         return Err(misplaced);
                     }
@@ -145,14 +151,10 @@ impl Simulation<'_, '_> {
                     self.post(number);
                     self.drivers[instance].completion = Completion::Done;
                 }
-                Action::Receive { until, .. } => {
+                Action::Receive { .. } => {
                     driver.doing = Deed::Receive;
-                    let turn = driver.turn;
                     let Some(received) = self.take_message(number) else {
                         self.drivers[instance].receiving = true;
-                        if until.0 < u64::MAX {
-                            self.at(until.0, Event::TimedOut { instance: number, turn });
-                        }
                         return Ok(());
                     };
                     self.drivers[instance].completion = received;
@@ -168,9 +170,13 @@ impl Simulation<'_, '_> {
                     self.join_reduction(number, group);
                     return Ok(());
                 }
-                Action::Sleep { until } => {
-                    driver.doing = Deed::Sleep;
-                    self.at(self.awake(number, until.0), Event::Acted(number));
+                Action::ReduceSum { group } => {
+                    trainer?;
+                    if group != Group::All {
+                        return Err(misplaced);
+                    }
+                    driver.doing = Deed::Reduce;
+                    self.join_reduction(number, group);
                     return Ok(());
                 }
                 Action::Finish => {
@@ -206,7 +212,7 @@ impl Simulation<'_, '_> {
         let driver = &mut self.drivers[number as usize];
         let (who, what, since) = (Who::Instance(number), driver.doing, driver.since);
         let node = driver.node();
-        if what != Deed::Sleep && node < self.crews.len() {
+        if node < self.crews.len() {
             self.end_work(node);
         }
         self.record(who, what, since, self.now);
@@ -217,17 +223,19 @@ impl Simulation<'_, '_> {
         let staging = slice(driver.instance.protocol.staging());
         driver.completion = Completion::Done;
         match driver.action {
-            Action::Load => {
+            Action::Load | Action::Read => {
                 let finite = load_finite(words(), staging);
                 driver.completion = Completion::Loaded { finite, last: driver.last };
             }
+            Action::Take => driver.completion = Completion::Taken,
+            Action::Give => self.updated(node),
             Action::Store { alpha } => interpolate(words(), alpha, staging),
             Action::Add { alpha } => add_to_replica(words(), alpha, staging),
             Action::Send { .. } => self.post(number),
             _ => {}
         }
-        if matches!(self.drivers[number as usize].action, Action::Store { .. } | Action::Add { .. })
-        {
+        let action = self.drivers[number as usize].action;
+        if matches!(action, Action::Store { .. } | Action::Add { .. } | Action::Give) {
             self.round_ended(number, node);
         }
         self.resume(number)
@@ -237,18 +245,20 @@ impl Simulation<'_, '_> {
     fn want_round(&mut self, number: u32, trainer: usize) {
         let driver = &mut self.drivers[number as usize];
         driver.doing = Deed::AwaitRound;
-        match driver.instance.duty {
-            Duty::Shadow { pace, .. } if !self.crews[trainer].has_ended() => {
-                let due = driver.round.map_or(self.now, |round| pace.next(round).0);
+        if let (Some(round), false) = (driver.round, driver.following) {
+            driver.conductor.round_ended(round);
+        }
+        let Seat::Trainer { gate, .. } = driver.instance.seat else { return };
+        match driver.instance.rounds {
+            Rounds::Background(_) if !self.crews[trainer].has_ended() => {
+                let due = driver.conductor.due().0;
                 if due > self.now {
                     self.crews[trainer].held_back.push(number);
                 }
                 self.foresee_round(number, due.max(self.now));
             }
-            Duty::Gated { .. } => self.wants_to_load(trainer, number),
-            Duty::Shadow { .. } | Duty::Center { .. } => {
-                self.foresee_round(number, self.now);
-            }
+            Rounds::Gated { .. } | Rounds::EveryStep => self.wants_to_load(trainer, gate, number),
+            Rounds::Background(_) | Rounds::Never => self.foresee_round(number, self.now),
         }
     }
 
@@ -258,8 +268,7 @@ impl Simulation<'_, '_> {
         self.at(self.awake(instance, time), Event::RoundDue { instance, turn });
     }
 
-    /// A round begins, or the workers have ended. One more follows their end if they did anything
-    /// since the last, so that none of it is lost.
+    /// A round begins, or the workers have ended.
     pub(super) fn round_due(&mut self, number: u32, turn: u64) -> Result<(), SimError> {
         let driver = &self.drivers[number as usize];
         let (since, trainer) = (driver.since, driver.node());
@@ -267,22 +276,34 @@ impl Simulation<'_, '_> {
             // The workers ended before its time came.
             return Ok(());
         }
+        let Seat::Trainer { gate, .. } = driver.instance.seat else { return Ok(()) };
         let crew = &mut self.crews[trainer];
         crew.held_back.retain(|waiting| *waiting != number);
-        let (steps, ended) = (crew.steps, crew.has_ended());
-        let background = matches!(driver.instance.duty, Duty::Shadow { .. });
-        if background && !ended && steps == driver.steps_before {
-            // Nothing has changed here: the next step begins the round.
-            crew.idle.push(number);
-            return Ok(());
-        }
+        let now = Nanos(self.now);
+        let look = match crew.gates.get(gate) {
+            Some(it) => Look { now, steps: it.steps, ended: it.has_ended(), at_gate: it.held },
+            None => Look { now, steps: crew.steps, ended: crew.has_ended(), at_gate: false },
+        };
+        let driver = &mut self.drivers[number as usize];
+        let (last, gap) = match driver.conductor.next(look) {
+            Decision::Wait(Wait::Until(time)) => {
+                crew.held_back.push(number);
+                self.foresee_round(number, time.0);
+                return Ok(());
+            }
+            Decision::Wait(Wait::Step | Wait::Gate) => {
+                crew.idle.push(number);
+                return Ok(());
+            }
+            Decision::Begin { last, gap } => (last, gap),
+            Decision::Stop => (true, 0),
+        };
+        driver.following = last && gap == 0;
+        (driver.last, driver.gap) = (last, gap);
         if since < self.now {
             self.record(Who::Instance(number), Deed::AwaitRound, since, self.now);
         }
         let driver = &mut self.drivers[number as usize];
-        driver.gap = steps - core::mem::replace(&mut driver.steps_before, steps);
-        driver.following = ended && driver.gap == 0;
-        driver.last = ended;
         if driver.following {
             driver.completion = Completion::Stop;
             return self.resume(number);
@@ -303,7 +324,7 @@ impl Simulation<'_, '_> {
         if driver.instance.channel == 0 {
             crew.gaps.push(driver.gap);
         }
-        if matches!(driver.instance.duty, Duty::Shadow { .. }) {
+        if matches!(driver.instance.rounds, Rounds::Background(_)) {
             crew.round_ns += self.now - round.began.0;
         }
     }
@@ -311,7 +332,8 @@ impl Simulation<'_, '_> {
     /// Sends what the protocol asked for.
     fn post(&mut self, number: u32) {
         let driver = &mut self.drivers[number as usize];
-        let Action::Send { to, word, values } = driver.action else { return };
+        let Action::Send { to, word, payload } = driver.action else { return };
+        let values = payload == Payload::Whole;
         let bytes = WORD_BYTES + if values { driver.instance.bytes } else { 0 };
         let values = values.then(|| slice(driver.instance.protocol.staging()).to_vec());
         #[expect(clippy::cast_possible_truncation, reason = "it is one of the instances")]
@@ -380,10 +402,11 @@ impl Simulation<'_, '_> {
     /// The oldest message that the outstanding receive takes, if there is one.
     fn take_message(&mut self, number: u32) -> Option<Completion> {
         let driver = &mut self.drivers[number as usize];
-        let Action::Receive { from, .. } = driver.action else { return None };
+        let Action::Receive { from } = driver.action else { return None };
         let fits = |message: &Message| from.is_none_or(|from| from == message.from as usize);
         let place = driver.inbox.iter().position(fits)?;
         let message = driver.inbox.remove(place)?;
+        let elements = message.values.as_ref().map_or(0, Vec::len);
         if let Some(values) = message.values {
             slice(driver.instance.protocol.staging()).copy_from_slice(&values);
         }
@@ -391,14 +414,7 @@ impl Simulation<'_, '_> {
         if since < self.now {
             self.record(Who::Instance(number), Deed::Receive, since, self.now);
         }
-        Some(Completion::Received { from: message.from as usize, word: message.word })
-    }
-
-    pub(super) fn timed_out(&mut self, number: u32, turn: u64) {
-        let driver = &self.drivers[number as usize];
-        if driver.turn == turn && driver.receiving {
-            self.lay_down(number, Completion::TimedOut);
-        }
+        Some(Completion::Received { from: message.from as usize, word: message.word, elements })
     }
 
     /// Lays a completion down for an instance, which gets it next.

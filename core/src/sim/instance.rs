@@ -3,46 +3,41 @@
 use core::ops::Range;
 use core::sync::atomic::AtomicU32;
 
-use crate::sync::{Dealing, Pace, Protocol};
+use crate::sync::{Dealing, Protocol, Rounds};
 
 /// One protocol on a thread of its own. Messages name instances by their place in the list that is
 /// run.
 pub struct Instance<'a> {
     /// What runs.
     pub protocol: &'a mut dyn Protocol,
-    /// What its thread is for.
-    pub duty: Duty,
+    /// Where.
+    pub seat: Seat,
+    /// How the workers of its trainer meet its rounds; the same for all instances of a trainer.
+    pub rounds: Rounds,
     /// Instances of trainers that reduce together have the same number: the number of the slice.
     pub channel: u32,
     /// How the groups of its channel are dealt, if its protocol reduces in groups.
     pub dealing: Option<Dealing<'a>>,
-    /// Elements of the replica that it synchronizes; empty when only time is simulated.
+    /// Elements of the replica, or of the gradient, that it synchronizes; empty when only time is
+    /// simulated.
     pub slice: Range<usize>,
     /// Bytes of these elements, also when they are not there.
     pub bytes: u64,
 }
 
-/// What a thread is for.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Duty {
-    /// Synchronizes a trainer in the background.
-    Shadow {
-        /// Whose.
+/// Where an instance runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seat {
+    /// Beside the workers of a trainer.
+    Trainer {
+        /// Which.
         trainer: usize,
-        /// When rounds may begin.
-        pace: Pace,
+        /// The gate that it keeps: 0, or the number of a worker that has one of its own.
+        gate: usize,
     },
-    /// Synchronizes a trainer while its workers stand at the gate. All instances of a trainer are
-    /// of this kind and of the same `every`, or none is.
-    Gated {
-        /// Whose.
-        trainer: usize,
-        /// Steps of a worker between two rounds.
-        every: u64,
-    },
-    /// Serves trainers.
+    /// On a node, for trainers anywhere.
     Center {
-        /// Where: a trainer's number, or the number of trainers plus a sync PS's.
+        /// A trainer's number, or the number of trainers plus a sync PS's.
         node: usize,
     },
 }
@@ -58,4 +53,17 @@ pub struct Step<'a> {
     pub number: u64,
     /// The replica, where it was given.
     pub replica: &'a [AtomicU32],
+}
+
+/// What trains while time passes.
+pub struct Training<'a> {
+    /// By trainer; empty when only time is simulated.
+    pub replicas: &'a [&'a [AtomicU32]],
+    /// By trainer, where a method exchanges gradients: `step` leaves there what the workers of a
+    /// trainer have added up so far.
+    pub gradients: &'a [&'a [AtomicU32]],
+    /// Is told of every step when it ends.
+    pub step: &'a mut dyn FnMut(Step<'_>),
+    /// Is told, by trainer, when `gradients` holds the sum of all trainers.
+    pub update: &'a mut dyn FnMut(usize),
 }

@@ -46,8 +46,8 @@ mod trace;
 mod workers;
 
 pub use cluster::{Cluster, Collective, Embedding, Jitter, Leaves, Link, Pause, Trainer};
-pub use instance::{Duty, Instance, Step};
-pub use method::{Algorithm, Method, Rounds, Simulated, simulate};
+pub use instance::{Instance, Seat, Step, Training};
+pub use method::{Job, Simulated, simulate};
 pub use outcome::{Outcome, SimError, TrainerFigures};
 pub use run::run;
 pub use trace::{Deed, Span, Who, lines};

@@ -5,12 +5,15 @@
 //! (`sync::reduction`).
 
 use alloc::vec::Vec;
+use core::sync::atomic::AtomicU32;
 
 use super::cluster::Collective;
 use super::collective::Fabric;
+use super::driver::WORD_BYTES;
 use super::run::{Event, Simulation};
 use super::trace::{Deed, Who};
-use crate::sync::reduction::{add, conclude, sum_into_first};
+use crate::dense::replica::{load, store};
+use crate::sync::reduction::{QUIET, add, conclude, sum_into_first};
 use crate::sync::{Action, Completion, Group};
 
 impl Simulation<'_, '_> {
@@ -55,11 +58,50 @@ impl Simulation<'_, '_> {
     pub(super) fn scattered(&mut self, reduction: u32) {
         let members = core::mem::take(&mut self.reductions[reduction as usize]);
         let gathered = self.exchange(&members);
-        let least = self.least_silent(&members);
+        let completion = if self.sums_gradients(&members) {
+            self.add_gradients(&members);
+            Completion::Done
+        } else {
+            self.add_stagings(&members)
+        };
+        for &member in &members {
+            let since = self.drivers[member as usize].since;
+            self.drivers[member as usize].completion = completion;
+            self.record(Who::Instance(member), Deed::Reduce, since, gathered);
+            self.at(self.awake(member, gathered), Event::Resume(member));
+        }
+    }
+
+    fn sums_gradients(&self, members: &[u32]) -> bool {
+        let action = members.first().map(|member| self.drivers[*member as usize].action);
+        matches!(action, Some(Action::ReduceSum { .. }))
+    }
+
+    /// Every member's gradient becomes the sum of all.
+    fn add_gradients(&mut self, members: &[u32]) {
+        let gradient = |member: &u32| self.gradient(self.drivers[*member as usize].node());
+        let gradients: Vec<_> = members.iter().map(gradient).collect();
+        let term = |gradient: &&[AtomicU32]| {
+            let mut term = alloc::vec![0.0; gradient.len()];
+            load(gradient, &mut term);
+            term
+        };
+        let mut terms: Vec<Vec<f32>> = gradients.iter().map(term).collect();
+        sum_into_first(&mut terms, |to, from| add(to, from));
+        gradients.iter().for_each(|gradient| store(gradient, &terms[0]));
+    }
+
+    /// Every member's staging becomes the mean of all, unless a group has been silent for so long
+    /// that words alone were exchanged.
+    fn add_stagings(&mut self, members: &[u32]) -> Completion {
+        let least = self.least_silent(members);
+        if let Some(silent @ QUIET..) = least {
+            return Completion::Reduced { weight: 0.0, silent };
+        }
         let mut all: Vec<&mut [f32]> = Vec::with_capacity(members.len());
         let mut drivers = self.drivers.iter_mut();
         let mut next = 0;
-        for &member in &members {
+        for &member in members {
             // Members ascend, as they were listed.
             if let Some(driver) = drivers.nth(member as usize - next) {
                 all.push(driver.instance.protocol.staging());
@@ -72,12 +114,7 @@ impl Simulation<'_, '_> {
             completion = conclude(first, least);
             others.iter_mut().for_each(|other| other.copy_from_slice(first));
         }
-        for &member in &members {
-            let since = self.drivers[member as usize].since;
-            self.drivers[member as usize].completion = completion;
-            self.record(Who::Instance(member), Deed::Reduce, since, gathered);
-            self.at(self.awake(member, gathered), Event::Resume(member));
-        }
+        completion
     }
 
     /// The least of what a dealt group says; a reduction of all has votes.
@@ -98,7 +135,10 @@ impl Simulation<'_, '_> {
         let node = |member: &u32| self.drivers[*member as usize].node();
         let nodes: Vec<usize> = members.iter().map(node).collect();
         let first = &self.drivers[members[0] as usize].instance;
-        let (bytes, grouped) = (first.bytes, first.dealing.is_some());
+        let (mut bytes, grouped) = (first.bytes, first.dealing.is_some());
+        if self.least_silent(members).is_some_and(|silent| silent >= QUIET) {
+            bytes = WORD_BYTES;
+        }
         for &member in members {
             self.sent(member, bytes * (ranks - 1) / ranks);
         }

@@ -11,7 +11,7 @@ use core::sync::atomic::AtomicU32;
 
 use super::cluster::{Cluster, Trainer};
 use super::driver::{Driver, Message};
-use super::instance::{Duty, Instance, Step};
+use super::instance::{Instance, Seat, Step, Training};
 use super::network::Port;
 use super::outcome::{Outcome, SimError, TrainerFigures};
 use super::trace::{Deed, Span, Who};
@@ -46,8 +46,6 @@ pub(super) enum Event {
     MessageArrived { slot: u32, last: u64 },
     /// A message is there.
     Delivered(u32),
-    /// A receive of this turn of an instance reaches its deadline.
-    TimedOut { instance: u32, turn: u64 },
     /// The first half of a reduction, given by its place, is over.
     Scattered(u32),
 }
@@ -55,8 +53,7 @@ pub(super) enum Event {
 /// The state of a run. Times in ns.
 pub(super) struct Simulation<'c, 'p> {
     pub(super) cluster: &'c Cluster,
-    replicas: &'c [&'c [AtomicU32]],
-    on_step: &'c mut dyn FnMut(Step<'_>),
+    training: Training<'c>,
     pub(super) now: u64,
     queue: BinaryHeap<Reverse<(u64, u64, Event)>>,
     foreseen: u64,
@@ -89,9 +86,7 @@ pub(super) struct Simulation<'c, 'p> {
     trace: Option<Vec<Span>>,
 }
 
-/// Runs `instances` on `cluster` until all have finished. Every step calls `step` when it ends.
-/// `replicas`: one for each trainer, or none when only time is simulated; `trace`: whether to keep
-/// what happens.
+/// Runs `instances` on `cluster` until all have finished. `trace`: whether to keep what happens.
 ///
 /// # Errors
 /// When an instance does not fit the cluster, a protocol refuses what it is told, or somebody waits
@@ -99,11 +94,10 @@ pub(super) struct Simulation<'c, 'p> {
 pub fn run<'c, 'p>(
     cluster: &'c Cluster,
     instances: Vec<Instance<'p>>,
-    replicas: &'c [&'c [AtomicU32]],
-    step: &'c mut dyn FnMut(Step<'_>),
+    training: Training<'c>,
     trace: bool,
 ) -> Result<Outcome, SimError> {
-    let mut simulation = Simulation::new(cluster, instances, replicas, step, trace)?;
+    let mut simulation = Simulation::new(cluster, instances, training, trace)?;
     simulation.start();
     let mut events = 0;
     while let Some(Reverse((time, _, event))) = simulation.queue.pop() {
@@ -119,8 +113,7 @@ impl<'c, 'p> Simulation<'c, 'p> {
     fn new(
         cluster: &'c Cluster,
         mut instances: Vec<Instance<'p>>,
-        replicas: &'c [&'c [AtomicU32]],
-        on_step: &'c mut dyn FnMut(Step<'_>),
+        training: Training<'c>,
         trace: bool,
     ) -> Result<Self, SimError> {
         let links = cluster.trainers.iter().map(|trainer| trainer.link);
@@ -134,29 +127,25 @@ impl<'c, 'p> Simulation<'c, 'p> {
         let nodes = cluster.trainers.len() + cluster.sync_ps.len();
         let mut channels: Vec<(Vec<u32>, usize)> = Vec::new();
         for (number, instance) in (0u32..).zip(&mut instances) {
-            let (node, limit) = match instance.duty {
-                Duty::Center { node } => (node, nodes),
-                Duty::Shadow { trainer, .. } | Duty::Gated { trainer, .. } => {
-                    (trainer, cluster.trainers.len())
-                }
+            let (node, limit) = match instance.seat {
+                Seat::Center { node } => (node, nodes),
+                Seat::Trainer { trainer, .. } => (trainer, cluster.trainers.len()),
             };
             if node >= limit {
                 return Err(SimError::NoSuchNode { instance: number, nodes: limit });
             }
             let (expected, got) = (instance.slice.len() + TAIL, instance.protocol.staging().len());
-            if got != expected {
+            // Gradients are not staged.
+            if got != expected && got > 0 {
                 return Err(SimError::Staging { instance: number, expected, got });
             }
-            let elements = replicas.get(node).map_or(0, |replica| replica.len());
+            let elements = training.replicas.get(node).map_or(0, |replica| replica.len());
             let end = instance.slice.end;
             if !instance.slice.is_empty() && node < cluster.trainers.len() && end > elements {
                 return Err(SimError::Slice { instance: number, end, elements });
             }
-            if let Duty::Gated { trainer, every } = instance.duty {
-                crews[trainer].every = every;
-                crews[trainer].gated += 1;
-            }
-            if !matches!(instance.duty, Duty::Center { .. }) {
+            if let Seat::Trainer { trainer, gate } = instance.seat {
+                crews[trainer].keep_gate(instance.rounds, gate);
                 let channel = instance.channel as usize;
                 if channels.len() <= channel {
                     channels.resize(channel + 1, (Vec::new(), 0));
@@ -166,8 +155,7 @@ impl<'c, 'p> Simulation<'c, 'p> {
         }
         Ok(Self {
             cluster,
-            replicas,
-            on_step,
+            training,
             now: 0,
             queue: BinaryHeap::new(),
             foreseen: 0,
@@ -216,7 +204,6 @@ impl<'c, 'p> Simulation<'c, 'p> {
             Event::Resume(instance) => return self.resume(instance),
             Event::MessageArrived { slot, last } => self.message_arrived(slot, last),
             Event::Delivered(slot) => self.delivered(slot),
-            Event::TimedOut { instance, turn } => self.timed_out(instance, turn),
             Event::Scattered(reduction) => self.scattered(reduction),
         }
         Ok(())
@@ -241,13 +228,23 @@ impl<'c, 'p> Simulation<'c, 'p> {
 
     /// The replica of a trainer; empty when only time is simulated.
     pub(super) fn replica(&self, trainer: usize) -> &'c [AtomicU32] {
-        self.replicas.get(trainer).copied().unwrap_or(&[])
+        self.training.replicas.get(trainer).copied().unwrap_or(&[])
     }
 
     /// Tells the caller of a step that ends now.
     pub(super) fn tell(&mut self, trainer: usize, worker: usize, number: u64) {
         let replica = self.replica(trainer);
-        (self.on_step)(Step { trainer, worker, number, replica });
+        (self.training.step)(Step { trainer, worker, number, replica });
+    }
+
+    /// Tells the caller that the gradient of a trainer is the sum of all.
+    pub(super) fn updated(&mut self, trainer: usize) {
+        (self.training.update)(trainer);
+    }
+
+    /// The gradient of a trainer; empty when only time is simulated.
+    pub(super) fn gradient(&self, trainer: usize) -> &'c [AtomicU32] {
+        self.training.gradients.get(trainer).copied().unwrap_or(&[])
     }
 
     fn check_ended(&self) -> Result<(), SimError> {

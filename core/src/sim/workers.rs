@@ -6,9 +6,12 @@
 
 use alloc::vec::Vec;
 
+use core::ops::Range;
+
 use super::cluster::{Embedding, nanoseconds};
 use super::run::{Event, Simulation};
 use super::trace::{Deed, Who};
+use crate::sync::{GateOf, Rounds};
 
 /// The threads of a trainer.
 #[derive(Clone, Debug, Default)]
@@ -18,19 +21,12 @@ pub(super) struct Crew {
     pub(super) len: usize,
     /// Threads of this node that have something to do, centers included.
     pub(super) busy: usize,
-    /// Steps of a worker from gate to gate; 0 without a gate.
-    pub(super) every: u64,
-    /// Instances that keep the gate.
-    pub(super) gated: usize,
-    /// Those of them that want to load.
-    pub(super) loading: Vec<u32>,
+    /// One for all workers, or one for each; none in the background.
+    pub(super) gates: Vec<Gate>,
     /// Instances whose pace holds them back.
     pub(super) held_back: Vec<u32>,
     /// Instances that wait for a step of any worker.
     pub(super) idle: Vec<u32>,
-    /// Workers stand at the gate and a round is under way.
-    held: bool,
-    at_gate: usize,
     ended: usize,
     /// When the last worker ended.
     pub(super) ended_at: u64,
@@ -58,6 +54,54 @@ impl Crew {
     /// All workers have ended.
     pub(super) const fn has_ended(&self) -> bool {
         self.ended == self.len
+    }
+
+    /// Makes the gates that these rounds need, if they are not there, and counts an instance that
+    /// keeps one of them.
+    pub(super) fn keep_gate(&mut self, rounds: Rounds, gate: usize) {
+        let (every, each) = match rounds {
+            Rounds::Never | Rounds::Background(_) => return,
+            Rounds::EveryStep => (1, self.len),
+            Rounds::Gated { every, gate: GateOf::Trainer } => (every, self.len),
+            Rounds::Gated { every, gate: GateOf::Worker } => (every, 1),
+        };
+        if self.gates.is_empty() {
+            let gate = |first| Gate { every, workers: first..first + each, ..Gate::default() };
+            self.gates = (self.first..self.first + self.len).step_by(each).map(gate).collect();
+        }
+        self.gates[gate].kept_by += 1;
+    }
+
+    /// The gate of a worker, given by its number here.
+    fn gate_of(&self, local: u32) -> Option<usize> {
+        let each = self.gates.first()?.workers.len();
+        Some(local as usize / each)
+    }
+}
+
+/// Where workers stand still while a round is under way.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Gate {
+    /// Numbers of the workers that meet here.
+    workers: Range<usize>,
+    /// Their steps from gate to gate.
+    every: u64,
+    /// Instances that keep it.
+    kept_by: usize,
+    /// Those of them that want to load.
+    loading: Vec<u32>,
+    /// Workers stand at it and a round is under way.
+    pub(super) held: bool,
+    at_gate: usize,
+    ended: usize,
+    /// Steps of its workers so far.
+    pub(super) steps: u64,
+}
+
+impl Gate {
+    /// All of its workers have ended.
+    pub(super) const fn has_ended(&self) -> bool {
+        self.ended == self.workers.end - self.workers.start
     }
 }
 
@@ -186,12 +230,17 @@ impl Simulation<'_, '_> {
         self.end_work(trainer);
         let crew = &mut self.crews[trainer];
         crew.steps += 1;
+        let gate = crew.gate_of(local);
+        if let Some(gate) = gate {
+            crew.gates[gate].steps += 1;
+        }
+        let every = gate.map_or(0, |gate| crew.gates[gate].every);
         let waiting = core::mem::take(&mut crew.idle);
         self.begin_rounds(waiting);
         self.record(who, Deed::Step, self.trainer(trainer).awake(begin), self.now);
         self.tell(trainer, local as usize, taken);
         self.push_gradients(number);
-        if since_gate == self.crews[trainer].every {
+        if since_gate == every {
             self.stand_at_gate(number);
         } else {
             self.go_on(number);
@@ -201,16 +250,22 @@ impl Simulation<'_, '_> {
     fn end(&mut self, number: u32) {
         let worker = &mut self.workers[number as usize];
         worker.state = State::Ended;
-        let trainer = worker.trainer as usize;
+        let (trainer, local) = (worker.trainer as usize, worker.local);
         let crew = &mut self.crews[trainer];
         crew.ended += 1;
         crew.ended_at = self.now;
+        let gate = crew.gate_of(local);
+        if let Some(gate) = gate {
+            crew.gates[gate].ended += 1;
+        }
         if crew.has_ended() {
             let mut waiting = core::mem::take(&mut crew.held_back);
             waiting.append(&mut crew.idle);
             self.begin_rounds(waiting);
         }
-        self.gate_moved(trainer);
+        if let Some(gate) = gate {
+            self.gate_moved(trainer, gate);
+        }
     }
 
     /// Instances that waited for this trainer's workers may begin their rounds.
@@ -223,25 +278,28 @@ impl Simulation<'_, '_> {
     fn stand_at_gate(&mut self, number: u32) {
         let worker = &mut self.workers[number as usize];
         (worker.state, worker.since) = (State::Gate, self.now);
-        let trainer = worker.trainer as usize;
-        self.crews[trainer].at_gate += 1;
-        self.gate_moved(trainer);
-    }
-
-    /// An instance that keeps the gate wants to load: the last round is over for it.
-    pub(super) fn wants_to_load(&mut self, trainer: usize, instance: u32) {
+        let (trainer, local) = (worker.trainer as usize, worker.local);
         let crew = &mut self.crews[trainer];
-        crew.loading.push(instance);
-        if crew.held && crew.loading.len() == crew.gated {
-            self.open_gate(trainer);
+        if let Some(gate) = crew.gate_of(local) {
+            crew.gates[gate].at_gate += 1;
+            self.gate_moved(trainer, gate);
         }
-        self.gate_moved(trainer);
     }
 
-    fn open_gate(&mut self, trainer: usize) {
-        let crew = &mut self.crews[trainer];
-        (crew.held, crew.at_gate) = (false, 0);
-        for number in crew.first..crew.first + crew.len {
+    /// An instance that keeps a gate wants to load: the last round is over for it.
+    pub(super) fn wants_to_load(&mut self, trainer: usize, gate: usize, instance: u32) {
+        let it = &mut self.crews[trainer].gates[gate];
+        it.loading.push(instance);
+        if it.held && it.loading.len() == it.kept_by {
+            self.open_gate(trainer, gate);
+        }
+        self.gate_moved(trainer, gate);
+    }
+
+    fn open_gate(&mut self, trainer: usize, gate: usize) {
+        let it = &mut self.crews[trainer].gates[gate];
+        (it.held, it.at_gate) = (false, 0);
+        for number in it.workers.clone() {
             let worker = &mut self.workers[number];
             if worker.state != State::Gate {
                 continue;
@@ -255,16 +313,16 @@ impl Simulation<'_, '_> {
         }
     }
 
-    /// Lets a round begin when all workers that have not ended stand at the gate and every instance
-    /// that keeps it wants to load; tells these instances when there is none left.
-    fn gate_moved(&mut self, trainer: usize) {
-        let crew = &mut self.crews[trainer];
-        let closed = crew.at_gate + crew.ended == crew.len;
-        if crew.gated == 0 || !closed || crew.held || crew.loading.len() < crew.gated {
+    /// Lets a round begin when all workers of a gate that have not ended stand at it and every
+    /// instance that keeps it wants to load; tells these instances when there is none left.
+    fn gate_moved(&mut self, trainer: usize, gate: usize) {
+        let it = &mut self.crews[trainer].gates[gate];
+        let closed = it.at_gate + it.ended == it.workers.len();
+        if it.kept_by == 0 || !closed || it.held || it.loading.len() < it.kept_by {
             return;
         }
-        crew.held = crew.at_gate > 0;
-        for instance in core::mem::take(&mut crew.loading) {
+        it.held = it.at_gate > 0;
+        for instance in core::mem::take(&mut it.loading) {
             self.foresee_round(instance, self.now);
         }
     }

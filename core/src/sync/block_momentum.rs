@@ -21,7 +21,6 @@
 
 use super::model_average::{Intake, Round};
 use super::protocol::{Action, Completion, OutOfTurn, Protocol};
-use crate::units::Nanos;
 
 /// How the global model follows the mean.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -70,7 +69,7 @@ impl<'a> BlockMomentum<'a> {
 }
 
 impl Protocol for BlockMomentum<'_> {
-    fn step(&mut self, _now: Nanos, last: Completion) -> Result<Action, OutOfTurn> {
+    fn step(&mut self, last: Completion) -> Result<Action, OutOfTurn> {
         let (blocks, state, parameters) = (self.blocks, &mut self.state, self.parameters);
         self.round.step(last, |mean| follow(blocks, state, parameters, mean))
     }
@@ -81,7 +80,12 @@ impl Protocol for BlockMomentum<'_> {
 }
 
 /// Moves the global model after `mean`, which becomes the model that replicas move towards.
-fn follow(blocks: Blocks, state: &mut BlockState<'_>, parameters: usize, mean: &mut [f32]) {
+pub(super) fn follow(
+    blocks: Blocks,
+    state: &mut BlockState<'_>,
+    parameters: usize,
+    mean: &mut [f32],
+) {
     let Blocks { rate, momentum, nesterov } = blocks;
     let (moved, averaged) = mean.split_at_mut(parameters);
     let elements = moved.iter_mut().zip(&mut *state.global).zip(&mut *state.momentum);
@@ -111,16 +115,15 @@ mod tests {
             let state = BlockState { global: &mut global, momentum: &mut momentum };
             let intake = Intake::Interpolate;
             let mut machine = BlockMomentum::new(&mut staging, 0.25, intake, blocks, state, 1);
-            assert_eq!(machine.step(Nanos(0), Completion::Start), Ok(Action::Load));
+            assert_eq!(machine.step(Completion::Start), Ok(Action::Load));
             for expected in expected {
-                let reduce =
-                    machine.step(Nanos(0), Completion::Loaded { finite: true, last: false });
+                let reduce = machine.step(Completion::Loaded { finite: true, last: false });
                 assert!(matches!(reduce, Ok(Action::ReduceMean { weight: 1.0, silent: 0, .. })));
                 machine.staging()[..2].copy_from_slice(&[8.0, 3.0]);
                 let reduced = Completion::Reduced { weight: 2.0, silent: 0 };
-                assert_eq!(machine.step(Nanos(0), reduced), Ok(Action::Store { alpha: 0.25 }));
+                assert_eq!(machine.step(reduced), Ok(Action::Store { alpha: 0.25 }));
                 assert_eq!(machine.staging()[..2], [expected, 3.0], "nesterov {nesterov}");
-                assert_eq!(machine.step(Nanos(0), Completion::Done), Ok(Action::Load));
+                assert_eq!(machine.step(Completion::Done), Ok(Action::Load));
             }
             assert_eq!(momentum[1], 0.0, "no momentum for statistics");
         }

@@ -25,7 +25,6 @@
 use super::groups::Dealing;
 use super::model_average::{Intake, Round};
 use super::protocol::{Action, Completion, OutOfTurn, Protocol};
-use crate::units::Nanos;
 
 /// The rounds of one trainer.
 #[derive(Debug)]
@@ -35,20 +34,22 @@ pub struct DivideShuffle<'a> {
 
 impl<'a> DivideShuffle<'a> {
     /// Rounds over `staging: [slice + TAIL]` until all trainers have ended, in the groups that
-    /// `spread` deals.
+    /// `spread` deals. `number`: of the next round, equal on all trainers; it goes on counting from
+    /// one protocol to the next, so that a schedule is seen whole.
     #[must_use]
-    pub const fn new(
+    pub fn new(
         staging: &'a mut [f32],
         alpha: f32,
         intake: Intake<'a>,
         spread: Spread<'a>,
+        number: &'a mut u64,
     ) -> Self {
-        Self { round: Round::dealt(staging, alpha, intake, spread) }
+        Self { round: Round::dealt(staging, alpha, intake, spread, number) }
     }
 }
 
 impl Protocol for DivideShuffle<'_> {
-    fn step(&mut self, _now: Nanos, last: Completion) -> Result<Action, OutOfTurn> {
+    fn step(&mut self, last: Completion) -> Result<Action, OutOfTurn> {
         self.round.step(last, |_| {})
     }
 

@@ -22,9 +22,8 @@
 //! The center ends when every trainer has said goodbye. An answer of another rank, or to another
 //! question, is out of turn.
 
-use super::protocol::{Action, Completion, OutOfTurn, Protocol};
-use super::reduction::slice;
-use crate::units::Nanos;
+use super::protocol::{Action, Completion, OutOfTurn, Payload, Protocol};
+use super::reduction::{TAIL, slice};
 
 /// Which values the two sides of an exchange see.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,9 +41,6 @@ const EXCHANGE: u64 = 1;
 const FETCH: u64 = 2;
 /// Trainer → center: I will not come again.
 const GOODBYE: u64 = 3;
-
-/// No deadline of the protocol's own: whoever runs it has one for every wait.
-const NEVER: Nanos = Nanos(u64::MAX);
 
 /// The trainer's side of one slice.
 #[derive(Debug)]
@@ -66,12 +62,13 @@ impl<'a> ElasticTrainer<'a> {
 
     const fn say(&mut self, word: u64) -> Action {
         self.word = word;
-        Action::Send { to: self.center, word, values: word == EXCHANGE }
+        let payload = if word == EXCHANGE { Payload::Whole } else { Payload::None };
+        Action::Send { to: self.center, word, payload }
     }
 }
 
 impl Protocol for ElasticTrainer<'_> {
-    fn step(&mut self, _now: Nanos, last: Completion) -> Result<Action, OutOfTurn> {
+    fn step(&mut self, last: Completion) -> Result<Action, OutOfTurn> {
         let next = match (self.outstanding, last) {
             (Some(Action::Finish), _) => Action::Finish,
             (None, Completion::Start)
@@ -80,12 +77,12 @@ impl Protocol for ElasticTrainer<'_> {
             (Some(Action::Load), Completion::Loaded { finite: false, .. }) => self.say(FETCH),
             (Some(Action::Load), Completion::Stop) => self.say(GOODBYE),
             (Some(Action::Send { word: GOODBYE, .. }), Completion::Done) => Action::Finish,
-            (Some(Action::Send { .. }), Completion::Done)
-            | (Some(Action::Receive { .. }), Completion::TimedOut) => {
-                Action::Receive { from: Some(self.center), until: NEVER }
+            (Some(Action::Send { .. }), Completion::Done) => {
+                Action::Receive { from: Some(self.center) }
             }
-            (Some(Action::Receive { .. }), Completion::Received { from, word })
-                if (from, word) == (self.center, self.word) =>
+            (Some(Action::Receive { .. }), Completion::Received { from, word, elements })
+                if (from, word, elements)
+                    == (self.center, self.word, self.staging.len() - TAIL) =>
             {
                 match (word, self.pair) {
                     (FETCH, _) => Action::Store { alpha: 1.0 },
@@ -145,26 +142,34 @@ impl<'a> ElasticCenter<'a> {
         if self.trainers == 0 {
             return Action::Finish;
         }
-        Action::Receive { from: None, until: NEVER }
+        Action::Receive { from: None }
     }
 }
 
 impl Protocol for ElasticCenter<'_> {
-    fn step(&mut self, _now: Nanos, last: Completion) -> Result<Action, OutOfTurn> {
+    fn step(&mut self, last: Completion) -> Result<Action, OutOfTurn> {
         let next = match (self.outstanding, last) {
             (Some(Action::Finish), _) => Action::Finish,
-            (None, Completion::Start)
-            | (Some(Action::Send { .. }), Completion::Done)
-            | (Some(Action::Receive { .. }), Completion::TimedOut) => self.listen(),
-            (Some(Action::Receive { .. }), Completion::Received { from, word: EXCHANGE }) => {
+            (None, Completion::Start) | (Some(Action::Send { .. }), Completion::Done) => {
+                self.listen()
+            }
+            (
+                Some(Action::Receive { .. }),
+                Completion::Received { from, word: EXCHANGE, elements },
+            ) if elements == self.center.len() => {
                 self.exchange();
-                Action::Send { to: from, word: EXCHANGE, values: true }
+                Action::Send { to: from, word: EXCHANGE, payload: Payload::Whole }
             }
-            (Some(Action::Receive { .. }), Completion::Received { from, word: FETCH }) => {
+            (
+                Some(Action::Receive { .. }),
+                Completion::Received { from, word: FETCH, elements: 0 },
+            ) => {
                 slice(self.staging).copy_from_slice(self.center);
-                Action::Send { to: from, word: FETCH, values: true }
+                Action::Send { to: from, word: FETCH, payload: Payload::Whole }
             }
-            (Some(Action::Receive { .. }), Completion::Received { word: GOODBYE, .. }) => {
+            (Some(Action::Receive { .. }), Completion::Received { word: GOODBYE, .. })
+                if self.trainers > 0 =>
+            {
                 self.trainers -= 1;
                 self.listen()
             }
@@ -182,14 +187,13 @@ impl Protocol for ElasticCenter<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sync::reduction::TAIL;
 
-    const NOW: Nanos = Nanos(0);
-    const LISTEN: Action = Action::Receive { from: None, until: NEVER };
-    const LISTEN_TO_CENTER: Action = Action::Receive { from: Some(5), until: NEVER };
+    const LISTEN: Action = Action::Receive { from: None };
+    const LISTEN_TO_CENTER: Action = Action::Receive { from: Some(5) };
 
     fn send(to: usize, word: u64, values: bool) -> Result<Action, OutOfTurn> {
-        Ok(Action::Send { to, word, values })
+        let payload = if values { Payload::Whole } else { Payload::None };
+        Ok(Action::Send { to, word, payload })
     }
 
     /// A life of a trainer: an exchange, a fetch, the end.
@@ -202,15 +206,16 @@ mod tests {
         for (pair, intake) in pairs {
             let mut staging = [0.0; 1 + TAIL];
             let mut it = ElasticTrainer::new(&mut staging, 5, 0.25, pair);
-            let mut step = |last| it.step(NOW, last);
-            let answer = |word| Completion::Received { from: 5, word };
+            let mut step = |last| it.step(last);
+            let answer = |word| Completion::Received { from: 5, word, elements: 1 };
             let (loaded, refused) =
                 [true, false].map(|finite| Completion::Loaded { finite, last: false }).into();
             assert_eq!(step(Completion::Start), Ok(Action::Load));
             assert_eq!(step(loaded), send(5, EXCHANGE, true));
             assert_eq!(step(Completion::Done), Ok(LISTEN_TO_CENTER));
-            assert_eq!(step(Completion::TimedOut), Ok(LISTEN_TO_CENTER));
-            for wrong in [answer(FETCH), Completion::Received { from: 4, word: EXCHANGE }] {
+            let stranger = Completion::Received { from: 4, word: EXCHANGE, elements: 1 };
+            let cut = Completion::Received { from: 5, word: EXCHANGE, elements: 0 };
+            for wrong in [answer(FETCH), stranger, cut] {
                 let refusal = OutOfTurn { expected: Some(LISTEN_TO_CENTER), got: wrong };
                 assert_eq!(step(wrong), Err(refusal));
             }
@@ -232,17 +237,20 @@ mod tests {
         for (pair, answer) in [(Pair::Sequential, 5.0), (Pair::Same, 4.0)] {
             let (mut staging, mut center) = ([0.0; 1 + TAIL], [4.0]);
             let mut it = ElasticCenter::new(&mut staging, &mut center, 0.25, pair, 2);
-            let come = |from, word| Completion::Received { from, word };
-            assert_eq!(it.step(NOW, Completion::Start), Ok(LISTEN));
+            let come = |from, word| {
+                let elements = usize::from(word == EXCHANGE);
+                Completion::Received { from, word, elements }
+            };
+            assert_eq!(it.step(Completion::Start), Ok(LISTEN));
             it.staging()[0] = 8.0;
-            assert_eq!(it.step(NOW, come(1, EXCHANGE)), send(1, EXCHANGE, true));
+            assert_eq!(it.step(come(1, EXCHANGE)), send(1, EXCHANGE, true));
             assert_eq!(it.staging()[0], answer);
-            assert_eq!(it.step(NOW, Completion::Done), Ok(LISTEN));
-            assert_eq!(it.step(NOW, come(0, FETCH)), send(0, FETCH, true));
+            assert_eq!(it.step(Completion::Done), Ok(LISTEN));
+            assert_eq!(it.step(come(0, FETCH)), send(0, FETCH, true));
             assert_eq!(it.staging()[0], 5.0);
-            assert_eq!(it.step(NOW, Completion::Done), Ok(LISTEN));
-            assert_eq!(it.step(NOW, come(1, GOODBYE)), Ok(LISTEN));
-            assert_eq!(it.step(NOW, come(0, GOODBYE)), Ok(Action::Finish));
+            assert_eq!(it.step(Completion::Done), Ok(LISTEN));
+            assert_eq!(it.step(come(1, GOODBYE)), Ok(LISTEN));
+            assert_eq!(it.step(come(0, GOODBYE)), Ok(Action::Finish));
         }
     }
 }

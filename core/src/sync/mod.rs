@@ -4,6 +4,9 @@
 //! went. Drivers run it: the MPI driver on a communicator thread, a simulator in virtual time.
 //!
 //! - `protocol.rs`: the seam, [`Protocol`]
+//! - `method.rs`: a method as data: what it needs, how workers meet its rounds, what it publishes
+//! - `conductor.rs`: when a round begins
+//! - `owned.rs`: memory of instances, with an allocator
 //! - `reduction.rs`: a weighted mean over ranks, as every driver computes it
 //! - `doubling.rs`: who exchanges what with whom in a sum of few messages
 //! - `sum_plan.rs`: how a vector is summed over ranks, and what that sends
@@ -13,23 +16,34 @@
 //!   (BMUF)
 //! - `groups.rs`: who averages with whom in which round (DS-Sync)
 //! - `divide_shuffle.rs`: replicas move towards the mean of a group (DS-Sync)
+//! - `step_sum.rs`: gradients become one every step (bsp)
 //! - `elastic.rs`: each replica and a center pull at each other (EASGD)
 
 mod block_momentum;
+mod conductor;
 mod divide_shuffle;
 pub mod doubling;
 mod elastic;
 mod groups;
+mod method;
 mod model_average;
+#[cfg(feature = "sim")]
+pub mod owned;
 mod pace;
 mod protocol;
 pub mod reduction;
+mod step_sum;
 pub mod sum_plan;
 
 pub use block_momentum::{BlockMomentum, BlockState, Blocks};
+pub use conductor::{Conductor, Decision, Look, Wait};
 pub use divide_shuffle::{DivideShuffle, Spread};
 pub use elastic::{ElasticCenter, ElasticTrainer, Pair};
 pub use groups::{Dealing, contraction};
+pub use method::{
+    Algorithm, GateOf, Instances, Machine, Memory, Method, Part, Published, Rounds, Scratch, Sizes,
+};
 pub use model_average::{Intake, ModelAverage};
 pub use pace::{Pace, RoundCost};
-pub use protocol::{Action, Completion, Group, OutOfTurn, Protocol};
+pub use protocol::{Action, Completion, Group, OutOfTurn, Payload, Protocol};
+pub use step_sum::StepSum;

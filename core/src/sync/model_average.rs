@@ -12,13 +12,14 @@
 //! | α | `alpha` | 1 |
 //!
 //! Invariants: a round is Load, ReduceMean, Store or Add, in this order. Every trainer joins every
-//! round until all have ended: one whose workers have ended, or whose replica is not finite, takes
-//! part with weight 0. A replica that was not finite becomes the mean.
+//! round until all have ended. One whose replica is not finite takes part with weight 0, and its
+//! replica becomes the mean. One whose workers have ended has brought all its work to the mean of
+//! all in its last round, and follows with weight 0; in groups (`divide_shuffle.rs`) only its group
+//! has that work, so there it keeps its weight, and its replica moves like the others'.
 
 use super::divide_shuffle::Spread;
 use super::protocol::{Action, Completion, Group, OutOfTurn, Protocol};
 use super::reduction::slice;
-use crate::units::Nanos;
 
 /// How a replica takes in what a round found, while workers go on changing it.
 #[derive(Debug)]
@@ -53,7 +54,7 @@ impl<'a> ModelAverage<'a> {
 }
 
 impl Protocol for ModelAverage<'_> {
-    fn step(&mut self, _now: Nanos, last: Completion) -> Result<Action, OutOfTurn> {
+    fn step(&mut self, last: Completion) -> Result<Action, OutOfTurn> {
         self.round.step(last, |_| {})
     }
 
@@ -71,7 +72,9 @@ pub(super) struct Round<'a> {
     /// Rounds left; without a number, until all have ended.
     left: Option<u64>,
     /// The number of the round, and how its groups hear of each other; `None`: all in every round.
-    dealt: Option<(u64, Spread<'a>)>,
+    dealt: Option<(&'a mut u64, Spread<'a>)>,
+    /// Staging holds the replica of a trainer whose workers have ended.
+    holds: bool,
     /// Rounds for which this trainer has heard of nobody who wanted another.
     silent: u32,
     /// This trainer's say in the round: 0 when its replica was not finite or its workers have
@@ -87,19 +90,20 @@ impl<'a> Round<'a> {
         intake: Intake<'a>,
         left: Option<u64>,
     ) -> Self {
-        let (dealt, silent, weight, outstanding) = (None, 0, 0.0, None);
-        Self { staging, alpha, intake, left, dealt, silent, weight, outstanding }
+        let (dealt, holds, silent, weight, outstanding) = (None, false, 0, 0.0, None);
+        Self { staging, alpha, intake, left, dealt, holds, silent, weight, outstanding }
     }
 
-    pub(super) const fn dealt(
+    pub(super) fn dealt(
         staging: &'a mut [f32],
         alpha: f32,
         intake: Intake<'a>,
         spread: Spread<'a>,
+        round: &'a mut u64,
     ) -> Self {
-        let (left, silent, weight, outstanding) = (None, 0, 0.0, None);
-        let dealt = Some((0, spread));
-        Self { staging, alpha, intake, left, dealt, silent, weight, outstanding }
+        let mut it = Self::new(staging, alpha, intake, None);
+        it.dealt = Some((round, spread));
+        it
     }
 
     /// The next action; `make` turns the mean in the slice into what replicas move towards.
@@ -115,25 +119,46 @@ impl<'a> Round<'a> {
                 self.next_round()
             }
             (Some(Action::Load), Completion::Loaded { finite, last }) => {
-                if let Intake::Delta { loaded } = &mut self.intake {
-                    loaded.copy_from_slice(slice(self.staging));
-                }
-                let weight = if finite { 1.0 } else { 0.0 };
-                self.reduce(weight, self.left.is_none() && !last)
+                self.loaded(finite);
+                self.reduce(self.left.is_none() && !last)
             }
-            // There is nothing to add to, if this round is a delta: the trainer follows.
-            (Some(Action::Load), Completion::Stop) => self.reduce(0.0, false),
+            // Of all trainers, each has the work of this one already: it follows. In groups others
+            // may not: it keeps its say with what it has, until the end that all agree on.
+            (Some(Action::Load), Completion::Stop) if self.dealt.is_none() => {
+                self.weight = 0.0;
+                self.reduce(false)
+            }
+            (Some(Action::Load), Completion::Stop) if self.holds => self.reduce(false),
+            (Some(Action::Load), Completion::Stop) => Action::Read,
+            (Some(Action::Read), Completion::Loaded { finite, .. }) => {
+                self.loaded(finite);
+                self.holds = finite;
+                self.reduce(false)
+            }
             (Some(Action::ReduceMean { .. }), Completion::Reduced { weight, silent }) => {
                 self.heard(silent);
                 // In a small group this trainer may be the only one with a say: its replica is the
                 // mean.
                 let own = if self.dealt.is_some() { self.weight } else { 0.0 };
-                if weight > own { self.take_in(make) } else { self.next_round() }
+                if weight > own {
+                    self.holds = false;
+                    self.take_in(make)
+                } else {
+                    self.next_round()
+                }
             }
             (expected, got) => return Err(OutOfTurn { expected, got }),
         };
         self.outstanding = Some(next);
         Ok(next)
+    }
+
+    /// The replica is in staging.
+    fn loaded(&mut self, finite: bool) {
+        if let Intake::Delta { loaded } = &mut self.intake {
+            loaded.copy_from_slice(slice(self.staging));
+        }
+        self.weight = if finite { 1.0 } else { 0.0 };
     }
 
     fn next_round(&mut self) -> Action {
@@ -145,14 +170,13 @@ impl<'a> Round<'a> {
         Action::Load
     }
 
-    fn reduce(&mut self, weight: f32, more: bool) -> Action {
-        self.weight = weight;
+    fn reduce(&mut self, more: bool) -> Action {
         self.silent = if more { 0 } else { self.silent + 1 };
         let group = match &self.dealt {
             None => Group::All,
-            Some((round, _)) => Group::Dealt { round: *round },
+            Some((round, _)) => Group::Dealt { round: **round },
         };
-        Action::ReduceMean { group, weight, silent: self.silent }
+        Action::ReduceMean { group, weight: self.weight, silent: self.silent }
     }
 
     /// Counts the round, and ends the rounds when nobody can want another.
@@ -160,10 +184,10 @@ impl<'a> Round<'a> {
         self.silent = silent;
         let over = silent > 0
             && self.dealt.as_mut().is_none_or(|(round, spread)| {
-                spread.reaches_all(*round + 1 - u64::from(silent), u64::from(silent))
+                spread.reaches_all(**round + 1 - u64::from(silent), u64::from(silent))
             });
         if let Some((round, _)) = &mut self.dealt {
-            *round += 1;
+            **round += 1;
         }
         if self.left.is_none() && over {
             self.left = Some(0);
@@ -210,18 +234,18 @@ mod tests {
             (Completion::Stop, reduce(0.0, 1), reduced(1.0, 0), Some(Action::Store { alpha: 1.0 })),
             (Completion::Stop, reduce(0.0, 1), reduced(0.0, 1), None),
         ];
-        let mut next = it.step(Nanos(0), Completion::Start);
+        let mut next = it.step(Completion::Start);
         for (load, reduce, reduced, intake) in rounds {
             assert_eq!(next, Ok(Action::Load));
-            assert_eq!(it.step(Nanos(0), load), reduce);
-            next = it.step(Nanos(0), reduced);
+            assert_eq!(it.step(load), reduce);
+            next = it.step(reduced);
             if let Some(intake) = intake {
                 assert_eq!(next, Ok(intake));
-                next = it.step(Nanos(0), Completion::Done);
+                next = it.step(Completion::Done);
             }
         }
         assert_eq!(next, Ok(Action::Finish));
-        assert_eq!(it.step(Nanos(0), Completion::Done), Ok(Action::Finish));
+        assert_eq!(it.step(Completion::Done), Ok(Action::Finish));
     }
 
     /// A delta is what the mean has over the replica as loaded.
@@ -229,24 +253,24 @@ mod tests {
     fn a_delta_is_from_what_was_loaded() {
         let (mut staging, mut loaded) = ([0.0; 1 + TAIL], [0.0]);
         let mut it = ModelAverage::new(&mut staging, 0.5, Intake::Delta { loaded: &mut loaded });
-        assert_eq!(it.step(Nanos(0), Completion::Start), Ok(Action::Load));
+        assert_eq!(it.step(Completion::Start), Ok(Action::Load));
         it.staging()[0] = 3.0;
-        assert_eq!(it.step(Nanos(0), LOADED), reduce(1.0, 0));
+        assert_eq!(it.step(LOADED), reduce(1.0, 0));
         it.staging()[0] = 7.0;
         let reduced = Completion::Reduced { weight: 2.0, silent: 1 };
-        assert_eq!(it.step(Nanos(0), reduced), Ok(Action::Add { alpha: 0.5 }));
+        assert_eq!(it.step(reduced), Ok(Action::Add { alpha: 0.5 }));
         assert_eq!(it.staging()[0], 4.0);
-        assert_eq!(it.step(Nanos(0), Completion::Done), Ok(Action::Finish), "nobody wants more");
+        assert_eq!(it.step(Completion::Done), Ok(Action::Finish), "nobody wants more");
     }
 
     #[test]
     fn once_asks_for_no_other_round() {
         let mut staging = [0.0; 1 + TAIL];
         let mut it = ModelAverage::once(&mut staging);
-        assert_eq!(it.step(Nanos(0), Completion::Start), Ok(Action::Load));
-        assert_eq!(it.step(Nanos(0), LOADED), reduce(1.0, 1));
+        assert_eq!(it.step(Completion::Start), Ok(Action::Load));
+        assert_eq!(it.step(LOADED), reduce(1.0, 1));
         let reduced = Completion::Reduced { weight: 2.0, silent: 1 };
-        assert_eq!(it.step(Nanos(0), reduced), Ok(Action::Store { alpha: 1.0 }));
-        assert_eq!(it.step(Nanos(0), Completion::Done), Ok(Action::Finish));
+        assert_eq!(it.step(reduced), Ok(Action::Store { alpha: 1.0 }));
+        assert_eq!(it.step(Completion::Done), Ok(Action::Finish));
     }
 }

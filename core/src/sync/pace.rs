@@ -17,6 +17,9 @@ pub struct Pace {
     pub bytes_per_second: u64,
     /// Largest share of a core, on average; 0 for no bound.
     pub core_share: f64,
+    /// The share of a core holds a round back for no longer than this; 0 for no bound. Others may
+    /// wait for it.
+    pub longest_rest: Nanos,
 }
 
 /// What a round took.
@@ -38,8 +41,14 @@ impl Pace {
             0 => 0.0,
             rate => last.bytes as f64 / rate as f64 * 1e9,
         };
-        let by_core =
-            if self.core_share > 0.0 { last.busy.0 as f64 / self.core_share } else { 0.0 };
+        let rest = match self.longest_rest.0 {
+            0 => f64::INFINITY,
+            longest => longest as f64,
+        };
+        let by_core = match self.core_share {
+            share if share > 0.0 => (last.busy.0 as f64 / share).min(rest),
+            _ => 0.0,
+        };
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
         let after = (by_bytes.max(by_core) as u64).max(self.interval.0);
         Nanos(last.began.0.saturating_add(after))
@@ -57,7 +66,9 @@ mod tests {
         assert_eq!(free.next(last), Nanos(1000), "back to back");
         assert_eq!(Pace { interval: Nanos(70), ..free }.next(last), Nanos(1070));
         assert_eq!(Pace { bytes_per_second: 1_000_000_000, ..free }.next(last), Nanos(1500));
-        let all = Pace { interval: Nanos(70), bytes_per_second: 1_000_000_000, core_share: 0.05 };
+        let all = Pace { bytes_per_second: 1_000_000_000, core_share: 0.05, ..free };
         assert_eq!(all.next(last), Nanos(1600));
+        let rested = Pace { longest_rest: Nanos(550), ..all };
+        assert_eq!(rested.next(last), Nanos(1550));
     }
 }

@@ -1,19 +1,38 @@
 //! The seam between a synchronization method and whatever runs it.
 //!
+//! A protocol is a state machine: the outcome of the last action in, the next action out. It acts on
+//! endpoints, which a driver provides:
+//!
+//! | endpoint | what it is | actions |
+//! | --- | --- | --- |
+//! | replica | the live slice of a trainer's dense parameters | `Load`, `Read`, `Store`, `Add` |
+//! | gradient | a queue of gradients, one a step, that workers fill and wait for | `Take`, `Give` |
+//! | peers | other instances of the method, by number | `Send`, `Receive` |
+//! | a group | trainers that reduce together | `ReduceMean`, `ReduceSum` |
+//!
+//! | action | answered by |
+//! | --- | --- |
+//! | `Load`, `Take` | `Loaded`, `Taken`, or `Stop` when the workers have ended and nothing is left |
+//! | `Read` | `Loaded` |
+//! | `ReduceMean` | `Reduced` |
+//! | `Receive` | `Received` |
+//! | `Store`, `Add`, `Send`, `ReduceSum`, `Give` | `Done` |
+//!
 //! Invariants: exactly one action is outstanding; a completion of another kind than the action asks
 //! for is refused with [`OutOfTurn`] and leaves the machine as it was; [`Action::Finish`] is the
 //! last action and stays the answer for ever after.
 //!
-//! | action | answered by |
-//! | --- | --- |
-//! | `Load` | `Loaded`, or `Stop` when the workers have ended: nothing was loaded |
-//! | `ReduceMean` | `Reduced` |
-//! | `Receive` | `Received`, `TimedOut` |
-//! | `Store`, `Add`, `Send`, `Sleep` | `Done` |
+//! What a driver promises, and tests hold both drivers to:
+//!
+//! - A `Send` is done when the message is on its way: a peer that stands still delays nobody but
+//!   itself, and messages to one peer arrive in the order in which they were sent.
+//! - A `Receive` selects: a message of another sender waits its turn.
+//! - No time is decided by a driver: when a round begins, the [`Conductor`](super::Conductor) says.
+//! - What a method remembers from round to round (`Memory` in `method.rs`) is lent, and valid from
+//!   one protocol to the next.
+//! - An action that a driver has no endpoint for is an error, never "done".
 
 use core::fmt;
-
-use crate::units::Nanos;
 
 /// A synchronization method.
 pub trait Protocol {
@@ -21,10 +40,11 @@ pub trait Protocol {
     ///
     /// # Errors
     /// When `last` does not answer the outstanding action; the state is unchanged.
-    fn step(&mut self, now: Nanos, last: Completion) -> Result<Action, OutOfTurn>;
+    fn step(&mut self, last: Completion) -> Result<Action, OutOfTurn>;
 
     /// The one buffer that actions read and write: lent at construction, never grown. `[slice +
     /// TAIL]`: a slice of the replica, and what a reduction carries beside it (`reduction.rs`).
+    /// Empty where a protocol never asks for the replica: gradients stay where workers put them.
     fn staging(&mut self) -> &mut [f32];
 }
 
@@ -40,12 +60,23 @@ pub enum Group {
     },
 }
 
+/// What goes with the word of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Payload {
+    /// Nothing.
+    None,
+    /// The slice in staging.
+    Whole,
+}
+
 /// What a protocol asks its driver to do.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Action {
-    /// A round begins: copy the live dense replica into staging. With gated workers (a foreground
-    /// method) the driver first lets those of the last round go, and waits for them to come again.
+    /// A round begins, as soon as the conductor lets it: copy the live replica into staging. With
+    /// gated workers (a foreground method) the driver first lets those of the last round go.
     Load,
+    /// Copy the live replica into staging now: the workers have ended, and it stands still.
+    Read,
     /// replica += alpha · (staging − replica), against the replica as it is then.
     Store {
         /// 1 replaces, 0 leaves.
@@ -56,21 +87,29 @@ pub enum Action {
         /// −1 subtracts.
         alpha: f32,
     },
-    /// Send a word, and staging with it.
+    /// Take the gradient of the next step from the workers, when all of this trainer have brought
+    /// theirs.
+    Take,
+    /// Replace the gradient that was taken by its sum over the group.
+    ReduceSum {
+        /// Who takes part.
+        group: Group,
+    },
+    /// Hand the gradient back: the workers update the replica with it and go on.
+    Give,
+    /// Send a word, and what goes with it.
     Send {
-        /// Receiving rank.
+        /// Receiving instance.
         to: usize,
         /// What the message is.
         word: u64,
-        /// Whether staging goes with it.
-        values: bool,
+        /// What goes with it.
+        payload: Payload,
     },
-    /// Receive a word, and staging if the message has it.
+    /// Receive a word, and into staging what comes with it.
     Receive {
-        /// From this rank, or from any.
+        /// From this instance, or from any.
         from: Option<usize>,
-        /// Give up then.
-        until: Nanos,
     },
     /// Replace staging by its weighted mean over the group.
     ReduceMean {
@@ -81,11 +120,6 @@ pub enum Action {
         /// 0 if this rank wants another round after this one, else the rounds for which it has
         /// heard of nobody who wanted one, this one included.
         silent: u32,
-    },
-    /// Do nothing until then.
-    Sleep {
-        /// When to go on.
-        until: Nanos,
     },
     /// Nothing more will come.
     Finish,
@@ -98,7 +132,7 @@ pub enum Completion {
     Start,
     /// It is done.
     Done,
-    /// The replica was loaded.
+    /// The replica is in staging.
     Loaded {
         /// Every value is finite.
         finite: bool,
@@ -106,22 +140,24 @@ pub enum Completion {
         /// `Stop`.
         last: bool,
     },
-    /// Staging was received.
+    /// The gradient of a step is there.
+    Taken,
+    /// A message was received.
     Received {
-        /// Sender.
+        /// Sending instance.
         from: usize,
         /// The word it sent.
         word: u64,
+        /// Elements that came with it, which are in staging.
+        elements: usize,
     },
     /// Staging is the mean.
     Reduced {
-        /// Sum of all weights; if it is 0 there is no mean and staging is all zeros.
+        /// Sum of all weights; if it is 0 there is no mean, and staging is of no use.
         weight: f32,
         /// The least of the group; of all ranks, whether it is 0.
         silent: u32,
     },
-    /// A receive reached its deadline.
-    TimedOut,
     /// The workers of this trainer have ended: finish as soon as the method allows.
     Stop,
 }

@@ -15,6 +15,11 @@ use super::protocol::Completion;
 /// Elements of staging after the slice: weight, vote.
 pub const TAIL: usize = 2;
 
+/// From so many silent rounds on, a dealt group of which every member is as silent exchanges words
+/// and no values: the first silent round of a trainer brings its last work, and after it nobody of
+/// such a group has news for the others. There is no mean then (weight 0), and staging stays.
+pub const QUIET: u32 = 2;
+
 /// Makes `staging: [slice + TAIL]` this rank's term of the sum.
 pub fn contribute(staging: &mut [f32], weight: f32, silent: u32) {
     let (slice, tail) = split(staging);

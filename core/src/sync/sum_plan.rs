@@ -35,7 +35,7 @@ pub enum Way {
 
 /// What a rank sends to others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traffic {
+pub struct Sent {
     /// Messages.
     pub messages: u64,
     /// Bytes of all of them.
@@ -107,21 +107,21 @@ impl SumPlan {
 
     /// What `rank` sends.
     #[must_use]
-    pub fn sends(&self, rank: usize) -> Traffic {
+    pub fn sends(&self, rank: usize) -> Sent {
         if self.ranks == 1 {
-            return Traffic::default();
+            return Sent::default();
         }
         let (whole, last) = (self.len / self.piece, self.len % self.piece);
         let (of_whole, of_last) =
             (self.piece_sends(rank, self.piece), self.piece_sends(rank, last));
-        let of_last = if last == 0 { Traffic::default() } else { of_last };
-        Traffic {
+        let of_last = if last == 0 { Sent::default() } else { of_last };
+        Sent {
             messages: whole as u64 * of_whole.messages + of_last.messages,
             bytes: whole as u64 * of_whole.bytes + of_last.bytes,
         }
     }
 
-    fn piece_sends(&self, rank: usize, len: usize) -> Traffic {
+    fn piece_sends(&self, rank: usize, len: usize) -> Sent {
         match self.way {
             Way::Doubling => self.doubling_sends(rank, len),
             Way::Direct => {
@@ -130,14 +130,14 @@ impl SumPlan {
                     stretch_start(len, rank + 1, self.ranks) - stretch_start(len, rank, self.ranks);
                 let elements = len - own + others * own;
                 let bytes = elements as u64 * self.element_bytes as u64;
-                Traffic { messages: 2 * others as u64, bytes }
+                Sent { messages: 2 * others as u64, bytes }
             }
         }
     }
 
-    fn doubling_sends(&self, rank: usize, len: usize) -> Traffic {
+    fn doubling_sends(&self, rank: usize, len: usize) -> Sent {
         let (own, second) = self.schedule.roles(rank);
-        let mut traffic = Traffic::default();
+        let mut traffic = Sent::default();
         let mut send = |sends: bool, elements: usize| {
             if sends {
                 traffic.messages += 1;
@@ -179,7 +179,7 @@ mod tests {
         for ranks in 1..=64 {
             for len in [0, 1, 5, 300, 2048, 2049, 30_000, 61_234] {
                 let plan = SumPlan::by(Way::Doubling, ranks, len, 4, SIZES);
-                let mut counted = vec![Traffic::default(); ranks];
+                let mut counted = vec![Sent::default(); ranks];
                 let mut received = vec![0; ranks];
                 let pieces = (0..len).step_by(plan.piece());
                 for piece in pieces.map(|start| plan.piece().min(len - start)) {
@@ -200,7 +200,7 @@ mod tests {
                         }
                     }
                 }
-                let predicted: Vec<Traffic> = (0..ranks).map(|rank| plan.sends(rank)).collect();
+                let predicted: Vec<Sent> = (0..ranks).map(|rank| plan.sends(rank)).collect();
                 assert_eq!(predicted, counted, "{ranks} ranks, {len}");
                 let total: u64 = predicted.iter().map(|sent| sent.bytes).sum();
                 assert_eq!(total, received.iter().sum::<u64>());

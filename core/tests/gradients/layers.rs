@@ -3,6 +3,7 @@
 
 use umbra_core::batch::Jagged;
 use umbra_core::dense::interaction::Vectors;
+use umbra_core::dense::linear::Linear;
 use umbra_core::dense::loss;
 use umbra_core::dense::mlp::{Backward, Layer, Mlp, Replica, Scratch, Stored, Training};
 use umbra_core::dense::norm::Norm;
@@ -54,10 +55,7 @@ fn check_layer_of(
     let norm =
         Norm { units: outputs, scale: matrix, shift: matrix + outputs, mean: 0, variance: outputs };
     let layer = Layer {
-        inputs,
-        outputs,
-        matrix: 0,
-        bias: biased.then_some(matrix),
+        linear: Linear { inputs, outputs, matrix: 0, bias: biased.then_some(matrix) },
         norm: normed.then_some(norm),
         relu,
         dropout,

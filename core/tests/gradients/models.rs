@@ -2,7 +2,9 @@
 
 use umbra_core::dense::replica::{self, Update};
 use umbra_core::kernel::shared;
-use umbra_core::model::{Gradients, Model, ModelConfig, ModelKind, Pooling, Workspace};
+use umbra_core::model::{
+    Cross, Gradients, Model, ModelConfig, ModelKind, Pooling, Structure, Workspace,
+};
 use umbra_core::optim::{Adam, Optimizer, OptimizerKind, StepSize};
 
 use crate::twin::{Data, KEY, Twin, wide};
@@ -16,10 +18,27 @@ pub(crate) const DLRM: ModelConfig<'static> = ModelConfig {
     pooling: Pooling::Sum,
     bottom: &[7, 5],
     top: &[6, 4],
+    cross: Cross::NONE,
     batch_norm: false,
     batch_norm_momentum: 0.1,
     dropout: 0.0,
 };
+pub(crate) const DCN_V2: ModelConfig<'static> = ModelConfig {
+    kind: ModelKind::DcnV2,
+    cross: Cross { layers: 2, rank: 0, structure: Structure::Parallel },
+    ..DLRM
+};
+pub(crate) const WIDE_DEEP: ModelConfig<'static> =
+    ModelConfig { kind: ModelKind::WideDeep, ..DLRM };
+/// One configuration of every kind.
+pub(crate) const ALL: [ModelConfig<'static>; 6] = [
+    DLRM,
+    DEEPFM,
+    ModelConfig { kind: ModelKind::Fm, ..DLRM },
+    ModelConfig { kind: ModelKind::Lr, ..DLRM },
+    DCN_V2,
+    WIDE_DEEP,
+];
 pub(crate) const DEEPFM: ModelConfig<'static> = ModelConfig { kind: ModelKind::DeepFm, ..DLRM };
 
 /// What a training step of `data` gives, with no other workers.
@@ -113,6 +132,39 @@ fn deepfm() {
 }
 
 #[test]
+fn dcn_v2() {
+    for structure in [Structure::Parallel, Structure::Stacked] {
+        for rank in [0, 1, 4] {
+            let cross = |layers| Cross { layers, rank, structure };
+            check(&ModelConfig { cross: cross(1), ..DCN_V2 }, 9, 1);
+            check(&ModelConfig { cross: cross(3), ..DCN_V2 }, 13, 2);
+            let config = ModelConfig { cross: cross(2), batch_norm: true, dropout: 0.25, ..DCN_V2 };
+            check(&ModelConfig { pooling: Pooling::Mean, ..config }, 17, 3);
+            check(&ModelConfig { cross: cross(2), top: &[], ..DCN_V2 }, 9, 4);
+            check(&ModelConfig { cross: cross(2), dense_features: 0, ..DCN_V2 }, 9, 5);
+            check(&ModelConfig { cross: cross(2), fields: 0, ..DCN_V2 }, 9, 6);
+        }
+        // More than a panel of outputs and a block of inputs: 38 columns, rank 33.
+        for rank in [0, 33] {
+            let cross = Cross { layers: 2, rank, structure };
+            check(&ModelConfig { cross, fields: 7, top: &[35, 33], ..DCN_V2 }, 17, 7);
+        }
+    }
+}
+
+#[test]
+fn wide_deep() {
+    check(&WIDE_DEEP, 13, 1);
+    check(&ModelConfig { batch_norm: true, ..WIDE_DEEP }, 17, 2);
+    check(&ModelConfig { dropout: 0.5, pooling: Pooling::Mean, ..WIDE_DEEP }, 13, 3);
+    check(&ModelConfig { batch_norm: true, dropout: 0.25, ..WIDE_DEEP }, 17, 4);
+    check(&ModelConfig { dense_features: 0, ..WIDE_DEEP }, 9, 5);
+    check(&ModelConfig { fields: 0, ..WIDE_DEEP }, 9, 6);
+    check(&ModelConfig { top: &[], ..WIDE_DEEP }, 9, 7);
+    check(&ModelConfig { fields: 7, top: &[40, 33], ..WIDE_DEEP }, 17, 8);
+}
+
+#[test]
 fn fm_and_lr() {
     for kind in [ModelKind::Fm, ModelKind::Lr] {
         check(&ModelConfig { kind, ..DLRM }, 13, 1);
@@ -127,6 +179,10 @@ fn fm_and_lr() {
 fn several_tiles() {
     check(&ModelConfig { embedding_dim: 2, bottom: &[3, 2], top: &[3], ..DLRM }, 555, 1);
     check(&ModelConfig { embedding_dim: 2, top: &[3], dropout: 0.5, ..DEEPFM }, 513, 2);
+    check(&ModelConfig { embedding_dim: 2, top: &[3], ..DCN_V2 }, 513, 3);
+    let cross = Cross { layers: 2, rank: 2, structure: Structure::Stacked };
+    check(&ModelConfig { embedding_dim: 2, top: &[3], cross, dropout: 0.5, ..DCN_V2 }, 513, 4);
+    check(&ModelConfig { embedding_dim: 2, top: &[3], ..WIDE_DEEP }, 513, 5);
 }
 
 /// Without weights every example counts 1.
@@ -145,9 +201,9 @@ fn no_weights_are_ones() {
 /// Nothing to learn from: every gradient is 0, not NaN, and norms keep their running statistics.
 #[test]
 fn zero_weights_and_no_examples_give_zero_gradients() {
-    for kind in [ModelKind::Dlrm, ModelKind::DeepFm, ModelKind::Fm, ModelKind::Lr] {
+    for config in ALL {
         for batch_norm in [false, true] {
-            let config = ModelConfig { kind, batch_norm, dropout: 0.1, ..DLRM };
+            let config = ModelConfig { batch_norm, dropout: 0.1, ..config };
             let model = Model::new(&config).unwrap();
             for n in [0, 6] {
                 let mut data = Data::new(&config, &model, 1, n);
@@ -181,6 +237,12 @@ fn an_update_in_the_step_is_the_update_after_it() {
         ModelConfig { batch_norm: true, dropout: 0.2, ..DLRM },
         DEEPFM,
         ModelConfig { kind: ModelKind::Fm, ..DLRM },
+        ModelConfig { batch_norm: true, dropout: 0.2, ..DCN_V2 },
+        ModelConfig {
+            cross: Cross { layers: 3, rank: 4, structure: Structure::Stacked },
+            ..DCN_V2
+        },
+        ModelConfig { dropout: 0.2, ..WIDE_DEEP },
     ];
     for (config, n) in configs.iter().flat_map(|config| [(config, 9), (config, 300)]) {
         let model = Model::new(config).unwrap();

@@ -6,7 +6,7 @@ use std::thread;
 
 use umbra_core::model::{Model, ModelConfig, ModelKind};
 
-use crate::models::{DEEPFM, DLRM, Trained, train};
+use crate::models::{DCN_V2, DEEPFM, DLRM, Trained, WIDE_DEEP, train};
 use crate::twin::Data;
 
 /// One end of a sum over two threads. When the other end is gone, or sums once less, this one panics.
@@ -79,7 +79,7 @@ fn check(config: &ModelConfig, n: usize, cut: usize) {
 
 #[test]
 fn two_parts_are_the_whole() {
-    for config in [DLRM, DEEPFM] {
+    for config in [DLRM, DEEPFM, DCN_V2, WIDE_DEEP] {
         for batch_norm in [false, true] {
             for dropout in [0.0, 0.3] {
                 let config = ModelConfig { batch_norm, dropout, ..config };

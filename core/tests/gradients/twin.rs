@@ -3,7 +3,9 @@
 use umbra_core::batch::{Batch, Jagged};
 use umbra_core::dense::dropout::drop_units;
 use umbra_core::kernel::{ActivationsMut, Strides};
-use umbra_core::model::{Input, Model, ModelConfig, ModelKind, Pooling, StepKey, Tensor};
+use umbra_core::model::{
+    Input, Model, ModelConfig, ModelKind, Pooling, StepKey, Structure, Tensor,
+};
 use umbra_core::rng::{Purpose, Stream};
 
 /// Key of every training step of these tests.
@@ -126,7 +128,11 @@ impl Twin<'_> {
         let mut pass = Pass { replica, statistics, dropout_layer: 0 };
         let logits = match self.config.kind {
             ModelKind::Dlrm => self.dlrm(&mut pass, rows),
-            _ => self.factorization(&mut pass, rows),
+            ModelKind::DeepFm | ModelKind::Fm | ModelKind::Lr => {
+                self.factorization(&mut pass, rows)
+            }
+            ModelKind::DcnV2 => self.dcn_v2(&mut pass, rows),
+            ModelKind::WideDeep => self.wide_deep(&mut pass, rows),
         };
         let (mut loss, mut weights) = (0.0, 0.0);
         for (i, z) in logits.iter().enumerate() {
@@ -192,6 +198,70 @@ impl Twin<'_> {
             logits.iter_mut().zip(deep).for_each(|(logit, deep)| *logit += deep);
         }
         logits
+    }
+
+    fn dcn_v2(&self, pass: &mut Pass, rows: &[f64]) -> Vec<f64> {
+        let x0 = self.concatenated(rows, 0);
+        let width = x0.len() / self.n();
+        let mut x = x0.clone();
+        for layer in 0..self.config.cross.layers {
+            let of = |item: &str| self.tensor(pass.replica, &format!("cross.{layer}.{item}"));
+            let w = match self.config.cross.rank {
+                0 => of("weight").unwrap(),
+                rank => {
+                    // The product itself, which the model never forms.
+                    let (u, v) = (of("u.weight").unwrap(), of("v.weight").unwrap());
+                    let one = |o: usize, i: usize| {
+                        (0..rank).map(|k| u[o * rank + k] * v[k * width + i]).sum()
+                    };
+                    (0..width * width).map(|at| one(at / width, at % width)).collect()
+                }
+            };
+            let wx = linear(&x, width, &w, of("bias").as_deref(), width);
+            x = x0.iter().zip(wx).zip(x).map(|((x0, wx), x)| x0 * wx + x).collect();
+        }
+        let widths: Vec<usize> = self.config.top.iter().copied().chain([1]).collect();
+        match self.config.cross.structure {
+            Structure::Stacked => self.chain(pass, "deep", x, width, &widths, false),
+            Structure::Parallel => {
+                let deep = self.chain(pass, "deep", x0, width, &widths, false);
+                let head = self.chain(pass, "head", x, width, &[1], false);
+                deep.iter().zip(head).map(|(deep, head)| deep + head).collect()
+            }
+        }
+    }
+
+    fn wide_deep(&self, pass: &mut Pass, rows: &[f64]) -> Vec<f64> {
+        let (features, s, w) =
+            (self.config.dense_features, self.config.fields, self.model.row_width());
+        let pooled = self.pooled(rows);
+        let bias = self.tensor(pass.replica, "bias").unwrap()[0];
+        let weight = self.tensor(pass.replica, "dense.weight").unwrap_or_default();
+        let x = self.concatenated(rows, 1);
+        let widths: Vec<usize> = self.config.top.iter().copied().chain([1]).collect();
+        let mut logits = self.chain(pass, "deep", x, s * (w - 1) + features, &widths, false);
+        for (i, logit) in logits.iter_mut().enumerate() {
+            let first = pooled.iter().step_by(w).skip(i * s).take(s).sum::<f64>();
+            let x = &self.data.dense[i * features..(i + 1) * features];
+            let dense: f64 = weight.iter().zip(x).map(|(w, x)| w * f64::from(*x)).sum();
+            *logit += bias + first + dense;
+        }
+        logits
+    }
+
+    /// Embedding vectors, of the columns from `first` on, then dense features. `[n, S·d + D]`
+    fn concatenated(&self, rows: &[f64], first: usize) -> Vec<f64> {
+        let (features, s, w) =
+            (self.config.dense_features, self.config.fields, self.model.row_width());
+        let pooled = self.pooled(rows);
+        let mut x = vec![];
+        for i in 0..self.n() {
+            for field in i * s..(i + 1) * s {
+                x.extend(&pooled[field * w + first..(field + 1) * w]);
+            }
+            x.extend(wide(&self.data.dense[i * features..(i + 1) * features]));
+        }
+        x
     }
 
     /// Linear, norm, ReLU, dropout; the last layer without norm and dropout, with ReLU if told.

@@ -23,6 +23,7 @@ struct Lent {
     loaded: Vec<f32>,
     labels: Vec<usize>,
     sets: Vec<u64>,
+    round: u64,
 }
 
 fn lent(trainers: usize, slice: usize) -> Vec<Lent> {
@@ -31,6 +32,7 @@ fn lent(trainers: usize, slice: usize) -> Vec<Lent> {
         loaded: vec![f32::NAN; slice],
         labels: vec![0; trainers],
         sets: vec![0; Spread::words(trainers)],
+        round: 0,
     };
     (0..trainers).map(one).collect()
 }
@@ -44,7 +46,7 @@ fn shuffles<'a>(
     let one = |it: &'a mut Lent| {
         let spread = Spread::new(dealing, &mut it.labels, &mut it.sets);
         let intake = intake(delta, &mut it.loaded);
-        let machine = DivideShuffle::new(&mut it.staging, alpha, intake, spread);
+        let machine = DivideShuffle::new(&mut it.staging, alpha, intake, spread, &mut it.round);
         Box::new(machine) as Box<dyn Machine>
     };
     World::dealt(lent.iter_mut().map(one).collect(), replicas, Some(dealing))

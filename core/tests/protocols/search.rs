@@ -4,28 +4,34 @@
 //! no copy; states are told apart by all they hold, replicas and messages included. A trainer's
 //! workers take a few steps, then end; that they have is first seen by the next `Load`, so the
 //! moment of the end is the number of loads before it. At every load they leave a replica that is
-//! finite, or one that is not. A `Receive` that times out comes again and changes nothing, so it is
-//! tried beside the wrong completions and is no event.
+//! finite, or one that is not.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write};
 use std::hash::{DefaultHasher, Hasher};
 use std::time::Instant;
 
-use umbra_core::sync::reduction::TAIL;
+use umbra_core::sync::reduction::{QUIET, TAIL};
 use umbra_core::sync::{
-    Action, BlockMomentum, BlockState, Blocks, Completion, ElasticCenter, ElasticTrainer,
-    ModelAverage, OutOfTurn, Pair,
+    Action, BlockMomentum, BlockState, Blocks, Completion, Dealing, DivideShuffle, ElasticCenter,
+    ElasticTrainer, ModelAverage, OutOfTurn, Pair, Payload, Spread,
 };
-use umbra_core::units::Nanos;
 
 use super::world::{Machine, World, intake};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Method {
-    Average { delta: bool },
+    Average {
+        delta: bool,
+    },
     Once,
-    Blocks { delta: bool },
+    Blocks {
+        delta: bool,
+    },
+    /// Neighbours: with three trainers a group of one in every round.
+    Ring {
+        delta: bool,
+    },
     Elastic(Pair),
 }
 
@@ -41,9 +47,21 @@ enum Event {
 /// An event and the rank that it is at.
 type Step = (usize, Event);
 
+/// Rounds after the last wish in which the news of it goes round a ring of three.
+const NEWS: usize = 3;
+
 /// A parameter and a statistic.
 const SLICE: usize = 2;
 type Buffer = [f32; SLICE + TAIL];
+
+/// What a machine is lent, of up to three trainers.
+#[derive(Clone, Default)]
+struct Lent {
+    buffers: [Buffer; 4],
+    labels: [usize; 3],
+    sets: [u64; Spread::words(3)],
+    round: u64,
+}
 
 #[derive(Clone, Copy, Debug)]
 struct Case {
@@ -54,12 +72,21 @@ struct Case {
 }
 
 impl Case {
+    const fn dealing(self) -> Option<Dealing<'static>> {
+        match self.method {
+            Method::Ring { .. } => Some(Dealing::Ring),
+            _ => None,
+        }
+    }
+
     fn ranks(self) -> usize {
         self.trainers + usize::from(matches!(self.method, Method::Elastic(_)))
     }
 
-    fn machine(self, rank: usize, buffers: &mut [Buffer; 4]) -> Box<dyn Machine + '_> {
-        let [staging, loaded, global, momentum] = buffers;
+    fn machine(self, rank: usize, lent: &mut Lent) -> Box<dyn Machine + '_> {
+        let Lent { buffers: [staging, loaded, global, momentum], labels, sets, round } = lent;
+        let (labels, sets) =
+            (&mut labels[..self.trainers], &mut sets[..Spread::words(self.trainers)]);
         let [loaded, global, momentum] = [loaded, global, momentum].map(|it| &mut it[..SLICE]);
         match self.method {
             Method::Average { delta } => {
@@ -70,6 +97,10 @@ impl Case {
                 let blocks = Blocks { rate: 0.5, momentum: 0.5, nesterov: true };
                 let state = BlockState { global, momentum };
                 Box::new(BlockMomentum::new(staging, 0.5, intake(delta, loaded), blocks, state, 1))
+            }
+            Method::Ring { delta } => {
+                let spread = Spread::new(Dealing::Ring, labels, sets);
+                Box::new(DivideShuffle::new(staging, 0.5, intake(delta, loaded), spread, round))
             }
             Method::Elastic(pair) if rank == self.trainers => {
                 Box::new(ElasticCenter::new(staging, global, 0.5, pair, self.trainers))
@@ -82,18 +113,19 @@ impl Case {
 
     /// The state after `path`, whose steps are checked, is shown to `look`.
     fn after(self, path: &[Step], look: impl FnOnce(&mut State<'_>)) {
-        let mut buffers = vec![[[0.0; SLICE + TAIL]; 4]; self.ranks()];
-        let lent = buffers.iter_mut().enumerate();
-        let machines = lent.map(|(rank, buffers)| self.machine(rank, buffers)).collect();
+        let mut lent = vec![Lent::default(); self.ranks()];
+        let each = lent.iter_mut().enumerate();
+        let machines = each.map(|(rank, lent)| self.machine(rank, lent)).collect();
         let replicas: Vec<_> = (0..self.trainers).map(|rank| vec![rank as f32; SLICE]).collect();
         let mut state = State {
             case: self,
-            world: World::new(machines, &replicas),
+            world: World::dealt(machines, &replicas, self.dealing()),
             loads: vec![0; self.trainers],
             last: vec![false; self.trainers],
             asked: vec![0; self.trainers],
             weights: BTreeMap::new(),
             found: BTreeMap::new(),
+            says: vec![0.0; self.trainers],
         };
         path.iter().for_each(|step| state.take(*step));
         look(&mut state);
@@ -109,9 +141,12 @@ struct State<'a> {
     last: Vec<bool>,
     /// The last word of a trainer to the center.
     asked: Vec<u64>,
-    /// By reduction: trainers that loaded a finite replica, and what replicas move towards.
-    weights: BTreeMap<usize, f32>,
-    found: BTreeMap<usize, Vec<f32>>,
+    /// By reduction and the first of its group: trainers with a say, and what replicas move
+    /// towards.
+    weights: BTreeMap<(usize, usize), f32>,
+    found: BTreeMap<(usize, usize), Vec<f32>>,
+    /// By trainer: its say in the reduction that it joined last.
+    says: Vec<f32>,
 }
 
 impl State<'_> {
@@ -139,7 +174,7 @@ impl State<'_> {
                     senders.into_iter().for_each(|from| add(Event::Receive { from }));
                 }
                 Action::ReduceMean { .. } | Action::Finish => {}
-                Action::Sleep { .. } => panic!("no protocol sleeps"),
+                other => panic!("no protocol of replicas asks for {other:?}"),
             }
         }
         steps
@@ -159,8 +194,12 @@ impl State<'_> {
                 self.begins(rank, finite, !last && self.case.method != Method::Once);
             }
             Event::Stop => {
+                let values = self.world.ranks[rank].values();
                 self.world.stop(rank);
-                self.begins(rank, false, false);
+                // In groups a trainer keeps its say.
+                let dealt = self.case.dealing().is_some();
+                let says = dealt && values.iter().all(|x| x.is_finite());
+                self.begins(rank, says, false);
             }
             Event::Act => {
                 let it = &mut self.world.ranks[rank];
@@ -172,15 +211,21 @@ impl State<'_> {
             }
             Event::Conclude => {
                 let outcome = self.world.conclude(rank);
-                let Completion::Reduced { weight, .. } = outcome else { panic!("{outcome:?}") };
-                assert_eq!(weight, self.weights[&before], "finite replicas of reduction {before}");
+                let Completion::Reduced { weight, silent } = outcome else { panic!("{outcome:?}") };
+                let dealt = self.case.dealing().is_some();
+                let group = (before, self.world.group(rank, before)[0]);
+                let quiet = dealt && silent >= QUIET;
+                let says = if quiet { 0.0 } else { self.weights[&group] };
+                assert_eq!(weight, says, "finite replicas of reduction {group:?}");
+                // Alone in its group with a say, a trainer is the mean.
+                let own = if dealt { self.says[rank] } else { 0.0 };
                 let it = &mut self.world.ranks[rank];
                 let takes_in = matches!(it.outstanding, Action::Store { .. } | Action::Add { .. });
-                assert_eq!(takes_in, weight > 0.0, "a mean is taken in, and nothing else");
+                assert_eq!(takes_in, weight > own, "a mean is taken in, and nothing else");
                 if let Action::Store { .. } = it.outstanding {
                     let found = it.slice();
                     assert!(found.iter().all(|x| x.is_finite()));
-                    assert_eq!(self.found.entry(before).or_insert_with(|| found.clone()), &found);
+                    assert_eq!(self.found.entry(group).or_insert_with(|| found.clone()), &found);
                 }
             }
             Event::Receive { from } => self.world.receive(rank, from),
@@ -193,10 +238,13 @@ impl State<'_> {
         match it.outstanding {
             Action::ReduceMean { weight, silent, .. } => {
                 assert_eq!((weight, silent == 0), (f32::from(u8::from(finite)), wants_more));
-                *self.weights.entry(it.joined - 1).or_default() += weight;
+                let number = it.joined - 1;
+                let group = (number, self.world.group(rank, number)[0]);
+                *self.weights.entry(group).or_default() += weight;
+                self.says[rank] = weight;
             }
-            Action::Send { word, values, .. } => {
-                assert_eq!(values, finite, "only a finite replica travels");
+            Action::Send { word, payload, .. } => {
+                assert_eq!(payload == Payload::Whole, finite, "only a finite replica travels");
                 self.asked[rank] = word;
             }
             other => panic!("{other:?} after Load"),
@@ -210,7 +258,13 @@ impl State<'_> {
         // A trainer votes for another round whenever it loads what is not its last work.
         let votes = self.loads.iter().zip(&self.last).map(|(n, last)| n - usize::from(*last));
         let (most, rounds) = (*joined.last().unwrap(), votes.max().unwrap() + 1);
-        assert!(most - joined.first().unwrap() <= 1, "trainers are reductions apart: {joined:?}");
+        // Groups may run ahead of each other, and go on until the news of the end is everywhere.
+        let (apart, rounds) = match self.case.method {
+            Method::Ring { .. } => (trainers.len(), rounds + NEWS),
+            _ => (1, rounds),
+        };
+        let least = *joined.first().unwrap();
+        assert!(most - least <= apart, "trainers are reductions apart: {joined:?}");
         assert!(most <= rounds, "a reduction after all have ended");
         for (rank, it) in trainers.iter().enumerate() {
             if self.world.has_finished(rank) {
@@ -230,6 +284,7 @@ impl State<'_> {
                 Method::Once => assert_eq!(most, 1),
                 Method::Elastic(_) => assert_eq!(most, 0),
                 Method::Average { .. } | Method::Blocks { .. } => assert_eq!(most, rounds),
+                Method::Ring { .. } => {}
             }
         }
     }
@@ -239,20 +294,25 @@ impl State<'_> {
     fn is_answer(&self, rank: usize, completion: Completion) -> bool {
         match (self.world.ranks[rank].outstanding, completion) {
             (Action::Load, Completion::Loaded { .. } | Completion::Stop)
+            | (Action::Read, Completion::Loaded { .. })
             | (Action::ReduceMean { .. }, Completion::Reduced { .. })
             | (Action::Store { .. } | Action::Add { .. } | Action::Send { .. }, Completion::Done) => {
                 true
             }
-            (Action::Receive { from: Some(center), .. }, Completion::Received { from, word }) => {
-                (center, self.asked[rank]) == (from, word)
+            (
+                Action::Receive { from: Some(center) },
+                Completion::Received { from, word, elements },
+            ) => (center, self.asked[rank], SLICE) == (from, word, elements),
+            (Action::Receive { from: None }, Completion::Received { word, elements, .. }) => {
+                // An exchange, a fetch, a goodbye.
+                [(1, SLICE), (2, 0)].contains(&(word, elements)) || word == 3
             }
-            (Action::Receive { from: None, .. }, Completion::Received { word, .. }) => word < 4,
             _ => false,
         }
     }
 
     /// Every completion that is no answer is refused and changes nothing; after `Finish` all are
-    /// the same, and a `Receive` that timed out comes again. Returns how many were tried.
+    /// the same. Returns how many were tried.
     fn refuse(&mut self, examined: &mut BTreeSet<String>) -> usize {
         let mut tried = 0;
         for rank in 0..self.case.ranks() {
@@ -267,10 +327,9 @@ impl State<'_> {
                 let it = &mut self.world.ranks[rank];
                 let expected = match (it.outstanding, wrong) {
                     (Action::Finish, _) => Ok(Action::Finish),
-                    (action @ Action::Receive { .. }, Completion::TimedOut) => Ok(action),
                     (action, _) => Err(OutOfTurn { expected: Some(action), got: wrong }),
                 };
-                assert_eq!(it.machine.step(Nanos(1), wrong), expected);
+                assert_eq!(it.machine.step(wrong), expected);
                 assert_eq!(format!("{:?}", it.machine), before, "after {wrong:?}");
                 tried += 1;
             }
@@ -281,15 +340,17 @@ impl State<'_> {
 
 fn completions(ranks: usize) -> Vec<Completion> {
     let received = (0..ranks).flat_map(|from| (1..=4).map(move |word| (from, word)));
-    let mut all: Vec<_> =
-        received.map(|(from, word)| Completion::Received { from, word }).collect();
+    let received = received.flat_map(|(from, word)| {
+        [0, 1, SLICE].map(|elements| Completion::Received { from, word, elements })
+    });
+    let mut all: Vec<_> = received.collect();
     for yes in [false, true] {
         all.extend([false, true].map(|last| Completion::Loaded { finite: yes, last }));
         let silent = u32::from(yes);
         all.push(Completion::Reduced { weight: 1.0, silent });
         all.push(Completion::Reduced { weight: 0.0, silent });
     }
-    all.extend([Completion::Start, Completion::Done, Completion::TimedOut, Completion::Stop]);
+    all.extend([Completion::Start, Completion::Done, Completion::Taken, Completion::Stop]);
     all
 }
 
@@ -361,6 +422,13 @@ fn model_averaging() {
 }
 
 #[test]
+fn averaging_in_groups() {
+    for delta in [false, true] {
+        search(Method::Ring { delta }, [(3, 20), (2, 200), (1, 2_000)]);
+    }
+}
+
+#[test]
 fn one_average() {
     search(Method::Once, [(3, 8), (3, 77), (2, 776)]);
 }
@@ -384,12 +452,12 @@ fn a_start_comes_first() {
     for method in methods.into_iter().chain([Method::Elastic(Pair::Same)]) {
         let case = Case { method, trainers: 1, loads: 0 };
         for rank in 0..case.ranks() {
-            let mut buffers = [[0.0; SLICE + TAIL]; 4];
-            let mut machine = case.machine(rank, &mut buffers);
+            let mut lent = Lent::default();
+            let mut machine = case.machine(rank, &mut lent);
             for got in completions(2).into_iter().filter(|got| *got != Completion::Start) {
-                assert_eq!(machine.step(Nanos(0), got), Err(OutOfTurn { expected: None, got }));
+                assert_eq!(machine.step(got), Err(OutOfTurn { expected: None, got }));
             }
-            assert!(machine.step(Nanos(0), Completion::Start).is_ok());
+            assert!(machine.step(Completion::Start).is_ok());
         }
     }
 }

@@ -9,8 +9,7 @@ use std::fmt::Debug;
 use std::sync::atomic::AtomicU32;
 
 use umbra_core::dense::replica::{add, element, interpolate, load_finite, store};
-use umbra_core::sync::{Action, Completion, Dealing, Group, Intake, Protocol, reduction};
-use umbra_core::units::Nanos;
+use umbra_core::sync::{Action, Completion, Dealing, Group, Intake, Payload, Protocol, reduction};
 
 pub(crate) trait Machine: Protocol + Debug {}
 impl<T: Protocol + Debug> Machine for T {}
@@ -81,7 +80,7 @@ impl<'a> World<'a> {
         dealing: Option<Dealing<'a>>,
     ) -> Self {
         let start = |(rank, mut machine): (usize, Box<dyn Machine + 'a>)| {
-            let outstanding = machine.step(Nanos(0), Completion::Start).unwrap();
+            let outstanding = machine.step(Completion::Start).unwrap();
             let values = replicas.get(rank).map_or(&[][..], Vec::as_slice);
             let replica = values.iter().map(|x| AtomicU32::new(x.to_bits())).collect();
             Rank { machine, outstanding, replica, ended: false, joined: 0, concluded: 0 }
@@ -92,7 +91,7 @@ impl<'a> World<'a> {
     }
 
     /// Who reduces with `rank` in a reduction.
-    fn group(&self, rank: usize, number: usize) -> Vec<usize> {
+    pub(crate) fn group(&self, rank: usize, number: usize) -> Vec<usize> {
         let mut members: Vec<usize> = (0..self.trainers).collect();
         let dealt = self.dealing.map(|it| it.deal(number as u64, rank, &mut members).len());
         members.truncate(dealt.unwrap_or(self.trainers));
@@ -101,7 +100,7 @@ impl<'a> World<'a> {
 
     fn complete(&mut self, rank: usize, completion: Completion) {
         let it = &mut self.ranks[rank];
-        it.outstanding = it.machine.step(Nanos(0), completion).unwrap();
+        it.outstanding = it.machine.step(completion).unwrap();
         if let Action::ReduceMean { group, weight, silent } = it.outstanding {
             let round = self.dealing.map(|_| it.joined as u64);
             assert_eq!(group, round.map_or(Group::All, |round| Group::Dealt { round }));
@@ -121,12 +120,17 @@ impl<'a> World<'a> {
         self.complete(rank, Completion::Loaded { finite, last });
     }
 
-    /// `Load` is answered with the end of the workers.
+    /// `Load` is answered with the end of the workers, and `Read` with what they have left.
     pub(crate) fn stop(&mut self, rank: usize) {
         let it = &mut self.ranks[rank];
         assert_eq!(it.outstanding, Action::Load);
         it.ended = true;
         self.complete(rank, Completion::Stop);
+        let it = &mut self.ranks[rank];
+        if it.outstanding == Action::Read {
+            let finite = load_finite(&it.replica, reduction::slice(it.machine.staging()));
+            self.complete(rank, Completion::Loaded { finite, last: true });
+        }
     }
 
     /// An action that needs nobody else.
@@ -139,8 +143,8 @@ impl<'a> World<'a> {
             Action::Add { alpha } => {
                 add(&it.replica, alpha, reduction::slice(it.machine.staging()))
             }
-            Action::Send { to, word, values } => {
-                let values = values.then(|| it.slice());
+            Action::Send { to, word, payload } => {
+                let values = (payload == Payload::Whole).then(|| it.slice());
                 self.messages.entry((rank, to)).or_default().push_back((word, values));
             }
             other => panic!("{other:?} needs somebody else"),
@@ -169,6 +173,15 @@ impl<'a> World<'a> {
         let number = self.ranks[rank].concluded;
         let mut sums = self.terms(rank, number);
         let heard = sums.iter().map(|term| term.2).min().filter(|_| self.dealing.is_some());
+        if let Some(silent @ reduction::QUIET..) = heard {
+            self.ranks[rank].concluded += 1;
+            if self.ranks[..self.trainers].iter().all(|it| it.concluded > number) {
+                self.reductions.remove(&number);
+            }
+            let outcome = Completion::Reduced { weight: 0.0, silent };
+            self.complete(rank, outcome);
+            return outcome;
+        }
         reduction::sum_into_first(&mut sums, |to, from| reduction::add(&mut to.1, &from.1));
         let it = &mut self.ranks[rank];
         it.concluded += 1;
@@ -183,7 +196,7 @@ impl<'a> World<'a> {
 
     /// Ranks whose message the outstanding `Receive` would take.
     pub(crate) fn senders(&self, rank: usize) -> Vec<usize> {
-        let Action::Receive { from, .. } = self.ranks[rank].outstanding else { return vec![] };
+        let Action::Receive { from } = self.ranks[rank].outstanding else { return vec![] };
         let waiting =
             |&from: &usize| self.messages.get(&(from, rank)).is_some_and(|m| !m.is_empty());
         (0..self.ranks.len())
@@ -194,11 +207,12 @@ impl<'a> World<'a> {
 
     pub(crate) fn receive(&mut self, rank: usize, from: usize) {
         let (word, values) = self.messages.get_mut(&(from, rank)).unwrap().pop_front().unwrap();
+        let elements = values.as_ref().map_or(0, Vec::len);
         if let Some(values) = values {
             assert!(values.iter().all(|x| x.is_finite()), "{from} sent {values:?}");
             reduction::slice(self.ranks[rank].machine.staging()).copy_from_slice(&values);
         }
-        self.complete(rank, Completion::Received { from, word });
+        self.complete(rank, Completion::Received { from, word, elements });
     }
 
     pub(crate) fn is_quiet(&self) -> bool {

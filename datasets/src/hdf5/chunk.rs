@@ -5,7 +5,7 @@
 //! one lock.
 #![allow(unsafe_code)]
 
-use hdf5::Dataset;
+use hdf5::Dataset as H5Dataset;
 use hdf5_sys::h5d::H5Dwrite_chunk;
 use hdf5_sys::h5p::H5P_DEFAULT;
 
@@ -17,7 +17,7 @@ use hdf5_sys::h5p::H5P_DEFAULT;
 /// # Errors
 /// When `start` is outside the dataset or not where a chunk begins, or the disk refuses.
 pub(super) fn write_filtered(
-    dataset: &Dataset,
+    dataset: &H5Dataset,
     start: &[u64],
     filtered: &[u8],
 ) -> Result<(), hdf5::Error> {

@@ -7,7 +7,7 @@
 use std::path::Path;
 
 use bytemuck::NoUninit;
-use hdf5::{Dataset, Extent, File, H5Type};
+use hdf5::{Dataset as H5Dataset, Extent, File, H5Type};
 use rayon::prelude::*;
 
 use super::chunk;
@@ -33,7 +33,7 @@ impl Default for Packers {
 /// One growing dataset, gathered in memory until whole chunks can be written.
 #[derive(Debug)]
 pub(super) struct Column<T> {
-    dataset: Dataset,
+    dataset: H5Dataset,
     name: String,
     /// Columns of a matrix, or `None` for a vector.
     width: Option<usize>,

@@ -1,14 +1,14 @@
 //! The filters of our chunks, applied outside the library: shuffle, deflate, fletcher32.
 //!
 //! HDF5 file format specification, IV.A.2.l (filter pipeline message): filter 2 puts the first
-//! bytes of all elements before all second bytes; filter 1 is a zlib stream ([`super::deflate`]);
+//! bytes of all elements before all second bytes; filter 1 is a zlib stream (`crate::codec`);
 //! filter 3 appends Fletcher's checksum of what came before it, lowest byte first.
 
 use core::iter::zip;
 
 use bytemuck::NoUninit;
 
-use super::deflate::Deflate;
+use crate::codec::Deflate;
 
 /// Filters chunk after chunk. Its buffers are used again and again.
 #[derive(Debug, Default)]

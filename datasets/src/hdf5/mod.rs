@@ -3,18 +3,22 @@
 //! The library holds one process-wide lock, so one thread of a rank reads; nothing computes while
 //! it waits for HDF5.
 //!
-//! Map: `attributes` · `open` checks structure · `read` reads ranges and checks values · `verify`
+//! Map: `attributes` · `open` checks the structure of a file, and `file_info` is what it finds ·
+//! `read` reads ranges of rows and checks values, through the plain reads of `ranges` · `verify`
 //! checks a whole file · `write` makes one, of `column`s · `vocabulary` keeps the keys behind ids ·
-//! `filters` applies what stands between values and file, with `deflate` and its `huffman` codes ·
-//! `chunk` hands the result to HDF5, the only unsafe code of the crate.
+//! `filters` applies what stands between values and file, with the zlib streams of
+//! `crate::codec` · `chunk` hands the result to HDF5, the only unsafe code of the crate.
+//!
+//! The binding calls a table of values a dataset; here that is an `H5Dataset`, and a dataset is
+//! what the file as a whole holds.
 
 mod attributes;
 mod chunk;
 mod column;
-mod deflate;
+mod file_info;
 mod filters;
-mod huffman;
 mod open;
+mod ranges;
 mod read;
 mod verify;
 mod vocabulary;
@@ -26,8 +30,9 @@ use hdf5::File;
 
 use crate::DatasetError;
 
-pub(crate) use open::{FileInfo, Sparse, inspect};
-pub(crate) use read::{Block, FileReader};
+pub(crate) use file_info::{FileInfo, Sparse};
+pub(crate) use open::inspect;
+pub(crate) use read::{FileReader, RowBuffer};
 pub use verify::verify;
 pub use vocabulary::{Vocabulary, read_vocabulary};
 pub use write::Writer;

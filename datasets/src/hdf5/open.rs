@@ -2,150 +2,64 @@
 //!
 //! Content is checked while it is read ([`super::read`]) or all at once ([`super::verify`]).
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use hdf5::types::{FloatSize, IntSize, TypeDescriptor};
-use hdf5::{Dataset, File};
+use hdf5::{Dataset as H5Dataset, File};
 
-use super::{attributes, open_file};
+use super::file_info::{FileInfo, Sparse};
+use super::{attributes, open_file, ranges};
 use crate::DatasetError;
 use crate::schema::{CHUNK_ROWS, VERSION};
-
-/// How the sparse values of a file are stored.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sparse {
-    /// No fields at all.
-    None,
-    /// `sparse` u32 `[N, S]`.
-    OneHot,
-    /// `sparse_values` u32 `[values]`, `sparse_offsets` u64 `[N·S + 1]`.
-    Bags {
-        /// Length of `sparse_values`.
-        values: u64,
-    },
-}
-
-/// A file whose structure is as the layout says.
-#[derive(Clone, Debug)]
-pub(crate) struct FileInfo {
-    pub(crate) path: PathBuf,
-    pub(crate) rows: u64,
-    pub(crate) dense_features: usize,
-    pub(crate) dense_names: Option<Vec<String>>,
-    pub(crate) sparse_names: Option<Vec<String>>,
-    pub(crate) cardinality: Vec<u64>,
-    pub(crate) transform: String,
-    pub(crate) fingerprint: Option<String>,
-    pub(crate) sparse: Sparse,
-    pub(crate) has_weight: bool,
-    pub(crate) has_group: bool,
-    /// Most sparse values in one row.
-    pub(crate) values_per_row_max: u64,
-    /// Rows in a chunk of the widest dataset: the unit in which reading is cheap.
-    pub(crate) chunk_rows: u64,
-    /// Size of the largest chunk, uncompressed, in bytes; 0 when nothing is chunked.
-    pub(crate) chunk_bytes: usize,
-}
 
 /// Opens `path`, checks its structure, closes it.
 pub(crate) fn inspect(path: &Path) -> Result<FileInfo, DatasetError> {
     let file = open_file(path, None)?;
     let structure = Structure { file: &file, path };
     structure.version()?;
-
-    let label = structure.require("label", "the clicks, f32 [rows]")?;
-    structure.element(&label, "label", TypeDescriptor::Float(FloatSize::U4))?;
-    let rows = structure.vector(&label, "label", None)?;
-    if let Some(stated) = attributes::integer(&file, path, "rows")?
-        && stated != rows
-    {
-        return Err(structure.wrong_shape(
-            "label",
-            format!("[{stated}] (attribute `rows`)"),
-            &label,
-        ));
-    }
-    if rows == 0 {
-        return Err(structure.wrong_shape("label", "one row or more".into(), &label));
-    }
-
-    let mut widest = (size_of::<f32>(), label.clone());
-    let mut all = vec![label];
-    let dense = structure.find("dense")?;
-    let dense_features = match &dense {
-        None => 0,
-        Some(dense) => {
-            structure.element(dense, "dense", TypeDescriptor::Float(FloatSize::U4))?;
-            structure.matrix(dense, "dense", rows, None)?
-        }
-    };
+    let (label, rows) = structure.label()?;
+    let (dense, dense_features) = structure.dense(rows)?;
     let dense_names = structure.names("dense_names", dense_features)?;
-    if let Some(dense) = dense {
-        widest = (size_of::<f32>() * dense_features, dense.clone());
-        all.push(dense);
-    }
-
-    let cardinality = attributes::integers(&file, path, "cardinality")?.ok_or_else(|| {
-        DatasetError::Missing {
-            path: path.to_owned(),
-            object: "attribute `cardinality`",
-            expected: "u64 [fields], every id of a field below its number (with h5py: f.attrs['cardinality'] = sparse.max(axis=0) + 1)".into(),
-        }
-    })?;
+    let cardinality = structure.cardinality()?;
     let fields = cardinality.len();
     let sparse_names = structure.names("sparse_names", fields)?;
-    let sparse = structure.sparse(rows, fields, &mut all)?;
-    if sparse == Sparse::OneHot
-        && let Some(dataset) = all.last()
-        && size_of::<u32>() * fields >= widest.0
-    {
-        widest.1 = dataset.clone();
-    }
-
-    let weight = structure.find("weight")?;
-    if let Some(weight) = &weight {
-        structure.element(weight, "weight", TypeDescriptor::Float(FloatSize::U4))?;
-        structure.vector(weight, "weight", Some(rows))?;
-    }
-    let group = structure.find("group")?;
-    if let Some(group) = &group {
-        structure.element(group, "group", TypeDescriptor::Unsigned(IntSize::U8))?;
-        structure.vector(group, "group", Some(rows))?;
-    }
+    let (sparse, ids) = structure.sparse(rows, fields)?;
+    let weight = structure.per_row("weight", TypeDescriptor::Float(FloatSize::U4), rows)?;
+    let group = structure.per_row("group", TypeDescriptor::Unsigned(IntSize::U8), rows)?;
     let (has_weight, has_group) = (weight.is_some(), group.is_some());
-    all.extend(weight.into_iter().chain(group));
 
+    // Numbers and ids have four bytes each, so of two matrices the one with more columns is wider.
+    let widest = match (sparse, ids.first(), &dense) {
+        (Sparse::OneHot, Some(ids), None) => ids,
+        (Sparse::OneHot, Some(ids), Some(_)) if fields >= dense_features => ids,
+        (_, _, Some(dense)) => dense,
+        (_, _, None) => &label,
+    };
+    let chunk_rows = widest.chunk().and_then(|c| c.first().copied()).unwrap_or(CHUNK_ROWS);
+    let all: Vec<H5Dataset> =
+        [label].into_iter().chain(dense).chain(ids).chain(weight).chain(group).collect();
     all.iter().try_for_each(|dataset| structure.filters(dataset))?;
 
-    let values_per_row_max = match sparse {
-        Sparse::None | Sparse::OneHot => fields as u64,
-        Sparse::Bags { values } => match attributes::integer(&file, path, "values_per_row_max")? {
-            Some(stated) => stated.min(values),
-            None => structure.scan_offsets(rows, fields, values)?,
-        },
-    };
-    let chunk_rows = widest.1.chunk().and_then(|c| c.first().copied()).unwrap_or(CHUNK_ROWS);
-    let chunk_bytes = all.iter().filter_map(chunk_bytes).max().unwrap_or(0);
     Ok(FileInfo {
         path: path.to_owned(),
         rows,
         dense_features,
         dense_names,
         sparse_names,
+        values_per_row_max: structure.values_per_row_max(rows, fields, sparse)?,
         cardinality,
         transform: attributes::string(&file, path, "transform")?.unwrap_or_default(),
         fingerprint: attributes::string(&file, path, "fingerprint")?,
         sparse,
         has_weight,
         has_group,
-        values_per_row_max,
         chunk_rows: chunk_rows.max(1) as u64,
-        chunk_bytes,
+        chunk_bytes: all.iter().filter_map(chunk_bytes).max().unwrap_or(0),
     })
 }
 
 /// Uncompressed size of a chunk of `dataset`.
-fn chunk_bytes(dataset: &Dataset) -> Option<usize> {
+fn chunk_bytes(dataset: &H5Dataset) -> Option<usize> {
     let size = dataset.dtype().ok()?.size();
     dataset.chunk().map(|c| c.iter().product::<usize>() * size)
 }
@@ -177,7 +91,7 @@ impl Structure<'_> {
         }
     }
 
-    fn find(&self, name: &str) -> Result<Option<Dataset>, DatasetError> {
+    fn find(&self, name: &str) -> Result<Option<H5Dataset>, DatasetError> {
         if !self.file.link_exists(name) {
             return Ok(None);
         }
@@ -187,7 +101,7 @@ impl Structure<'_> {
             .map_err(|e| DatasetError::hdf5(self.path, "open", format!("dataset `{name}`"), &e))
     }
 
-    fn require(&self, name: &'static str, expected: &str) -> Result<Dataset, DatasetError> {
+    fn require(&self, name: &'static str, expected: &str) -> Result<H5Dataset, DatasetError> {
         self.find(name)?.ok_or_else(|| DatasetError::Missing {
             path: self.path.to_owned(),
             object: name,
@@ -197,7 +111,7 @@ impl Structure<'_> {
 
     fn element(
         &self,
-        dataset: &Dataset,
+        dataset: &H5Dataset,
         name: &str,
         expected: TypeDescriptor,
     ) -> Result<(), DatasetError> {
@@ -216,7 +130,7 @@ impl Structure<'_> {
     /// Length of a vector, which must be `rows` where given.
     fn vector(
         &self,
-        dataset: &Dataset,
+        dataset: &H5Dataset,
         name: &str,
         length: Option<u64>,
     ) -> Result<u64, DatasetError> {
@@ -233,7 +147,7 @@ impl Structure<'_> {
     /// Columns of a matrix of `rows` rows, which must be `columns` where given.
     fn matrix(
         &self,
-        dataset: &Dataset,
+        dataset: &H5Dataset,
         name: &str,
         rows: u64,
         columns: Option<usize>,
@@ -248,7 +162,7 @@ impl Structure<'_> {
     }
 
     /// The library can undo every filter of `dataset`.
-    fn filters(&self, dataset: &Dataset) -> Result<(), DatasetError> {
+    fn filters(&self, dataset: &H5Dataset) -> Result<(), DatasetError> {
         let Some(missing) = dataset.filters().into_iter().find(|f| !f.is_available()) else {
             return Ok(());
         };
@@ -265,7 +179,7 @@ impl Structure<'_> {
         ))
     }
 
-    fn wrong_shape(&self, name: &str, expected: String, dataset: &Dataset) -> DatasetError {
+    fn wrong_shape(&self, name: &str, expected: String, dataset: &H5Dataset) -> DatasetError {
         let got = format!("{:?}", dataset.shape());
         DatasetError::mismatch(self.path, format!("shape of dataset `{name}`"), expected, got)
     }
@@ -284,31 +198,75 @@ impl Structure<'_> {
         }
     }
 
-    /// Finds and checks the sparse datasets; pushes them to `all`.
-    fn sparse(
+    /// The labels, and how many rows there are.
+    fn label(&self) -> Result<(H5Dataset, u64), DatasetError> {
+        let label = self.require("label", "the clicks, f32 [rows]")?;
+        self.element(&label, "label", TypeDescriptor::Float(FloatSize::U4))?;
+        let rows = self.vector(&label, "label", None)?;
+        if let Some(stated) = attributes::integer(self.file, self.path, "rows")?
+            && stated != rows
+        {
+            let expected = format!("[{stated}] (attribute `rows`)");
+            return Err(self.wrong_shape("label", expected, &label));
+        }
+        if rows == 0 {
+            return Err(self.wrong_shape("label", "one row or more".into(), &label));
+        }
+        Ok((label, rows))
+    }
+
+    /// The dense features, and how many there are in a row.
+    fn dense(&self, rows: u64) -> Result<(Option<H5Dataset>, usize), DatasetError> {
+        let Some(dense) = self.find("dense")? else { return Ok((None, 0)) };
+        self.element(&dense, "dense", TypeDescriptor::Float(FloatSize::U4))?;
+        let features = self.matrix(&dense, "dense", rows, None)?;
+        Ok((Some(dense), features))
+    }
+
+    /// One number above all ids of every field. `[S]`
+    fn cardinality(&self) -> Result<Vec<u64>, DatasetError> {
+        let found = attributes::integers(self.file, self.path, "cardinality")?;
+        found.ok_or_else(|| DatasetError::Missing {
+            path: self.path.to_owned(),
+            object: "attribute `cardinality`",
+            expected: "u64 [fields], every id of a field below its number \
+                       (with h5py: f.attrs['cardinality'] = sparse.max(axis=0) + 1)"
+                .into(),
+        })
+    }
+
+    /// The vector `name` of `rows` elements, if there is one.
+    fn per_row(
         &self,
+        name: &str,
+        element: TypeDescriptor,
         rows: u64,
-        fields: usize,
-        all: &mut Vec<Dataset>,
-    ) -> Result<Sparse, DatasetError> {
+    ) -> Result<Option<H5Dataset>, DatasetError> {
+        let Some(dataset) = self.find(name)? else { return Ok(None) };
+        self.element(&dataset, name, element)?;
+        self.vector(&dataset, name, Some(rows))?;
+        Ok(Some(dataset))
+    }
+
+    /// Finds and checks the sparse datasets: none, one, or values and offsets.
+    fn sparse(&self, rows: u64, fields: usize) -> Result<(Sparse, Vec<H5Dataset>), DatasetError> {
         let ids = TypeDescriptor::Unsigned(IntSize::U4);
         let one_hot = self.find("sparse")?;
         let (values, offsets) = (self.find("sparse_values")?, self.find("sparse_offsets")?);
         match (one_hot, values, offsets) {
-            (None, None, None) if fields == 0 => Ok(Sparse::None),
+            (None, None, None) if fields == 0 => Ok((Sparse::None, Vec::new())),
             (Some(dataset), None, None) => {
                 self.element(&dataset, "sparse", ids)?;
                 self.matrix(&dataset, "sparse", rows, Some(fields))?;
-                all.push(dataset);
-                Ok(if fields == 0 { Sparse::None } else { Sparse::OneHot })
+                let sparse = if fields == 0 { Sparse::None } else { Sparse::OneHot };
+                Ok((sparse, vec![dataset]))
             }
             (None, Some(values), Some(offsets)) if fields > 0 => {
                 self.element(&values, "sparse_values", ids)?;
                 self.element(&offsets, "sparse_offsets", TypeDescriptor::Unsigned(IntSize::U8))?;
                 let length = self.vector(&values, "sparse_values", None)?;
                 self.vector(&offsets, "sparse_offsets", Some(rows * fields as u64 + 1))?;
-                all.extend([values, offsets]);
-                Ok(Sparse::Bags { values: length })
+                Ok((Sparse::Bags { values: length }, vec![values, offsets]))
             }
             (one_hot, values, offsets) => {
                 let found = [
@@ -320,10 +278,25 @@ impl Structure<'_> {
                 Err(DatasetError::mismatch(
                     self.path,
                     format!("datasets of {fields} sparse fields"),
-                    "either `sparse` u32 [rows, fields], or both `sparse_values` and `sparse_offsets`",
+                    "either `sparse` u32 [rows, fields], \
+                     or both `sparse_values` and `sparse_offsets`",
                     if found.is_empty() { "none".to_owned() } else { found.join(", ") },
                 ))
             }
+        }
+    }
+
+    /// Most sparse values in one row: as stated, or counted where nothing is stated.
+    fn values_per_row_max(
+        &self,
+        rows: u64,
+        fields: usize,
+        sparse: Sparse,
+    ) -> Result<u64, DatasetError> {
+        let Sparse::Bags { values } = sparse else { return Ok(fields as u64) };
+        match attributes::integer(self.file, self.path, "values_per_row_max")? {
+            Some(stated) => Ok(stated.min(values)),
+            None => self.scan_offsets(rows, fields, values),
         }
     }
 
@@ -333,7 +306,7 @@ impl Structure<'_> {
         let mut longest = 0;
         for first in (0..rows).step_by(usize::try_from(SCAN_ROWS).unwrap_or(usize::MAX)) {
             let last = rows.min(first + SCAN_ROWS);
-            let offsets = super::read::offsets(self.path, &dataset, first..last, fields, values)?;
+            let offsets = ranges::offsets(self.path, &dataset, first..last, fields, values)?;
             for row in offsets.windows(fields + 1).step_by(fields) {
                 longest = longest.max(row[fields] - row[0]);
             }

@@ -1,21 +1,16 @@
 //! Reads ranges of rows of one file into reused columns, and checks every value on the way.
-//!
-//! The binding reads a hyperslab into an array of its own, so a range costs one allocation per
-//! dataset and one copy; ranges are blocks of about a thousand rows, not batches.
 
 use core::ops::Range;
-use std::path::Path;
 
-use hdf5::{Dataset, File, H5Type};
-use ndarray::{Array1, Array2};
+use hdf5::{Dataset as H5Dataset, File};
 
-use super::open::{FileInfo, Sparse};
-use super::open_file;
+use super::file_info::{FileInfo, Sparse};
+use super::{open_file, ranges};
 use crate::DatasetError;
 
 /// Rows in columns, one-hot or bags alike in memory.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Block {
+pub(crate) struct RowBuffer {
     /// `[n]`
     pub(crate) label: Vec<f32>,
     /// `[n]` or `[0]`
@@ -31,7 +26,7 @@ pub(crate) struct Block {
     pub(crate) group: Vec<u64>,
 }
 
-impl Block {
+impl RowBuffer {
     pub(crate) fn clear(&mut self) {
         self.label.clear();
         self.weight.clear();
@@ -46,12 +41,12 @@ impl Block {
 #[derive(Debug)]
 pub(crate) struct FileReader {
     info: FileInfo,
-    label: Dataset,
-    weight: Option<Dataset>,
-    dense: Option<Dataset>,
-    values: Option<Dataset>,
-    offsets: Option<Dataset>,
-    group: Option<Dataset>,
+    label: H5Dataset,
+    weight: Option<H5Dataset>,
+    dense: Option<H5Dataset>,
+    values: Option<H5Dataset>,
+    offsets: Option<H5Dataset>,
+    group: Option<H5Dataset>,
     _file: File,
 }
 
@@ -91,43 +86,52 @@ impl FileReader {
     }
 
     /// Appends rows `rows` of the file to `block`.
-    pub(crate) fn append(&self, rows: Range<u64>, block: &mut Block) -> Result<(), DatasetError> {
+    pub(crate) fn append(
+        &self,
+        rows: Range<u64>,
+        block: &mut RowBuffer,
+    ) -> Result<(), DatasetError> {
         let path = self.info.path.as_path();
         let from = block.label.len();
-        block.label.extend_from_slice(&read_vector(path, &self.label, "label", rows.clone())?);
+        block.label.extend_from_slice(&ranges::vector(path, &self.label, "label", rows.clone())?);
         self.check_floats("label", 1, rows.start, &block.label[from..])?;
         if let Some(dataset) = &self.weight {
-            block.weight.extend_from_slice(&read_vector(path, dataset, "weight", rows.clone())?);
+            block.weight.extend_from_slice(&ranges::vector(path, dataset, "weight", rows.clone())?);
             self.check_floats("weight", 1, rows.start, &block.weight[from..])?;
         }
         if let Some(dataset) = &self.dense {
             let width = self.info.dense_features;
-            let read = read_matrix(path, dataset, "dense", rows.clone(), width)?;
+            let read = ranges::matrix(path, dataset, "dense", rows.clone(), width)?;
             block.dense.extend_from_slice(&read);
             self.check_floats("dense", width, rows.start, &block.dense[from * width..])?;
         }
         if let Some(dataset) = &self.group {
-            block.group.extend_from_slice(&read_vector(path, dataset, "group", rows.clone())?);
+            block.group.extend_from_slice(&ranges::vector(path, dataset, "group", rows.clone())?);
         }
         self.append_sparse(rows, block)
     }
 
-    fn append_sparse(&self, rows: Range<u64>, block: &mut Block) -> Result<(), DatasetError> {
+    fn append_sparse(&self, rows: Range<u64>, block: &mut RowBuffer) -> Result<(), DatasetError> {
         let path = self.info.path.as_path();
         let fields = self.info.cardinality.len();
         let Some(dataset) = &self.values else { return Ok(()) };
         let first = block.values.len();
         let (Some(offsets), Sparse::Bags { values }) = (&self.offsets, self.info.sparse) else {
-            let read = read_matrix(path, dataset, "sparse", rows.clone(), fields)?;
+            let read = ranges::matrix(path, dataset, "sparse", rows.clone(), fields)?;
             block.values.extend_from_slice(&read);
             if block.bags {
                 block.ends.extend(first + 1..=block.values.len());
             }
             return self.check_one_hot(rows.start, &block.values[first..]);
         };
-        let offsets = self::offsets(path, offsets, rows.clone(), fields, values)?;
+        let offsets = ranges::offsets(path, offsets, rows.clone(), fields, values)?;
         let (start, end) = (offsets[0], offsets[offsets.len() - 1]);
-        block.values.extend_from_slice(&read_vector(path, dataset, "sparse_values", start..end)?);
+        block.values.extend_from_slice(&ranges::vector(
+            path,
+            dataset,
+            "sparse_values",
+            start..end,
+        )?);
         let limit = self.info.values_per_row_max;
         for (row, bounds) in offsets.windows(fields + 1).step_by(fields).enumerate() {
             let length = bounds[fields] - bounds[0];
@@ -220,63 +224,4 @@ impl FileReader {
             cardinality: self.info.cardinality[field],
         }
     }
-}
-
-/// Offsets of the bags of `rows`, which must grow within `0..=values`. `[rows * fields + 1]`
-pub(super) fn offsets(
-    path: &Path,
-    dataset: &Dataset,
-    rows: Range<u64>,
-    fields: usize,
-    values: u64,
-) -> Result<Vec<u64>, DatasetError> {
-    let width = fields as u64;
-    let range = rows.start * width..rows.end * width + 1;
-    let offsets = read_vector::<u64>(path, dataset, "sparse_offsets", range)?;
-    let last_row = dataset.size() as u64 == rows.end * width + 1;
-    let wrong = offsets.windows(2).position(|w| w[0] > w[1] || w[1] > values).or_else(|| {
-        let ends_wrong = last_row && offsets.last() != Some(&values);
-        let starts_wrong = rows.start == 0 && offsets.first() != Some(&0);
-        if starts_wrong { Some(0) } else { ends_wrong.then(|| offsets.len() - 2) }
-    });
-    let Some(bag) = wrong else { return Ok(offsets) };
-    Err(DatasetError::Offsets {
-        path: path.to_owned(),
-        row: rows.start + (bag / fields) as u64,
-        field: bag % fields,
-        start: offsets[bag],
-        end: offsets[bag + 1],
-        values,
-    })
-}
-
-fn read_vector<T: H5Type>(
-    path: &Path,
-    dataset: &Dataset,
-    name: &'static str,
-    range: Range<u64>,
-) -> Result<Vec<T>, DatasetError> {
-    let read: Result<Array1<T>, _> = dataset.read_slice(bounds(&range));
-    read.map(|a| a.into_raw_vec_and_offset().0).map_err(|e| failed(path, name, &range, &e))
-}
-
-fn read_matrix<T: H5Type>(
-    path: &Path,
-    dataset: &Dataset,
-    name: &'static str,
-    rows: Range<u64>,
-    width: usize,
-) -> Result<Vec<T>, DatasetError> {
-    let read: Result<Array2<T>, _> = dataset.read_slice((bounds(&rows), 0..width));
-    read.map(|a| a.into_raw_vec_and_offset().0).map_err(|e| failed(path, name, &rows, &e))
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "below the length of a dataset, a usize")]
-fn bounds(range: &Range<u64>) -> Range<usize> {
-    range.start as usize..range.end as usize
-}
-
-fn failed(path: &Path, name: &str, range: &Range<u64>, error: &hdf5::Error) -> DatasetError {
-    let object = format!("dataset `{name}` rows {}..{}", range.start, range.end);
-    DatasetError::hdf5(path, "read", object, error)
 }

@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
-use super::open::{Sparse, inspect};
-use super::read::{Block, FileReader};
+use super::file_info::Sparse;
+use super::open::inspect;
+use super::read::{FileReader, RowBuffer};
 use crate::DatasetError;
 use crate::schema::{DatasetSummary, Fingerprint};
 
@@ -15,7 +16,7 @@ pub fn verify(path: &Path) -> Result<DatasetSummary, DatasetError> {
     let info = inspect(path)?;
     let reader = FileReader::open(&info, 4 * info.chunk_bytes.max(1 << 18))?;
     let bags = matches!(info.sparse, Sparse::Bags { .. });
-    let mut block = Block { bags, ..Block::default() };
+    let mut block = RowBuffer { bags, ..RowBuffer::default() };
     let mut fingerprint = Fingerprint::default();
     let (mut values, mut longest) = (0, 0);
     let step = info.chunk_rows.clamp(1024, 65_536);

@@ -4,7 +4,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::options::BadRow;
-pub use super::schema_file::SchemaError;
 use crate::DatasetError;
 
 /// Every way [`prepare`](super::prepare) can fail. No output is left behind.
@@ -76,7 +75,8 @@ pub enum PrepareError {
     },
     /// A line without an end in sight.
     #[error(
-        "{}: a line is longer than {expected_bytes_max} bytes: is this a text file with one row per line?",
+        "{}: a line is longer than {expected_bytes_max} bytes: is this a text file with one row \
+         per line?",
         path.display()
     )]
     LineTooLong {
@@ -105,7 +105,10 @@ pub enum PrepareError {
         folder: PathBuf,
     },
     /// The output is there already.
-    #[error("{}: the output exists: choose another name, or replace it with --overwrite", path.display())]
+    #[error(
+        "{}: the output exists: choose another name, or replace it with --overwrite",
+        path.display()
+    )]
     OutputExists {
         /// The output.
         path: PathBuf,
@@ -126,8 +129,8 @@ pub enum PrepareError {
     },
     /// The file given by `--vocabulary` was made in another way than this run would.
     #[error(
-        "{}: its vocabulary does not fit: {what}: expected {expected} as in this run, got {got}: use \
-         the same format, schema and transform for all splits",
+        "{}: its vocabulary does not fit: {what}: expected {expected} as in this run, got {got}: \
+         use the same format, schema and transform for all splits",
         path.display()
     )]
     VocabularyMismatch {
@@ -152,8 +155,8 @@ pub enum PrepareError {
     },
     /// Too many distinct keys for ids of 32 bits.
     #[error(
-        "field {field}: {keys} keys are more than ids of 32 bits can name: raise --min-count, or use \
-         --hash-size"
+        "field {field}: {keys} keys are more than ids of 32 bits can name: raise --min-count, or \
+         use --hash-size"
     )]
     TooManyKeys {
         /// The field.
@@ -242,6 +245,81 @@ pub enum OptionsError {
     /// No thread to work.
     #[error("--threads: expected at least 1, got 0")]
     Threads,
+}
+
+/// What is wrong with a schema.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SchemaError {
+    /// Not TOML, an unknown key, or a value of the wrong type; the message shows the line.
+    #[error("{0}")]
+    Toml(String),
+    /// The delimiter cannot separate columns.
+    #[error(
+        "delimiter: expected one ASCII character that is no quote and no line end, got {got:?}"
+    )]
+    Delimiter {
+        /// As written.
+        got: String,
+    },
+    /// Without a header nothing says what the columns are.
+    #[error(
+        "columns: with header = false, expected the list of all column names, or how many there are"
+    )]
+    ColumnsNeeded,
+    /// Names would come from two places.
+    #[error(
+        "columns: with header = true the names come from the first line: remove one of the two"
+    )]
+    ColumnsAndHeader,
+    /// A column that is not there.
+    #[error("{key}: no column {column}; the columns are {known}")]
+    NoColumn {
+        /// The key that names it.
+        key: &'static str,
+        /// As written.
+        column: String,
+        /// All columns.
+        known: String,
+    },
+    /// Two columns with the same name.
+    #[error("two columns are called `{name}`: use numbers, or rename one")]
+    SameName {
+        /// The name.
+        name: String,
+    },
+    /// A column that is the label and a feature, or a feature twice.
+    #[error("column `{name}` is used as {first} and as {second}")]
+    UsedTwice {
+        /// The column.
+        name: String,
+        /// One use.
+        first: &'static str,
+        /// The other.
+        second: &'static str,
+    },
+    /// Two rules for the label.
+    #[error("label_at_least and label_positive exclude each other: remove one of the two")]
+    TwoLabelRules,
+    /// `label_negative` says what else is legal beside `label_positive`.
+    #[error("label_negative needs label_positive")]
+    NegativeAlone,
+    /// Nothing to learn from.
+    #[error("expected at least one column under dense or sparse")]
+    NoFeatures,
+    /// Headers of two inputs differ.
+    #[error(
+        "the header of {} differs from that of the first file: expected {expected}, got {got}",
+        path.display()
+    )]
+    HeadersDiffer {
+        /// The later input.
+        path: PathBuf,
+        /// Names of the first.
+        expected: String,
+        /// Its names.
+        got: String,
+    },
 }
 
 /// The system's word, and for a compressed file what it means.

@@ -1,43 +1,30 @@
 //! Raw text to an HDF5 dataset: `umbra prepare`.
 //!
 //! ```text
-//! files ─ input (plain, gzip, zstd) ─ blocks (cut at line ends) ─┬─ criteo ─┐
-//!                                                                ├─ libfm ──┤─ parsed (columns)
-//!                                          schema_file ───────── └─ csv ────┘      │
-//!   plan (settles all before a row is read)       passes: count ─ vocabulary ─ encode ─ Writer
+//! text: input (plain, gzip, zstd) ─ blocks (cut at line ends) ─┐
+//! formats:          criteo, libfm, csv with its schema_file ─ parsed (columns of one block)
+//! keys:                         count ─ vocabulary ─ encode ───┘
+//! passes: plan (settles all before a row is read) ─ run (first count, then encode ─ Writer)
 //! ```
 //!
-//! - [`options`](PrepareOptions): what is asked, told on the way, and returned.
-//! - `input`, `blocks`: text of all files in blocks of whole lines.
-//! - `criteo`, `libfm`, `csv` with its `schema_file`: a line to numbers and keys; `malformed` says
-//!   why not; `digits` reads eight at once.
-//! - `parsed`: columns of the rows of one block. `transform`: numbers to dense features.
-//! - `vocabulary`, `number_map` in its `places`, `hash`: keys to ids. `ids`: where they come from.
-//! - `plan`, `passes`: what will be done, and the threads that do it.
+//! Map, each folder using only those above it:
+//! - `options`: what a call is asked, tells on its way, and returns. `error`: why it failed.
+//! - `text/`: the text of all files, in blocks of whole lines.
+//! - `keys/`: from keys to ids.
+//! - `formats/`: from a line to numbers and keys.
+//! - `passes/`: what will be done, and the threads that do it.
+//! - `twin`: the same without blocks and threads, to test against.
 //!
 //! Invariants: the output is a function of the text and the options, never of threads or blocks;
 //! no row is dropped without being counted; on failure no file is left behind; memory is bounded by
 //! the vocabulary.
 
-mod blocks;
-mod criteo;
-mod csv;
-mod digits;
 mod error;
-mod hash;
-mod ids;
-mod input;
-mod libfm;
-mod malformed;
-mod number_map;
+mod formats;
+mod keys;
 mod options;
-mod parsed;
 mod passes;
-mod places;
-mod plan;
-mod schema_file;
-mod transform;
-mod vocabulary;
+mod text;
 
 #[cfg(test)]
 mod twin;
@@ -47,15 +34,15 @@ use std::time::Instant;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 pub use error::{OptionsError, PrepareError, SchemaError};
-pub use hash::hash_key;
+pub use keys::hash::hash_key;
 pub use options::{
     BAD_ROWS_SHOWN, BadRow, DenseTransform, FieldSummary, Fields, Format, PrepareOptions,
     PrepareSummary, Progress,
 };
 
-use ids::{Ids, KeysSeen};
-use passes::{EncodedTotals, Reporter, Totals};
-use plan::Plan;
+use passes::ids::{Ids, KeysSeen};
+use passes::plan::Plan;
+use passes::run::{self, EncodedTotals, Reporter, Totals};
 
 use crate::{DatasetInfo, Writer};
 
@@ -132,7 +119,7 @@ fn write(
     }
     let vocabulary_path = options.vocabulary_from.as_ref().unwrap_or(&options.output);
     let encoders = ids.into_encoders(plan, pool, vocabulary_path)?;
-    let (totals, encoded) = passes::encode(plan, pool, &encoders, &mut writer, reporter)?;
+    let (totals, encoded) = run::encode(plan, pool, &encoders, &mut writer, reporter)?;
     totals.check_rows(plan)?;
     pool.install(|| writer.finish())?;
     Ok((totals, encoded))

@@ -1,6 +1,7 @@
 //! What a call of [`prepare`](super::prepare) is asked, tells on its way, and returns.
 //!
-//! The fields of [`PrepareOptions`] are the flags of `umbra prepare`, one to one; the doc of each names its flag.
+//! The fields of [`PrepareOptions`] are the flags of `umbra prepare`, one to one; the doc of each
+//! names its flag.
 
 use std::path::PathBuf;
 
@@ -9,24 +10,31 @@ use std::path::PathBuf;
 pub struct PrepareOptions {
     /// `--format criteo|libfm|csv`
     pub format: Format,
-    /// `--input FILE…`: read in this order, each plain, gzip or zstd (told by its first bytes, not by its name).
+    /// `--input FILE…`: read in this order, each plain, gzip or zstd (told by its first bytes, not
+    /// by its name).
     pub inputs: Vec<PathBuf>,
     /// `--output FILE.h5`
     pub output: PathBuf,
     /// `--schema S.toml`: the columns of a csv; needed by `csv`, refused by the others.
     pub schema: Option<PathBuf>,
-    /// `--vocabulary FROM.h5`: encode with the ids that FROM was written with. Ids unknown to it become 0.
+    /// `--vocabulary FROM.h5`: encode with the ids that FROM was written with. Ids unknown to it
+    /// become 0.
     pub vocabulary_from: Option<PathBuf>,
-    /// `--max-bad-rows N`: malformed lines that are left out (and counted) before the run stops. Default 0.
+    /// `--max-bad-rows N`: malformed lines that are left out (and counted) before the run stops.
+    /// Default 0.
     pub max_bad_rows: u64,
-    /// `--min-count T`: keys seen fewer than T times in their field share id 0. Default 1: every key seen is kept.
+    /// `--min-count T`: keys seen fewer than T times in their field share id 0. Default 1: every
+    /// key seen is kept.
     pub min_count: u32,
-    /// `--hash-size H`: id = [`hash_key`](super::hash_key)(key) mod H in every field, in one pass, without a vocabulary.
+    /// `--hash-size H`: id = [`hash_key`](super::hash_key)(key) mod H in every field, in one pass,
+    /// without a vocabulary.
     pub hash_size: Option<u32>,
-    /// `--fields positional|bag`: what the columns of a libfm line mean. `None` is `positional`; refused by the others.
+    /// `--fields positional|bag`: what the columns of a libfm line mean. `None` is `positional`;
+    /// refused by the others.
     pub fields: Option<Fields>,
-    /// `--dense-transform log|none`: of numeric columns that the schema gives no transform. `None` is the
-    /// format's own: `log` for criteo, `none` for csv. Refused by libfm, which has no numeric columns.
+    /// `--dense-transform log|none`: of numeric columns that the schema gives no transform. `None`
+    /// is the format's own: `log` for criteo, `none` for csv. Refused by libfm, which has no
+    /// numeric columns.
     pub dense_transform: Option<DenseTransform>,
     /// `--overwrite`: replace an existing output.
     pub overwrite: bool,
@@ -101,7 +109,8 @@ impl Fields {
 pub enum DenseTransform {
     /// The number itself; missing is 0.
     None,
-    /// ln(1 + max(x, 0)); missing is 0 (Naumov et al. 2019, `data_utils.py` of facebookresearch/dlrm).
+    /// ln(1 + max(x, 0)); missing is 0 (Naumov et al. 2019, `data_utils.py` of
+    /// facebookresearch/dlrm).
     Log,
 }
 
@@ -164,7 +173,8 @@ pub struct FieldSummary {
     pub cardinality: u64,
     /// Distinct keys in the input; absent when no vocabulary was counted in this run.
     pub keys: Option<u64>,
-    /// Distinct keys seen fewer than `min_count` times; absent when no vocabulary was counted in this run.
+    /// Distinct keys seen fewer than `min_count` times; absent when no vocabulary was counted in
+    /// this run.
     pub keys_below_threshold: Option<u64>,
     /// Ids written.
     pub values: u64,

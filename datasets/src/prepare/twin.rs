@@ -1,5 +1,5 @@
-//! The naive twin of `prepare`: one thread, whole lines, a map of strings. Tests compare the real one
-//! to it on random text, over thread counts and block sizes.
+//! The naive twin of `prepare`: one thread, whole lines, a map of strings. Tests compare the real
+//! one to it on random text, over thread counts and block sizes.
 
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation)]
 

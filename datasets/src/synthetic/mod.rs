@@ -183,7 +183,8 @@ fn info(preset: Preset, seed: u64, options: SynthOptions) -> DatasetInfo {
         sparse_names: names("C", preset.cardinality().len()),
         cardinality: preset.cardinality().to_vec(),
         transform: format!(
-            "format = \"synthetic\"\npreset = \"{preset}\"\nseed = {seed}\nfirst_row = {}\ndense = \"ln(1+x)\"\n",
+            "format = \"synthetic\"\npreset = \"{preset}\"\nseed = {seed}\nfirst_row = {}\n\
+             dense = \"ln(1+x)\"\n",
             options.first_row
         ),
         one_hot: true,

@@ -168,7 +168,7 @@ pub(crate) fn drain(batches: &mut [WorkerBatches]) -> Vec<Vec<BatchBuffer>> {
     loop {
         let mut ended = true;
         for (worker, all) in batches.iter_mut().zip(&mut all) {
-            if let Some(batch) = worker.next().unwrap() {
+            if let Some(batch) = worker.next(&mut || ()).unwrap() {
                 ended = false;
                 all.push(batch);
             }

@@ -201,8 +201,8 @@ fn malformed_rows_are_named_by_file_and_line() {
     };
     let got = message(&options);
     let expected = format!(
-        "{}:4: expected 40 columns, got 2\nno malformed row is allowed: mend the line, or let more of \
-         them be left out with --max-bad-rows N",
+        "{}:4: expected 40 columns, got 2\nno malformed row is allowed: mend the line, or let \
+         more of them be left out with --max-bad-rows N",
         second.display()
     );
     assert_eq!(got, expected);

@@ -1,7 +1,7 @@
 //! The public data sets, read from the published files. The expected figures were counted with awk.
 //!
-//! They lie in `$UMBRA_DATA`, else in `../shared/data` from the project's root; a test whose data is
-//! missing says so and passes.
+//! They lie in `$UMBRA_DATA`, else in `../shared/data` from the project's root; a test whose data
+//! is missing says so and passes.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -162,8 +162,10 @@ fn movielens() {
     let Some(real) = real_data("ml-100k") else { return };
     let folder = Folder::new();
     unpack(&real, "ua.base", &folder);
-    let schema = "delimiter = \"\\t\"\nheader = false\ncolumns = [\"user\", \"item\", \"rating\", \"time\"]\n\
-                  label = \"rating\"\nlabel_at_least = 4\nsparse = [\"user\", \"item\"]\ngroup = [\"user\"]\n";
+    let schema = "delimiter = \"\\t\"\nheader = false\ncolumns = [\"user\", \"item\", \"rating\", \
+                  \"time\"]\n\
+                  label = \"rating\"\nlabel_at_least = 4\nsparse = [\"user\", \"item\"]\n\
+                  group = [\"user\"]\n";
     let options = PrepareOptions {
         schema: Some(folder.write("schema.toml", schema)),
         ..folder.options(Format::Csv, "ua.base", "train.h5")

@@ -194,7 +194,7 @@ impl Bench {
                     let start = thread_time();
                     client.ask(batch, 0);
                     let asked = thread_time();
-                    let Some((lookup, _)) = client.take() else { break };
+                    let Ok(Some((lookup, _))) = client.take() else { break };
                     let taken = thread_time();
                     client.push(&lookup, &gradients[..lookup.rows.len()], rate);
                     let times = [asked - start, taken - asked, thread_time() - taken];

@@ -67,14 +67,27 @@ pub fn bench(
         vec![]
     };
     let steps = steps::measure(subject, settings, &trained, &mut ready, progress)?;
-    let mut peaks: Vec<f64> = steps.iter().map(|figure| figure.peak_gflops).collect();
-    Ok(Report {
+    let peaks = steps.iter().map(|figure| figure.peak_gflops).collect();
+    Ok(Report { kernels, steps, ..of_machine(peaks) })
+}
+
+/// Measures the peak alone: the processor, and no figure of a step.
+#[must_use]
+pub fn peak_only() -> Report {
+    of_machine((0..PEAK_BURSTS).map(|_| processor::peak_gflops()).collect())
+}
+
+/// Bursts of [`peak_only`]: half a second.
+const PEAK_BURSTS: usize = 250;
+
+fn of_machine(mut peaks: Vec<f64>) -> Report {
+    Report {
         version: 1,
         machine: processor::machine(),
         simd: format!("{:?}", kernel::selected()).to_lowercase(),
         cores: Cores::allowed().count(),
         peak_gflops: report::median(&mut peaks),
-        kernels,
-        steps,
-    })
+        kernels: vec![],
+        steps: vec![],
+    }
 }

@@ -5,13 +5,15 @@ use std::collections::{BTreeMap, VecDeque};
 use umbra_core::rng::{Purpose, Stream};
 use umbra_datasets::{BatchBuffer, Dataset, Pipeline, TrainOrder};
 
+use super::trained::WATCHDOG;
 use super::{Settings, Subject};
+use crate::comm::watch::Watch;
 use crate::config::Config;
 use crate::error::Error;
+use crate::trainer::batches::next_read;
 
-/// Examples that are cycled: their rows of Criteo's Kaggle tables are several times the largest
-/// caches.
-const EXAMPLES: usize = 1 << 18;
+/// Examples that are cycled: their rows of Criteo's Kaggle tables are several times the largest caches.
+const EXAMPLES: usize = 131_072;
 
 /// Batches in memory, by their size.
 #[derive(Debug, Default)]
@@ -71,9 +73,10 @@ fn batches(subject: &Subject, size: usize, workers: usize) -> Result<VecDeque<Ba
 /// The first `count` full batches of an epoch, or all that there are.
 fn read(data: &Dataset, order: &TrainOrder, count: usize) -> Result<VecDeque<BatchBuffer>, Error> {
     let (pipeline, mut workers) = Pipeline::train(data, order, 0..1, 0..1, 4)?;
+    let watch = Watch::new(WATCHDOG, "bench:".into());
     let mut ready = VecDeque::new();
     while ready.len() < count {
-        let Some(batch) = workers[0].next()? else { break };
+        let Some(batch) = next_read(&mut workers[0], &watch)? else { break };
         if batch.len() == order.batch_size {
             ready.push_back(batch);
         }
@@ -126,6 +129,14 @@ impl Columns {
 mod tests {
     use super::*;
     use crate::bench::Optimizers;
+
+    /// The programs of `make show-peers` say of their pool that it is as large.
+    #[test]
+    fn as_many_examples_are_cycled_as_in_the_peers() {
+        let peers = include_str!("../../../hpc/bench/peers/model.py");
+        let theirs = peers.lines().find_map(|line| line.strip_prefix("EXAMPLES = ")).unwrap();
+        assert_eq!(theirs.parse(), Ok(EXAMPLES));
+    }
 
     #[test]
     fn batches_of_any_size_hold_the_same_rows() {

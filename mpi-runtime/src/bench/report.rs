@@ -11,7 +11,7 @@ use super::steps::Sample;
 pub struct Report {
     /// Of this layout.
     pub version: u32,
-    /// The processor.
+    /// The processor, with family and model.
     pub machine: String,
     /// The instruction set in use: `avx512`, `avx2` or `plain`.
     pub simd: String,

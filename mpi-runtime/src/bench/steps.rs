@@ -20,13 +20,14 @@ use super::report::{Source, StepFigure};
 use super::trained::Trained;
 use super::{Settings, Subject, work};
 use crate::dense::meeting::Meeting;
+use crate::dense::replica_sync::StepEnd;
 use crate::error::Error;
 use crate::launch::environment::Cores;
 use crate::launch::processor::{peak_gflops, stay_on, thread_time};
 use crate::measure::counters::WorkerCounters;
 use crate::trainer::batches::Batches;
 use crate::trainer::buffers::StepBuffers;
-use crate::trainer::{Method, Segment, Trainer, Worker};
+use crate::trainer::{Segment, Trainer, Worker};
 
 /// Some workers that trained together.
 #[derive(Clone, Debug)]
@@ -234,19 +235,20 @@ fn part(
     let peak_before = peak_gflops();
     let warm = worker.train(
         trainer,
-        Method::Ungated,
+        StepEnd::Free,
         before,
         &uncounted,
         crate::measure::trace::Track::of(None, ""),
     );
     // Who failed comes too: the others wait.
-    start.meet(worker.local, (), "the start of a sample", |_| {});
+    let met = start.meet(worker.local, (), "the start of a sample", |_| Ok(()));
+    trainer.watch.or_end(met);
     ready?;
     warm?;
     let (from, cpu_from) = (Instant::now(), thread_time());
     worker.train(
         trainer,
-        Method::Ungated,
+        StepEnd::Free,
         timed,
         &counters,
         crate::measure::trace::Track::of(None, ""),

@@ -13,8 +13,8 @@ use crate::rows::client::Client;
 use crate::rows::tables::{Partition, TableLayout};
 use crate::trainer::Trainer;
 
-/// Longest wait of a worker for the others.
-const WATCHDOG: Duration = Duration::from_secs(300);
+/// Longest wait of a worker, for the others or for the reader.
+pub(super) const WATCHDOG: Duration = Duration::from_secs(300);
 
 /// A replica and all tables, as a run on one rank has them.
 pub struct Trained<'a> {

@@ -2,9 +2,9 @@
 //!
 //! Counted are multiplications and additions of the linear layers (forward, weight gradient, data
 //! gradient; the bottom MLP's first layer passes none on) and of DLRM's dot interaction (forward,
-//! and the gradient of both vectors of a pair). Biases, activations, losses, the other
-//! interactions, optimizers and embedding rows are not: that is what time beyond the floor is spent
-//! on.
+//! and the gradient of both vectors of a pair). Biases, activations, losses, element-wise products,
+//! the other interactions, optimizers and embedding rows are not: that is what time beyond the
+//! floor is spent on.
 
 use umbra_core::model::{Model, ModelKind};
 
@@ -56,24 +56,38 @@ pub fn flop_per_example(model: &Model) -> u64 {
 pub fn dot_columns(model: &Model) -> (usize, usize) {
     let layers = layers(model);
     let first = |name| layers.iter().find(|layer| layer.name == name);
-    match (model.kind(), first("top.0")) {
-        (ModelKind::Dlrm, Some(top)) => {
+    match model.kind() {
+        ModelKind::Dlrm => first("top.0").map_or((0, 0), |top| {
             let lead = first("bottom.0").map_or(0, |_| model.row_width());
             (lead, top.inputs - lead)
-        }
-        _ => (0, 0),
+        }),
+        ModelKind::DeepFm
+        | ModelKind::Fm
+        | ModelKind::Lr
+        | ModelKind::DcnV2
+        | ModelKind::WideDeep => (0, 0),
     }
 }
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use umbra_core::model::{ModelConfig, Pooling};
+    use umbra_core::model::{Cross, ModelConfig, Pooling, Structure};
 
     use super::*;
     use crate::bench::{Optimizers, Subject};
 
     fn model(kind: ModelKind, dense_features: usize, bottom: &[usize], top: &[usize]) -> Model {
+        crossed(kind, dense_features, bottom, top, Cross::NONE)
+    }
+
+    fn crossed(
+        kind: ModelKind,
+        dense_features: usize,
+        bottom: &[usize],
+        top: &[usize],
+        cross: Cross,
+    ) -> Model {
         Model::new(&ModelConfig {
             kind,
             dense_features,
@@ -82,6 +96,7 @@ mod tests {
             pooling: Pooling::Sum,
             bottom,
             top,
+            cross,
             batch_norm: false,
             batch_norm_momentum: 0.1,
             dropout: 0.0,
@@ -113,5 +128,15 @@ mod tests {
         assert_eq!(flop_per_example(&deep), 2 * 3 * (20 * 5 + 5));
         assert_eq!(flop_per_example(&model(ModelKind::Fm, 2, &[], &[])), 0);
         assert_eq!(flop_per_example(&model(ModelKind::Lr, 2, &[], &[])), 0);
+        // Three embeddings of 4 and two dense features: 14 columns.
+        let wide = model(ModelKind::WideDeep, 2, &[], &[5]);
+        assert_eq!(flop_per_example(&wide), 2 * 3 * (14 * 5 + 5));
+        let dcn = |rank, structure| {
+            let cross = Cross { layers: 2, rank, structure };
+            flop_per_example(&crossed(ModelKind::DcnV2, 2, &[], &[5], cross))
+        };
+        let deep = 14 * 5 + 5;
+        assert_eq!(dcn(0, Structure::Parallel), 2 * 3 * (2 * 14 * 14 + deep + 14));
+        assert_eq!(dcn(3, Structure::Stacked), 2 * 3 * (2 * 2 * 14 * 3 + deep));
     }
 }

@@ -36,7 +36,7 @@ impl<'a> Dense<'a> {
 mod tests {
     use core::sync::atomic::Ordering::Relaxed;
 
-    use umbra_core::model::{ModelConfig, ModelKind, Pooling};
+    use umbra_core::model::{Cross, ModelConfig, ModelKind, Pooling};
 
     use super::*;
 
@@ -50,6 +50,7 @@ mod tests {
             pooling: Pooling::Sum,
             bottom: &[40, 4],
             top: &[33],
+            cross: Cross::NONE,
             batch_norm: true,
             batch_norm_momentum: 0.1,
             dropout: 0.0,

@@ -36,9 +36,9 @@ impl Checkpoint {
         let said = opened.as_ref().map(|it| serde_json::to_vec(&(it.dir == dir, &it.manifest)));
         let mut said = said.transpose().map_err(failure)?.unwrap_or_default();
         let (mut length, what) = ([said.len() as u64], "the manifest of a checkpoint");
-        control.broadcast(&mut length, what, false);
+        control.broadcast(&mut length, what, false)?;
         said.resize(usize::try_from(length[0]).unwrap_or(usize::MAX), 0);
-        control.broadcast(&mut said, what, false);
+        control.broadcast(&mut said, what, false)?;
         if let Some(opened) = opened {
             if opened.dir != dir {
                 let (new, old) = (dir.display(), opened.dir.display());

@@ -16,6 +16,7 @@ use super::manifest::{CheckpointError, DENSE, MANIFEST, TensorEntry, rows_file};
 use super::read::{Checkpoint, FileReader};
 use crate::comm::Comm;
 use crate::comm::reduce::combine;
+use crate::comm::watch::Lost;
 use crate::error::Error;
 use crate::launch::world::World;
 use crate::rows::tables::{Partition, TableLayout};
@@ -30,6 +31,9 @@ pub struct Target<'a> {
     pub partitions: &'a [Partition],
 }
 
+/// Bytes that this rank read, or why it could not read on.
+type ReadBytes = Result<u64, CheckpointError>;
+
 impl Checkpoint {
     /// Reads replica, optimizer state and rows into `target`. Returns the bytes that this rank
     /// read. *Collective over `control`.*
@@ -39,11 +43,11 @@ impl Checkpoint {
     pub fn read(&self, world: &World, control: &Comm, target: &Target<'_>) -> Result<u64, Error> {
         let fits = self.fits_dense(target.dense).and_then(|()| self.fits_rows(target.layout));
         world.agree(control, fits.map_err(Error::from))?;
-        let dense = self.read_dense(control, target.dense);
+        let dense = self.read_dense(control, target.dense)?;
         let dense = world.agree(control, dense.map_err(Error::from))?;
-        let rows = self.read_rows(control, target);
+        let rows = self.read_rows(control, target)?;
         // Own files take as long as they take.
-        control.barrier(WHAT, true);
+        control.barrier(WHAT, true)?;
         Ok(dense + world.agree(control, rows.map_err(Error::from))?)
     }
 
@@ -87,8 +91,8 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// The first rank reads, all ranks store.
-    fn read_dense(&self, control: &Comm, dense: Dense<'_>) -> Result<u64, CheckpointError> {
+    /// The first rank reads, all ranks store. The outer error is that not all came in time.
+    fn read_dense(&self, control: &Comm, dense: Dense<'_>) -> Result<ReadBytes, Lost> {
         let mut file = (control.rank() == 0).then(|| self.reader(DENSE));
         let mut words = dense.words();
         let mut left = self.dense_words();
@@ -102,17 +106,18 @@ impl Checkpoint {
                     file = Some(Err(error));
                 }
             }
-            control.broadcast(block, WHAT, true);
+            control.broadcast(block, WHAT, true)?;
             words.by_ref().zip(&*block).for_each(|(word, x)| word.store(*x, Relaxed));
             left -= block_len;
         }
-        file.map_or(Ok(0), |file| file?.finish())
+        Ok(file.map_or(Ok(0), |file| file?.finish()))
     }
 
-    fn read_rows(&self, control: &Comm, target: &Target<'_>) -> Result<u64, CheckpointError> {
+    /// The outer error is that not all came in time.
+    fn read_rows(&self, control: &Comm, target: &Target<'_>) -> Result<ReadBytes, Lost> {
         let Target { layout, partitions, .. } = target;
         let here = layout.partitioning;
-        let owners = owners(control, here, partitions);
+        let owners = owners(control, here, partitions)?;
         let rows = layout.numbering().rows();
         let plan = Files::new(self.manifest.partitions, here, rows, layout.record_len(), &owners);
         let mut source = plan.source(self, control.rank());
@@ -137,19 +142,23 @@ impl Checkpoint {
             });
             if !plan.stay {
                 let lists: Vec<&[u32]> = outgoing.iter().map(Vec::as_slice).collect();
-                for words in control.exchange(&lists, "rows of a checkpoint") {
+                for words in control.exchange(&lists, "rows of a checkpoint")? {
                     for record in words.chunks_exact(1 + layout.record_len()) {
                         store(record[0], &record[1..]);
                     }
                 }
             }
         }
-        source.ended
+        Ok(source.ended)
     }
 }
 
 /// The rank that holds each partition. *Collective.*
-fn owners(control: &Comm, dealt: Partitioning, partitions: &[Partition]) -> Vec<usize> {
+fn owners(
+    control: &Comm,
+    dealt: Partitioning,
+    partitions: &[Partition],
+) -> Result<Vec<usize>, Lost> {
     let mut owners = vec![0u64; dealt.partitions as usize];
     for partition in partitions {
         owners[partition.number as usize] = control.rank() as u64;
@@ -157,8 +166,8 @@ fn owners(control: &Comm, dealt: Partitioning, partitions: &[Partition]) -> Vec<
     let greater = |to: &mut [u64], from: &[u64]| {
         to.iter_mut().zip(from).for_each(|(to, from)| *to = (*to).max(*from));
     };
-    combine(control, &mut owners, greater, WHAT);
-    owners.into_iter().map(|owner| usize::try_from(owner).unwrap_or(usize::MAX)).collect()
+    combine(control, &mut owners, greater, WHAT)?;
+    Ok(owners.into_iter().map(|owner| usize::try_from(owner).unwrap_or(usize::MAX)).collect())
 }
 
 /// Who reads which files of rows: the same on every rank.
@@ -238,7 +247,7 @@ struct Source<'a> {
     open: Option<(FileReader, u32, u32)>,
     block: Vec<u32>,
     /// Bytes read so far, or why no more will be.
-    ended: Result<u64, CheckpointError>,
+    ended: ReadBytes,
 }
 
 impl Source<'_> {

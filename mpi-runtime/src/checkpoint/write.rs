@@ -42,10 +42,10 @@ pub fn write(
     let made = if first { make_empty(&temporary) } else { Ok(()) };
     world.agree(control, made.map_err(Error::from))?;
     let entries = own_files(&temporary, first, &contents);
-    control.barrier("the files of a checkpoint", true);
+    control.barrier("the files of a checkpoint", true)?;
     let entries = world.agree(control, entries.map_err(Error::from))?;
     let json = serde_json::to_vec(&entries).map_err(|error| Error::Failure(error.to_string()))?;
-    let all = control.all_gather_varied(&json, "the files of a checkpoint");
+    let all = control.all_gather_varied(&json, "the files of a checkpoint")?;
     let mut files: Vec<FileEntry> = vec![];
     for json in &all {
         let entries: Result<Vec<FileEntry>, _> = serde_json::from_slice(json);

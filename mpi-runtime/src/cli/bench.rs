@@ -1,10 +1,10 @@
 //! `umbra bench`: how fast this machine trains, beside what it could do at best.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use crate::bench::{Optimizers, Settings, Subject, bench};
+use crate::bench::{Optimizers, Report, Settings, Subject, bench, peak_only};
 use crate::error::Error;
 use crate::record::progress::bar;
 use crate::record::write_atomically;
@@ -21,7 +21,7 @@ pub(super) struct BenchArguments {
         long,
         value_name = "N,…",
         value_delimiter = ',',
-        default_values_t = [128, 512, 2048],
+        default_value = "128,512,2048",
         value_parser = clap::value_parser!(u32).range(1..=1 << 20),
     )]
     batch: Vec<u32>,
@@ -31,7 +31,7 @@ pub(super) struct BenchArguments {
         value_enum,
         value_name = "NAME,…",
         value_delimiter = ',',
-        default_values = ["sgd", "rowwise_adagrad"],
+        default_value = "sgd,rowwise_adagrad"
     )]
     optimizer: Vec<Optimizers>,
     /// Worker threads that share one replica; each on a core of its own where there are enough
@@ -39,7 +39,7 @@ pub(super) struct BenchArguments {
         long,
         value_name = "N,…",
         value_delimiter = ',',
-        default_values_t = [1, 2],
+        default_value = "1,2",
         value_parser = clap::value_parser!(u16).range(1..=1024),
     )]
     workers: Vec<u16>,
@@ -61,6 +61,9 @@ pub(super) struct BenchArguments {
     /// Measure whole steps only, not their parts
     #[arg(long)]
     steps_only: bool,
+    /// Measure the peak of a core only, and no steps
+    #[arg(long, conflicts_with_all = ["config", "data", "steps_only"])]
+    peak_only: bool,
     /// Write the figures as JSON, too; - is stdout, and the table goes to stderr then
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -68,6 +71,9 @@ pub(super) struct BenchArguments {
 
 /// Runs the verb.
 pub(super) fn run(arguments: &BenchArguments) -> Result<(), Error> {
+    if arguments.peak_only {
+        return hand_out(&peak_only(), arguments.json.as_deref());
+    }
     let data = arguments.data.as_deref();
     let subject = match &arguments.config {
         Some(job) => Subject::of_job(job, data)?,
@@ -87,12 +93,16 @@ pub(super) fn run(arguments: &BenchArguments) -> Result<(), Error> {
     if let Some(progress) = progress {
         progress.finish_and_clear();
     }
+    hand_out(&report, arguments.json.as_deref())
+}
 
-    let json = serde_json::to_string(&report)
+/// The table, and the JSON if it was asked for.
+fn hand_out(report: &Report, json_path: Option<&Path>) -> Result<(), Error> {
+    let json = serde_json::to_string(report)
         .map_err(|error| Error::Failure(format!("figures as JSON: {error}")))?;
     use std::io::Write;
     // A closed stdout or stderr is no failure of the work that was done.
-    match &arguments.json {
+    match json_path {
         Some(path) if path.as_os_str() == "-" => {
             let _ = write!(std::io::stderr().lock(), "{report}");
             let _ = writeln!(std::io::stdout().lock(), "{json}");

@@ -36,7 +36,7 @@ struct Findings {
 pub(super) fn run(world: &World, control: &Comm) -> Result<(), Error> {
     let env = |name: &str| std::env::var(name).ok();
     let own = format!("{}\n{}", world.host, Cores::allowed());
-    let places = control.all_gather_varied(own.as_bytes(), "places of ranks");
+    let places = control.all_gather_varied(own.as_bytes(), "places of ranks")?;
     let places = places.iter().map(|bytes| Place::parse(&String::from_utf8_lossy(bytes)));
     let findings = Findings {
         library: world.library(),

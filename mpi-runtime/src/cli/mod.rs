@@ -138,8 +138,8 @@ fn with_world(check: bool, run: impl FnOnce(&World, &Comm) -> Result<(), Error>)
     install_panic_hook(world.rank, world.size, &world.host, |code| comm::abort(code));
     // The limit of what comes before the configuration is read, which has one of its own.
     let watch = world.watch(Duration::from_secs(300));
-    let control = world.communicator(&watch);
-    let result = run(&world, &control);
+    let control = watch.or_end(world.communicator(&watch));
+    let result = watch.end_if_lost(run(&world, &control));
     let code = match &result {
         Ok(()) => 0,
         // Every rank was stopped and knows it.

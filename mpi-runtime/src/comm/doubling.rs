@@ -17,7 +17,8 @@ use mpi::traits::{AsRaw, Equivalence};
 use umbra_core::sync::doubling::{Doubling, Exchange};
 use umbra_core::sync::sum_plan::SumPlan;
 
-use super::{Comm, Request, count, raw, reading, writing};
+use super::pending::Request;
+use super::{Comm, count, raw, reading, writing};
 use crate::comm::reduce::Combine;
 use crate::comm::watch::{Backoff, Lost, Waiting};
 
@@ -129,12 +130,13 @@ pub(super) fn finish<A: Pod, B: Pod>(
     mut b: Vector<'_, B>,
     what: &str,
 ) -> Result<(), Lost> {
-    let (mut waiting, mut backoff) = (Waiting::default(), Backoff::default());
+    let rested = || (Waiting::patient(comm.grace), Backoff::default());
+    let (mut waiting, mut backoff) = rested();
     loop {
         match (a.look(comm), b.look(comm)) {
             (Look::Ended, Look::Ended) => return Ok(()),
             (Look::Moved, _) | (_, Look::Moved) => {
-                (waiting, backoff) = (Waiting::default(), Backoff::default());
+                (waiting, backoff) = rested();
             }
             _ => {
                 let of = comm.size;
@@ -256,12 +258,11 @@ impl<T: Pod> Player<T> {
             let received = takes.then(|| {
                 came.clear();
                 came.resize(kept.len(), T::zeroed());
-                comm.start_receive(peer, from, came)
+                receive(comm, peer, from, came)
             });
             [gives.then(|| comm.start_send(peer, to, &held[given])), received]
         } else {
-            let received =
-                (halves && gives).then(|| comm.start_receive(peer, from, &mut held[given]));
+            let received = (halves && gives).then(|| receive(comm, peer, from, &mut held[given]));
             [(halves && takes).then(|| comm.start_send(peer, to, &held[kept])), received]
         }
     }
@@ -290,10 +291,22 @@ impl<T> Drop for Player<T> {
     }
 }
 
+/// Starts to receive what fills `values`.
+fn receive<T: Pod>(comm: &Comm, from: usize, tag: i32, values: &mut [T]) -> Request {
+    if from != comm.rank {
+        comm.meter.received(size_of_val(values));
+    }
+    comm.start_receive(from, tag, values)
+}
+
 impl Comm {
-    /// Starts what the caller completes, with `values` alive and as they are until then.
+    /// Starts what the caller completes, with `values` alive and as they are until then. A message
+    /// to a rank's own second role is counted no more than others to oneself.
     pub(super) fn start_send<T: Pod>(&self, to: usize, tag: i32, values: &[T]) -> Request {
         let bytes: &[u8] = bytemuck::cast_slice(values);
+        if to != self.rank {
+            self.meter.sent(bytes.len());
+        }
         let (length, to) = (count(bytes.len()), count(to));
         // SAFETY: the buffer holds the count given, and outlives the request by the caller's duty.
         Request::of(|request| unsafe {
@@ -309,7 +322,8 @@ impl Comm {
         })
     }
 
-    /// Starts what the caller completes, with `values` alive and untouched until then.
+    /// Starts what the caller completes, with `values` alive and untouched until then. Who
+    /// knows how much came counts it.
     pub(super) fn start_receive<T: Pod>(&self, from: usize, tag: i32, values: &mut [T]) -> Request {
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(values);
         let (length, from) = (count(bytes.len()), count(from));

@@ -13,14 +13,17 @@ use std::io::{self, Write};
 use bytemuck::Pod;
 use mpi::traits::{AsRaw, Equivalence};
 
-use super::{Comm, Request, count, raw, writing};
+use super::pending::Pending;
+use super::traffic::of_broadcast;
+use super::{Comm, count, raw, writing};
 use crate::comm::reduce::PIECE;
+use crate::comm::watch::Lost;
 
 /// What this rank has to say to the first, as it says it.
 pub struct ToFirst<'c> {
     comm: &'c Comm,
     piece: Vec<u8>,
-    sending: Option<(Request, Vec<u8>)>,
+    sending: Option<Pending<Vec<u8>>>,
     what: &'c str,
 }
 
@@ -33,30 +36,41 @@ impl Comm {
     }
 
     /// Hands `take` what rank `from` says, in pieces. *On the first rank, while `from` talks.*
-    pub fn hear(&self, from: usize, what: &str, mut take: impl FnMut(&[u8])) {
+    ///
+    /// # Errors
+    /// When the wait is given up.
+    pub fn hear(&self, from: usize, what: &str, mut take: impl FnMut(&[u8])) -> Result<(), Lost> {
         let mut piece = vec![0; HEADER + PIECE];
         loop {
-            let request = self.start_receive(from, TAG, &mut piece);
-            self.complete(request, what, true);
+            let coming = Pending::with(piece, |piece| self.start_receive(from, TAG, piece));
+            piece = coming.wait(self, what, true)?;
             let length = piece.first_chunk().map_or(0, |length| u32::from_le_bytes(*length));
             let length = length as usize;
+            self.meter.received(HEADER + length);
             take(&piece[HEADER..][..length]);
             if length < PIECE {
-                return;
+                return Ok(());
             }
         }
     }
 
     /// `values` becomes that of the first rank; `patient` waits without a deadline. *Collective;
     /// lengths equal on all ranks.*
-    pub fn broadcast<T: Pod>(&self, values: &mut [T], what: &str, patient: bool) {
-        let bytes: &mut [u8] = bytemuck::cast_slice_mut(values);
-        let length = count(bytes.len());
-        // SAFETY: the buffer holds the count given, and is neither read nor freed until the request
-        // is done.
-        let request = Request::of(|request| unsafe {
+    ///
+    /// # Errors
+    /// When not all come in time.
+    pub fn broadcast<T: Pod>(
+        &self,
+        values: &mut [T],
+        what: &str,
+        patient: bool,
+    ) -> Result<(), Lost> {
+        let length = count(size_of_val(values));
+        self.meter.count(of_broadcast(self.rank, self.size, size_of_val(values)));
+        // SAFETY: the buffer holds the count given, and stays until the operation is done.
+        let telling = Pending::start(values.to_vec(), |values, request| unsafe {
             raw::MPI_Ibcast(
-                writing(bytes),
+                writing(values),
                 length,
                 u8::equivalent_datatype().as_raw(),
                 0,
@@ -64,33 +78,37 @@ impl Comm {
                 request,
             );
         });
-        self.complete(request, what, patient);
+        values.copy_from_slice(&telling.wait(self, what, patient)?);
+        Ok(())
     }
 }
 
 impl ToFirst<'_> {
     /// Says the rest, and that it is the end.
-    pub fn finish(mut self) {
-        self.send();
-        self.wait();
+    ///
+    /// # Errors
+    /// When the wait is given up.
+    pub fn finish(mut self) -> Result<(), Lost> {
+        self.send()?;
+        self.wait().map(drop)
     }
 
-    fn send(&mut self) {
-        let mut piece = self.wait();
+    fn send(&mut self) -> Result<(), Lost> {
+        let mut piece = self.wait()?;
         piece.resize(HEADER, 0);
         mem::swap(&mut piece, &mut self.piece);
         let length = u32::try_from(piece.len() - HEADER).unwrap_or(u32::MAX);
         piece[..HEADER].copy_from_slice(&length.to_le_bytes());
-        let request = self.comm.start_send(0, TAG, &piece);
-        self.sending = Some((request, piece));
+        self.sending = Some(Pending::with(piece, |piece| self.comm.start_send(0, TAG, piece)));
+        Ok(())
     }
 
     /// Waits until the last piece has left, and returns its memory.
-    fn wait(&mut self) -> Vec<u8> {
-        let Some((request, mut piece)) = self.sending.take() else { return vec![] };
-        self.comm.complete(request, self.what, true);
+    fn wait(&mut self) -> Result<Vec<u8>, Lost> {
+        let Some(sending) = self.sending.take() else { return Ok(vec![]) };
+        let mut piece = sending.wait(self.comm, self.what, true)?;
         piece.clear();
-        piece
+        Ok(piece)
     }
 }
 
@@ -99,7 +117,7 @@ impl Write for ToFirst<'_> {
         let taken = bytes.len().min(HEADER + PIECE - self.piece.len());
         self.piece.extend_from_slice(&bytes[..taken]);
         if self.piece.len() == HEADER + PIECE {
-            self.send();
+            self.send().map_err(io::Error::other)?;
         }
         Ok(taken)
     }

@@ -1,16 +1,23 @@
 //! Messages between any two ranks, none of which the sender or the receiver ever blocks for.
 //!
-//! MPI 3.1 sections 3.7 and 3.8. A message that has arrived is matched at once and received without
-//! blocking (MPI_Imrecv): a large one on a slow link crosses while its receiver does other things.
+//! MPI 3.1 sections 3.7 and 3.8. A message that is announced is matched at once (MPI_Improbe) and
+//! received without blocking (MPI_Imrecv): a large one on a slow link crosses while its receiver
+//! does other things.
 //!
-//! Invariants: messages of one sender come out in the order they were sent. Buffers stay until
-//! their requests are done. At the end every message has been received, wanted or not.
+//! Invariants: messages of one sender come out in the order they were sent. One sender, whatever it
+//! does or leaves undone, delays no other: so many of its messages have a buffer here at a time
+//! ([`per_sender`]), those behind them are matched and wait with their sender, and who is next asks
+//! nothing of it. So buffers hold at most [`BUFFERS_MAX`] messages, or [`LEAST`] of every rank.
+//! Buffers stay until their requests are done. At the end every message has been received, wanted
+//! or not.
 
 use std::collections::VecDeque;
 
 use mpi::traits::{AsRaw, Equivalence};
 
-use super::{Comm, Request, count, raw};
+use super::flight::Flight;
+use super::pending::{Pending, Request};
+use super::{Comm, count, raw};
 use crate::comm::watch::{Backoff, Waiting};
 
 /// Point-to-point messages of `u32` words between all ranks; messages to oneself stay in process.
@@ -19,29 +26,57 @@ use crate::comm::watch::{Backoff, Waiting};
 /// rank sent has crossed.
 pub struct Mailbox {
     comm: Comm,
-    sending: Vec<Sending>,
-    /// In the order they were sent, as far as they have one sender.
-    arriving: VecDeque<Arriving>,
-    to_self: VecDeque<Vec<u32>>,
+    sending: Flight<Sending>,
+    /// Messages in `sending`, by receiver. `[size]`
+    sending_to: Vec<usize>,
+    arriving: Flight<Arriving>,
+    /// By sender. `[size]`
+    inbound: Vec<Inbound>,
+    /// Messages that are here in full, with their senders.
+    here: VecDeque<(usize, Vec<u32>)>,
     spare: Vec<Vec<u32>>,
     /// Messages sent, by receiver. `[size]`
     sent: Vec<u64>,
-    /// Messages received or on their way into a buffer, by sender. `[size]`
-    matched: Vec<u64>,
+    /// Messages of a sender that have a buffer at a time, at most.
+    per_sender: usize,
 }
 
 /// A message that MPI may still read.
 struct Sending {
-    request: Request,
+    to: usize,
     words: Vec<u32>,
 }
 
 /// A message that MPI may still write.
 struct Arriving {
     from: usize,
-    request: Request,
+    /// Among all messages of its sender.
+    number: u64,
     words: Vec<u32>,
 }
+
+/// What one rank has sent here and nobody has taken.
+#[derive(Default)]
+struct Inbound {
+    /// Matched; they have no buffer yet.
+    announced: VecDeque<Announced>,
+    /// Those with a buffer, in their order: `None` while MPI may write it.
+    begun: VecDeque<Option<Vec<u32>>>,
+    /// Number of the first of them among all messages of the sender.
+    first: u64,
+    /// Messages matched so far.
+    matched: u64,
+}
+
+/// A message that was matched, and is received by nobody else.
+struct Announced {
+    message: raw::MPI_Message,
+    /// Words.
+    length: i32,
+}
+
+// SAFETY: messages are handles like the communicator's; see `Comm`.
+unsafe impl Send for Announced {}
 
 impl Mailbox {
     /// A mailbox over a communicator of its own.
@@ -50,12 +85,14 @@ impl Mailbox {
         let size = comm.size;
         Self {
             comm,
-            sending: vec![],
-            arriving: VecDeque::new(),
-            to_self: VecDeque::new(),
+            sending: Flight::default(),
+            sending_to: vec![0; size],
+            arriving: Flight::default(),
+            inbound: (0..size).map(|_| Inbound::default()).collect(),
+            here: VecDeque::new(),
             spare: vec![],
             sent: vec![0; size],
-            matched: vec![0; size],
+            per_sender: per_sender(size),
         }
     }
 
@@ -72,17 +109,14 @@ impl Mailbox {
     }
 
     /// Gives a used buffer back.
-    pub fn recycle(&mut self, mut words: Vec<u32>) {
-        if self.spare.len() < SPARE_MAX {
-            words.clear();
-            self.spare.push(words);
-        }
+    pub fn recycle(&mut self, words: Vec<u32>) {
+        keep(&mut self.spare, words);
     }
 
     /// Starts sending `words` to rank `to`. *Not collective.*
     pub fn send(&mut self, to: usize, words: Vec<u32>) {
         if to == self.comm.rank {
-            self.to_self.push_back(words);
+            self.here.push_back((to, words));
             return;
         }
         let (length, rank) = (count(words.len()), count(to));
@@ -99,38 +133,47 @@ impl Mailbox {
                 request,
             );
         });
+        self.comm.meter.sent(size_of_val(&*words));
         self.sent[to] += 1;
-        self.sending.push(Sending { request, words });
+        self.sending_to[to] += 1;
+        self.sending.add(request, Sending { to, words });
     }
 
     /// The next message that is here in full, with its sender; `None` if there is none. Does not
     /// block. *Not collective.*
     pub fn receive(&mut self) -> Option<(usize, Vec<u32>)> {
+        if self.here.is_empty() {
+            self.look();
+        }
+        self.here.pop_front()
+    }
+
+    /// Looks once at everything: takes up what is announced, and finds what has come and gone.
+    fn look(&mut self) {
+        // Not without end: who sends faster than this rank takes must not keep it here.
+        for _ in 0..MATCHED_AT_ONCE {
+            if !self.match_next() {
+                break;
+            }
+        }
+        let Self { arriving, inbound, here, .. } = self;
+        let mut freed = vec![];
+        arriving.land(|Arriving { from, number, words }| {
+            let sender = &mut inbound[from];
+            let place = usize::try_from(number - sender.first).unwrap_or(usize::MAX);
+            sender.begun[place] = Some(words);
+            // A message comes out when those before it have.
+            while let Some(Some(_)) = sender.begun.front() {
+                sender.first += 1;
+                here.extend(sender.begun.pop_front().flatten().map(|words| (from, words)));
+            }
+            freed.push(from);
+        });
+        freed.into_iter().for_each(|from| self.begin(from));
         self.reclaim();
-        if let Some(words) = self.to_self.pop_front() {
-            return Some((self.comm.rank, words));
-        }
-        loop {
-            if let Some(arrived) = self.arrived() {
-                return Some(arrived);
-            }
-            if self.arriving.len() == ARRIVING_MAX || !self.match_next() {
-                return None;
-            }
-        }
     }
 
-    /// Takes out the first message that is complete and has none of its sender before it.
-    fn arrived(&mut self) -> Option<(usize, Vec<u32>)> {
-        let place = (0..self.arriving.len()).find(|&at| {
-            let from = self.arriving[at].from;
-            let first = self.arriving.range(..at).all(|earlier| earlier.from != from);
-            first && self.arriving[at].request.is_done()
-        })?;
-        self.arriving.remove(place).map(|arrived| (arrived.from, arrived.words))
-    }
-
-    /// Starts to receive a message that is announced, if one is.
+    /// Matches the next message that is announced, if one is.
     fn match_next(&mut self) -> bool {
         let (mut found, mut length) = (0, 0);
         let mut message = core::mem::MaybeUninit::uninit();
@@ -138,7 +181,7 @@ impl Mailbox {
         let kind = u32::equivalent_datatype().as_raw();
         // SAFETY: all out-pointers are valid; message and status are read only if `found` is set,
         // when MPI has written them.
-        let from = unsafe {
+        let (from, message) = unsafe {
             raw::MPI_Improbe(
                 raw::any_source(),
                 TAG,
@@ -151,39 +194,67 @@ impl Mailbox {
                 return false;
             }
             raw::MPI_Get_count(status.as_ptr(), kind, &raw mut length);
-            status.assume_init_ref().MPI_SOURCE
+            (status.assume_init_ref().MPI_SOURCE, message.assume_init())
         };
         let from = usize::try_from(from).unwrap_or(0);
-        let mut words = self.buffer();
-        words.resize(usize::try_from(length).unwrap_or(0), 0);
-        let into = words.as_mut_ptr().cast();
-        // SAFETY: `message` is the matched message; the buffer has the length MPI just reported,
-        // and is kept beside its request, untouched, until the request is done.
-        let request = Request::of(|request| unsafe {
-            raw::MPI_Imrecv(into, length, kind, message.as_mut_ptr(), request);
-        });
-        self.matched[from] += 1;
-        self.arriving.push_back(Arriving { from, request, words });
+        let sender = &mut self.inbound[from];
+        sender.matched += 1;
+        sender.announced.push_back(Announced { message, length });
+        self.begin(from);
         true
     }
 
-    /// Messages that MPI may still read.
+    /// Gives buffers to the next messages of `from`, as many as it may have.
+    fn begin(&mut self, from: usize) {
+        while self.inbound[from].begun.len() < self.per_sender
+            && let Some(Announced { mut message, length }) =
+                self.inbound[from].announced.pop_front()
+        {
+            let mut words = self.buffer();
+            words.resize(usize::try_from(length).unwrap_or(0), 0);
+            self.comm.meter.received(size_of_val(&*words));
+            let into = words.as_mut_ptr().cast();
+            let kind = u32::equivalent_datatype().as_raw();
+            // SAFETY: `message` was matched and is received here only; the buffer has the length
+            // that MPI reported, and is kept beside its request, untouched, until that is done.
+            let request = Request::of(|request| unsafe {
+                raw::MPI_Imrecv(into, length, kind, &raw mut message, request);
+            });
+            let sender = &mut self.inbound[from];
+            let number = sender.first + sender.begun.len() as u64;
+            sender.begun.push_back(None);
+            self.arriving.add(request, Arriving { from, number, words });
+        }
+    }
+
+    /// Messages that MPI may still read. Looks.
     #[must_use]
     pub fn sending(&mut self) -> usize {
         self.reclaim();
         self.sending.len()
     }
 
+    /// As [`sending`](Self::sending), those to rank `to`, when this mailbox last looked.
+    #[must_use]
+    pub fn sending_to(&self, to: usize) -> usize {
+        self.sending_to[to]
+    }
+
     fn reclaim(&mut self) {
-        let mut at = 0;
-        while at < self.sending.len() {
-            if self.sending[at].request.is_done() {
-                let done = self.sending.swap_remove(at);
-                self.recycle(done.words);
-            } else {
-                at += 1;
-            }
-        }
+        let Self { sending, sending_to, spare, .. } = self;
+        sending.land(|Sending { to, words }| {
+            sending_to[to] -= 1;
+            keep(spare, words);
+        });
+    }
+
+    /// Whether everything that `due` says was sent here has been received, and all that was sent
+    /// from here has left. `due: [size]`
+    fn is_done(&self, due: &[u64]) -> bool {
+        let received = |(sender, due): (&Inbound, &u64)| {
+            sender.matched == *due && sender.announced.is_empty() && sender.begun.is_empty()
+        };
+        self.sending.len() == 0 && self.inbound.iter().zip(due).all(received)
     }
 }
 
@@ -191,16 +262,20 @@ impl Drop for Mailbox {
     /// MPI must not be left with a pointer into freed memory, nor another rank with a message that
     /// nobody takes: each is told how many were sent to it, and takes them all.
     fn drop(&mut self) {
-        let mut due = vec![0; self.comm.size];
-        let mut told = self.comm.start_all_to_all(&self.sent, &mut due);
-        let mut known = false;
+        let nothing = vec![0; self.comm.size];
+        let sent = core::mem::take(&mut self.sent);
+        let mut told = Some(self.comm.start_all_to_all(sent, nothing));
+        let mut due = None;
         let (mut waiting, mut backoff) = (Waiting::default(), Backoff::default());
         loop {
             while let Some((_, words)) = self.receive() {
                 self.recycle(words);
             }
-            known = known || told.is_done();
-            if known && self.sending.is_empty() && self.arriving.is_empty() && self.matched == due {
+            if let Some(done) = told.take_if(Pending::is_done) {
+                // It is done, and waits no more.
+                due = done.wait(&self.comm, "", true).ok();
+            }
+            if due.as_ref().is_some_and(|(_, due)| self.is_done(due)) {
                 return;
             }
             self.comm
@@ -211,8 +286,38 @@ impl Drop for Mailbox {
     }
 }
 
+/// Keeps a used buffer, if there are not enough.
+fn keep(spare: &mut Vec<Vec<u32>>, mut words: Vec<u32>) {
+    if spare.len() < SPARE_MAX {
+        words.clear();
+        spare.push(words);
+    }
+}
+
+/// Messages of one sender that have a buffer at a time, among `size` ranks.
+fn per_sender(size: usize) -> usize {
+    (BUFFERS_MAX / size).clamp(LEAST, MOST)
+}
+
 const TAG: i32 = 0;
 /// Spare buffers kept; more are freed.
 const SPARE_MAX: usize = 64;
-/// Messages on their way into buffers at a time; more wait with their senders.
-const ARRIVING_MAX: usize = 64;
+/// Messages with a buffer at a time, of all senders together, while [`LEAST`] allows.
+const BUFFERS_MAX: usize = 1024;
+/// Messages of a sender with a buffer at a time: one that crosses, and one behind it.
+const LEAST: usize = 2;
+/// As many keep any link busy.
+const MOST: usize = 32;
+/// Messages matched in one look.
+const MATCHED_AT_ONCE: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_bounded_for_a_sender_and_for_all() {
+        assert_eq!([1, 2, 32, 64, 512, 1000].map(per_sender), [32, 32, 32, 16, 2, 2]);
+        assert!((1..=512).all(|size| size * per_sender(size) <= BUFFERS_MAX));
+    }
+}

@@ -8,22 +8,28 @@
 //!
 //! - here: a communicator and its collectives
 //! - [`guard`]: which threads may call MPI when · `raw.rs`: the guarded functions
-//! - `mailbox.rs`: point-to-point messages · `first.rs`: bytes to the first rank, and from it
+//! - `pending.rs`: an operation under way and its buffers · [`traffic`]: what is sent, counted
+//! - `mailbox.rs`: point-to-point messages · `flight.rs`: operations that are looked at together
+//! - [`post`]: what is larger than a message · `first.rs`: bytes to the first rank, and from it
 //! - [`reduce`]: sums, by `doubling.rs` in few messages, by `piece.rs` straight from all to all
 //!
 //! Invariants: a [`Comm`] is made on the main thread, in one order on every rank, is used by one
-//! thread, and is dropped before MPI is finalised. A buffer lent to MPI outlives its request: a
-//! wait ends by completion or by ending the process.
+//! thread, and is dropped before MPI is finalised. A buffer lent to MPI outlives its request. A wait
+//! that is given up is an error ([`watch::Lost`]), after which the communicator is of no more use:
+//! the caller decides what becomes of the job.
 #![allow(unsafe_code)]
 
 mod doubling;
 mod first;
+mod flight;
 pub mod guard;
 mod mailbox;
+mod pending;
 mod piece;
 pub mod post;
 mod raw;
 pub mod reduce;
+pub mod traffic;
 pub mod watch;
 
 use core::cell::Cell;
@@ -34,7 +40,9 @@ use std::sync::Arc;
 
 use mpi::traits::{AsRaw, Equivalence};
 
-use crate::comm::watch::{Backoff, LOOK, Waiting, Watch};
+use crate::comm::traffic::{Meter, Traffic, of_barrier, of_exchange};
+use crate::comm::watch::{Backoff, LOOK, Lost, Watch};
+use pending::Pending;
 
 pub use first::ToFirst;
 pub use mailbox::Mailbox;
@@ -47,7 +55,10 @@ pub struct Comm {
     size: usize,
     /// Time between two looks of a wait; `None` for [`Backoff`].
     poll: Option<Duration>,
+    /// By how much waits may be longer than the watch allows.
+    grace: Duration,
     watch: Arc<Watch>,
+    meter: Arc<Meter>,
     /// MPICH's handle is an integer, which alone would make this Sync.
     not_sync: PhantomData<Cell<()>>,
 }
@@ -60,28 +71,34 @@ unsafe impl Send for Comm {}
 impl Comm {
     /// All ranks, in a communicator of its own. *Collective over all processes*, main thread only,
     /// while a `World` is there.
-    #[must_use]
-    pub(crate) fn of_all_ranks(watch: Arc<Watch>) -> Self {
-        // Creation blocks, for moments when all ranks have come; they meet as others do first.
+    ///
+    /// # Errors
+    /// When not all ranks come.
+    pub(crate) fn of_all_ranks(watch: Arc<Watch>) -> Result<Self, Lost> {
         let world = core::mem::ManuallyDrop::new(Self::new(raw::world(), watch));
-        world.barrier("a communicator", false);
-        let mut handle = raw::no_comm();
-        // SAFETY: the handle is the world's, the out-pointer is valid.
-        unsafe { raw::MPI_Comm_dup(world.handle, &raw mut handle) };
-        Self::new(handle, Arc::clone(&world.watch))
+        // SAFETY: the handle is the world's; the new one's place stays until the operation is done.
+        let made = Pending::start(vec![raw::no_comm()], |new, request| unsafe {
+            raw::MPI_Comm_idup(world.handle, new.as_mut_ptr(), request);
+        });
+        let handle = made.wait(&world, "a communicator", false)?[0];
+        Ok(Self::new(handle, Arc::clone(&world.watch)))
     }
 
-    /// The ranks of `members` in a communicator of their own, `None` on the others.
-    /// *Collective over this communicator*, main thread only; `members` equal on all ranks.
-    #[must_use]
-    pub fn subset(&self, members: core::ops::Range<usize>) -> Option<Self> {
-        self.barrier("a communicator", false);
+    /// The ranks of `members` in a communicator of their own, in the order of their ranks; `None` on
+    /// the others. *Collective over this communicator*, main thread only; `members` equal on all
+    /// ranks.
+    ///
+    /// # Errors
+    /// When not all ranks come.
+    pub fn subset(&self, members: &[usize]) -> Result<Option<Self>, Lost> {
+        // Creation blocks, for moments when all ranks have come; they meet as others do first.
+        self.barrier("a communicator", false)?;
         let member = members.contains(&self.rank);
         let color = if member { 1 } else { raw::undefined() };
         let mut handle = raw::no_comm();
         // SAFETY: the handle is live, the out-pointer is valid.
         unsafe { raw::MPI_Comm_split(self.handle, color, 0, &raw mut handle) };
-        member.then(|| Self::new(handle, Arc::clone(&self.watch)))
+        Ok(member.then(|| Self::new(handle, Arc::clone(&self.watch))))
     }
 
     fn new(handle: raw::MPI_Comm, watch: Arc<Watch>) -> Self {
@@ -97,7 +114,9 @@ impl Comm {
             rank: number(rank),
             size: number(size),
             poll: None,
+            grace: Duration::ZERO,
             watch,
+            meter: Arc::default(),
             not_sync: PhantomData,
         }
     }
@@ -107,6 +126,12 @@ impl Comm {
     /// `None` is the beginning again: spins, yields, then sleeps.
     pub fn set_poll(&mut self, poll: Option<Duration>) {
         self.poll = poll.map(|poll| poll.min(LOOK));
+    }
+
+    /// From now on waits may be longer by this than the watch allows: others may be held back for
+    /// so long, and well.
+    pub const fn set_grace(&mut self, grace: Duration) {
+        self.grace = grace;
     }
 
     /// What a wait on this communicator does between two looks: for those who poll by themselves.
@@ -135,26 +160,57 @@ impl Comm {
         &self.watch
     }
 
+    /// What it has sent and received so far.
+    #[must_use]
+    pub fn traffic(&self) -> Traffic {
+        self.meter.read()
+    }
+
+    /// Its counts, for other threads to read while one uses it.
+    #[must_use]
+    pub const fn meter(&self) -> &Arc<Meter> {
+        &self.meter
+    }
+
     /// Waits for all ranks; `patient` waits without a deadline (a rank with nothing to do while
     /// others train). *Collective.*
-    pub fn barrier(&self, what: &str, patient: bool) {
+    ///
+    /// # Errors
+    /// When not all come in time.
+    pub fn barrier(&self, what: &str, patient: bool) -> Result<(), Lost> {
+        self.meter.count(of_barrier(self.size));
         // SAFETY: no buffers.
-        let request = Request::of(|request| unsafe { raw::MPI_Ibarrier(self.handle, request) });
-        self.complete(request, what, patient);
+        let start = |(): &mut (), request| unsafe { raw::MPI_Ibarrier(self.handle, request) };
+        Pending::start((), start).wait(self, what, patient)
     }
 
     /// `received[r * n..][..n]` becomes rank r's `sent: [n]`. *Collective; n equal on all ranks.*
-    pub fn all_gather<T: Equivalence>(&self, sent: &[T], received: &mut [T], what: &str) {
-        let request = self.start_all_gather(sent, received);
-        self.complete(request, what, false);
+    ///
+    /// # Errors
+    /// When not all come in time.
+    pub fn all_gather<T: Equivalence + Copy + Default>(
+        &self,
+        sent: &[T],
+        received: &mut [T],
+        what: &str,
+    ) -> Result<(), Lost> {
+        let arriving = vec![T::default(); received.len()];
+        let gathering = self.start_all_gather(sent.to_vec(), arriving);
+        received.copy_from_slice(&gathering.wait(self, what, false)?.1);
+        Ok(())
     }
 
-    /// Starts what the caller completes, with both buffers alive until then.
-    fn start_all_gather<T: Equivalence>(&self, sent: &[T], received: &mut [T]) -> Request {
+    fn start_all_gather<T: Equivalence>(
+        &self,
+        sent: Vec<T>,
+        received: Vec<T>,
+    ) -> Pending<(Vec<T>, Vec<T>)> {
         assert_eq!(received.len(), sent.len() * self.size, "all-gather buffer of another length");
         let kind = T::equivalent_datatype();
-        // SAFETY: both buffers hold the counts given, and outlive the request by the caller's duty.
-        Request::of(|request| unsafe {
+        let each = || core::iter::repeat_n(size_of_val(&*sent), self.size);
+        self.meter.count(of_exchange(self.rank, each(), each()));
+        // SAFETY: both buffers hold the counts given, and stay until the operation is done.
+        Pending::start((sent, received), |(sent, received), request| unsafe {
             raw::MPI_Iallgather(
                 reading(sent),
                 count(sent.len()),
@@ -169,58 +225,67 @@ impl Comm {
     }
 
     /// Each rank's `sent`, in rank order. *Collective.*
-    #[must_use]
+    ///
+    /// # Errors
+    /// When not all come in time.
     pub fn all_gather_varied<T: Equivalence + Copy + Default>(
         &self,
         sent: &[T],
         what: &str,
-    ) -> Vec<Vec<T>> {
+    ) -> Result<Vec<Vec<T>>, Lost> {
         let to_all: Vec<&[T]> = vec![sent; self.size];
         self.exchange(&to_all, what)
     }
 
     /// Sends `sent[r]` to rank r and returns what every rank sent here, in rank order.
     /// *Collective.*
-    #[must_use]
+    ///
+    /// # Errors
+    /// When not all come in time.
     pub fn exchange<T: Equivalence + Copy + Default>(
         &self,
         sent: &[&[T]],
         what: &str,
-    ) -> Vec<Vec<T>> {
+    ) -> Result<Vec<Vec<T>>, Lost> {
         assert_eq!(sent.len(), self.size, "one list per rank");
         let lengths: Vec<u64> = sent.iter().map(|list| list.len() as u64).collect();
-        let mut arriving = vec![0u64; self.size];
-        self.all_to_all(&lengths, &mut arriving, what);
-        let flat: Vec<T> = sent.concat();
+        let (_, arriving) =
+            self.start_all_to_all(lengths, vec![0; self.size]).wait(self, what, false)?;
         let send_counts: Vec<usize> = sent.iter().map(|list| list.len()).collect();
         let receive_counts: Vec<usize> =
             arriving.iter().map(|n| usize::try_from(*n).unwrap_or(usize::MAX)).collect();
-        let mut received = vec![T::default(); receive_counts.iter().sum()];
-        self.all_to_all_varied(&flat, &send_counts, &mut received, &receive_counts, what);
+        let received =
+            self.all_to_all_varied(sent.concat(), &send_counts, &receive_counts, what)?;
         let mut rest = received.as_slice();
-        receive_counts
-            .iter()
-            .map(|n| {
-                let (head, tail) = rest.split_at(*n);
-                rest = tail;
-                head.to_vec()
-            })
-            .collect()
+        let split = receive_counts.iter().map(|n| {
+            let (head, tail) = rest.split_at(*n);
+            rest = tail;
+            head.to_vec()
+        });
+        Ok(split.collect())
     }
 
     /// `received[r]` becomes rank r's word for this one. *Collective.*
-    pub fn all_to_all(&self, sent: &[u64], received: &mut [u64], what: &str) {
-        let request = self.start_all_to_all(sent, received);
-        self.complete(request, what, false);
+    ///
+    /// # Errors
+    /// When not all come in time.
+    pub fn all_to_all(&self, sent: &[u64], received: &mut [u64], what: &str) -> Result<(), Lost> {
+        let exchanging = self.start_all_to_all(sent.to_vec(), vec![0; received.len()]);
+        received.copy_from_slice(&exchanging.wait(self, what, false)?.1);
+        Ok(())
     }
 
-    /// Starts what the caller completes, with both buffers alive until then.
-    fn start_all_to_all(&self, sent: &[u64], received: &mut [u64]) -> Request {
+    fn start_all_to_all(
+        &self,
+        sent: Vec<u64>,
+        received: Vec<u64>,
+    ) -> Pending<(Vec<u64>, Vec<u64>)> {
         assert!(sent.len() == self.size && received.len() == self.size, "one word per rank");
         let kind = u64::equivalent_datatype().as_raw();
-        // SAFETY: both buffers hold one word per rank; they outlive the request by the caller's
-        // duty.
-        Request::of(|request| unsafe {
+        let each = || core::iter::repeat_n(size_of::<u64>(), self.size);
+        self.meter.count(of_exchange(self.rank, each(), each()));
+        // SAFETY: both buffers hold one word per rank, and stay until the operation is done.
+        Pending::start((sent, received), |(sent, received), request| unsafe {
             raw::MPI_Ialltoall(
                 reading(sent),
                 1,
@@ -234,36 +299,40 @@ impl Comm {
         })
     }
 
-    /// Stretch r of `sent` (lengths `send_counts`) goes to rank r; stretch r of `received` comes
-    /// from it. *Collective.*
-    pub fn all_to_all_varied<T: Equivalence>(
+    /// Stretch r of `sent` (lengths `send_counts`) goes to rank r; stretch r of what is returned
+    /// (lengths `receive_counts`) comes from it. *Collective.*
+    ///
+    /// # Errors
+    /// When not all come in time.
+    pub fn all_to_all_varied<T: Equivalence + Copy + Default>(
         &self,
-        sent: &[T],
+        sent: Vec<T>,
         send_counts: &[usize],
-        received: &mut [T],
         receive_counts: &[usize],
         what: &str,
-    ) {
-        assert_eq!(sent.len(), send_counts.iter().sum::<usize>(), "send counts");
-        assert_eq!(received.len(), receive_counts.iter().sum::<usize>(), "receive counts");
+    ) -> Result<Vec<T>, Lost> {
         let stretches = [Stretches::new(send_counts), Stretches::new(receive_counts)];
-        let request = self.start_all_to_all_varied(sent, received, &stretches);
-        self.complete(request, what, false);
+        let arriving = vec![T::default(); receive_counts.iter().sum()];
+        let exchanging = self.start_all_to_all_varied(sent, arriving, stretches);
+        Ok(exchanging.wait(self, what, false)?.1)
     }
 
-    /// Starts what the caller completes, with both buffers and `stretches` (of `sent`, of
-    /// `received`, whose lengths they add up to) alive until then.
+    /// `stretches` of `sent` and of `received`.
     fn start_all_to_all_varied<T: Equivalence>(
         &self,
-        sent: &[T],
-        received: &mut [T],
-        [send, receive]: &[Stretches; 2],
-    ) -> Request {
-        assert!(send.counts.len() == self.size && receive.counts.len() == self.size);
+        sent: Vec<T>,
+        received: Vec<T>,
+        stretches: [Stretches; 2],
+    ) -> Pending<(Vec<T>, Vec<T>, [Stretches; 2])> {
+        let [send, receive] = &stretches;
+        assert_eq!(sent.len(), send.len(self.size), "send counts");
+        assert_eq!(received.len(), receive.len(self.size), "receive counts");
         let kind = T::equivalent_datatype();
-        // SAFETY: counts and displacements lie inside the buffers; buffers and count arrays outlive
-        // the request, by the caller's duty.
-        Request::of(|request| unsafe {
+        self.meter.count(of_exchange(self.rank, send.bytes::<T>(), receive.bytes::<T>()));
+        // SAFETY: counts and starts lie inside the buffers; buffers and counts stay until the
+        // operation is done.
+        Pending::start((sent, received, stretches), |(sent, received, stretches), request| unsafe {
+            let [send, receive] = stretches;
             raw::MPI_Ialltoallv(
                 reading(sent),
                 send.counts.as_ptr(),
@@ -281,56 +350,49 @@ impl Comm {
 
     /// `received` becomes the concatenation of every rank's `sent`; `counts[r]` is rank r's length.
     /// *Collective; `counts` equal on all ranks.*
-    pub fn all_gather_stretches<T: Equivalence>(
+    ///
+    /// # Errors
+    /// When not all come in time.
+    pub fn all_gather_stretches<T: Equivalence + Copy + Default>(
         &self,
         sent: &[T],
         received: &mut [T],
         counts: &[usize],
         what: &str,
-    ) {
+    ) -> Result<(), Lost> {
+        let arriving = vec![T::default(); received.len()];
         let receive = Stretches::new(counts);
-        let request = self.start_all_gather_varied(sent, received, counts, &receive);
-        self.complete(request, what, false);
+        let gathering = self.start_all_gather_varied(sent.to_vec(), arriving, receive);
+        received.copy_from_slice(&gathering.wait(self, what, false)?.1);
+        Ok(())
     }
 
-    /// Starts what the caller completes, with both buffers and `receive` alive until then.
+    /// `stretches` of `received`.
     fn start_all_gather_varied<T: Equivalence>(
         &self,
-        sent: &[T],
-        received: &mut [T],
-        counts: &[usize],
-        receive: &Stretches,
-    ) -> Request {
-        assert_eq!(sent.len(), counts[self.rank], "own stretch");
-        assert_eq!(received.len(), counts.iter().sum::<usize>(), "receive counts");
+        sent: Vec<T>,
+        received: Vec<T>,
+        stretches: Stretches,
+    ) -> Pending<(Vec<T>, Vec<T>, Stretches)> {
+        assert_eq!(received.len(), stretches.len(self.size), "receive counts");
+        assert_eq!(count(sent.len()), stretches.counts[self.rank], "own stretch");
         let kind = T::equivalent_datatype();
+        let each = core::iter::repeat_n(size_of_val(&*sent), self.size);
+        self.meter.count(of_exchange(self.rank, each, stretches.bytes::<T>()));
         // SAFETY: as in `start_all_to_all_varied`.
-        Request::of(|request| unsafe {
+        Pending::start((sent, received, stretches), |(sent, received, stretches), request| unsafe {
             raw::MPI_Iallgatherv(
                 reading(sent),
                 count(sent.len()),
                 kind.as_raw(),
                 writing(received),
-                receive.counts.as_ptr(),
-                receive.starts.as_ptr(),
+                stretches.counts.as_ptr(),
+                stretches.starts.as_ptr(),
                 kind.as_raw(),
                 self.handle,
                 request,
             );
         })
-    }
-
-    /// Polls `request` until it is done; overdue, the process ends with a message.
-    fn complete(&self, mut request: Request, what: &str, patient: bool) {
-        let (mut waiting, mut backoff) = (Waiting::default(), Backoff::default());
-        while !request.is_done() {
-            if !patient {
-                self.watch.or_end(
-                    waiting.check(&self.watch, &format_args!("{what} of {} ranks", self.size)),
-                );
-            }
-            self.pause(&mut backoff);
-        }
     }
 }
 
@@ -339,29 +401,6 @@ impl Drop for Comm {
     fn drop(&mut self) {
         // SAFETY: the handle is live and this was its only user.
         unsafe { raw::MPI_Comm_free(&raw mut self.handle) };
-    }
-}
-
-/// A non-blocking operation: MPI may use its buffers until it is done.
-struct Request(raw::MPI_Request);
-
-// SAFETY: requests are handles like the communicator's; see `Comm`.
-unsafe impl Send for Request {}
-
-impl Request {
-    /// The operation that `start` starts, which writes its handle where it is told.
-    fn of(start: impl FnOnce(*mut raw::MPI_Request)) -> Self {
-        let mut handle = raw::no_request();
-        start(&raw mut handle);
-        Self(handle)
-    }
-
-    /// Whether it is done; stays so.
-    fn is_done(&mut self) -> bool {
-        let mut done = 0;
-        // SAFETY: a live request or, once it was done, the null one, which is done.
-        unsafe { raw::MPI_Test(&raw mut self.0, &raw mut done, raw::no_status()) };
-        done != 0
     }
 }
 
@@ -376,6 +415,17 @@ impl Stretches {
         let mut next = 0;
         let starts = lengths.iter().map(|length| (count(next), next += length).0).collect();
         Self { counts: lengths.iter().map(|length| count(*length)).collect(), starts }
+    }
+
+    /// Of all stretches together, one for each of `size` ranks.
+    fn len(&self, size: usize) -> usize {
+        assert!(self.counts.len() == size, "one stretch per rank");
+        self.counts.iter().map(|length| usize::try_from(*length).unwrap_or(0)).sum()
+    }
+
+    /// Bytes of each, of elements `T`.
+    fn bytes<T>(&self) -> impl Iterator<Item = usize> + '_ {
+        self.counts.iter().map(|length| usize::try_from(*length).unwrap_or(0) * size_of::<T>())
     }
 }
 

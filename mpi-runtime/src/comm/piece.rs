@@ -3,22 +3,24 @@
 //!
 //! MPI 3.1 section 5.12. All ranks start the same operations of the same pieces in the same order.
 //!
-//! Invariant: the buffers are the piece's own, and nothing touches them while its request is under
+//! Invariant: the buffers are the piece's own, and nothing touches them while its operation is under
 //! way.
 
 use umbra_core::sync::reduction::{add, sum_into_first};
 use umbra_core::sync::sum_plan::stretch_start;
 
-use super::{Comm, Request, Stretches};
+use super::pending::Pending;
+use super::{Comm, Stretches};
+use crate::comm::watch::Lost;
 
-/// A piece under way. *Its methods are collective.*
+/// A piece under way to be added. *Its methods are collective.*
 pub(crate) struct Piece {
-    request: Request,
-    /// Of the values: a stretch per rank. Of the terms: as many of this rank's.
-    stretches: [Stretches; 2],
+    scattering: Pending<(Vec<f32>, Vec<f32>, [Stretches; 2])>,
     lengths: Vec<usize>,
-    buffers: Buffers,
 }
+
+/// A piece whose sums are under way. *Its methods are collective.*
+pub(crate) struct Sum(Pending<(Vec<f32>, Vec<f32>, Stretches)>);
 
 /// A piece's memory, which the next may use.
 #[derive(Default)]
@@ -29,37 +31,41 @@ pub(crate) struct Buffers {
 
 impl Piece {
     /// Sends every rank its stretch of `values`.
-    pub(crate) fn scatter(comm: &Comm, values: &[f32], mut buffers: Buffers) -> Self {
+    pub(crate) fn scatter(comm: &Comm, values: &[f32], buffers: Buffers) -> Self {
         let start = |rank: usize| stretch_start(values.len(), rank, comm.size);
         let lengths: Vec<usize> =
             (0..comm.size).map(|rank| start(rank + 1) - start(rank)).collect();
         let own = lengths[comm.rank];
         let stretches = [Stretches::new(&lengths), Stretches::new(&vec![own; comm.size])];
-        buffers.values.clear();
-        buffers.values.extend_from_slice(values);
-        buffers.terms.resize(own * comm.size, 0.0);
-        let Buffers { values, terms } = &mut buffers;
-        let request = comm.start_all_to_all_varied(values, terms, &stretches);
-        Self { request, stretches, lengths, buffers }
+        let Buffers { values: mut sent, mut terms } = buffers;
+        sent.clear();
+        sent.extend_from_slice(values);
+        terms.resize(own * comm.size, 0.0);
+        Self { scattering: comm.start_all_to_all_varied(sent, terms, stretches), lengths }
     }
 
     /// Waits for the terms of this rank's stretch, adds them as a tree over the ranks and sends all
     /// ranks the sum.
-    pub(crate) fn gather(mut self, comm: &Comm, what: &str) -> Self {
-        comm.complete(self.request, what, false);
-        let Buffers { values, terms } = &mut self.buffers;
+    pub(crate) fn gather(self, comm: &Comm, what: &str) -> Result<Sum, Lost> {
+        let (values, mut terms, [stretches, _]) = self.scattering.wait(comm, what, false)?;
         let own = self.lengths[comm.rank];
         let mut parts: Vec<&mut [f32]> = terms.chunks_exact_mut(own.max(1)).collect();
         sum_into_first(&mut parts, |to, from| add(to, from));
-        let request =
-            comm.start_all_gather_varied(&terms[..own], values, &self.lengths, &self.stretches[0]);
-        Self { request, ..self }
+        terms.truncate(own);
+        Ok(Sum(comm.start_all_gather_varied(terms, values, stretches)))
     }
+}
 
+impl Sum {
     /// Waits for the sums, which go to `values`, and gives the memory back.
-    pub(crate) fn finish(self, comm: &Comm, values: &mut [f32], what: &str) -> Buffers {
-        comm.complete(self.request, what, false);
-        values.copy_from_slice(&self.buffers.values);
-        self.buffers
+    pub(crate) fn finish(
+        self,
+        comm: &Comm,
+        values: &mut [f32],
+        what: &str,
+    ) -> Result<Buffers, Lost> {
+        let (terms, sums, _) = self.0.wait(comm, what, false)?;
+        values.copy_from_slice(&sums);
+        Ok(Buffers { values: sums, terms })
     }
 }

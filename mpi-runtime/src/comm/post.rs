@@ -1,196 +1,198 @@
-//! Messages between the trainers of a slice and its center: a word, and values or none.
+//! Messages between the instances of a method: a word, and values or none.
 //!
-//! Invariants: a rank that is both trainer and center of a slice has two threads that want to talk;
-//! the center's has the communicator, and the two talk through channels, so a communicator is still
-//! used by one thread. A message is `u32` words: the word, low half first, the number of values,
-//! the values' bits. It goes in pieces of [`PIECE`], a few at a time, so that other messages to the
-//! same rank (rows of embeddings) find their way between them; MPI keeps the order of a sender's
-//! pieces, and each message is put together again.
+//! Every rank has one post, used by one thread, which carries for all instances of the rank; where
+//! each of them is, all ranks know alike. A message is `u32` words: the instances it goes from and
+//! to, the word (low half first), the number of values, the values' bits. It goes in pieces of
+//! [`PIECE`], a few at a time, so that other messages to the same rank (rows of embeddings) find
+//! their way between them; MPI keeps the order of a sender's pieces, and each message is put
+//! together again.
+//!
+//! Invariants: messages from one instance to another arrive in the order in which they were sent.
+//! Every rank has a queue and a window of its own: one that stands still delays nobody but itself.
+//! A message that is not asked for waits its turn.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
-
-use crossbeam_channel::{Receiver, Sender, unbounded};
+use std::sync::Arc;
 
 use crate::comm::Mailbox;
 use crate::comm::reduce::PIECE;
-use crate::comm::watch::{Backoff, Waiting, Watch};
+use crate::comm::watch::{Backoff, Lost, Waiting, Watch};
 
-/// One thread's end.
+/// A rank's end.
 pub struct Post {
     rank: usize,
+    /// Ranks of the instances.
+    rank_of: Arc<[usize]>,
+    /// The way to other ranks; `None` where there are none.
     remote: Option<Remote>,
-    local: Option<Local>,
+    /// Messages that are here in full, in the order in which they became so.
+    ready: VecDeque<Vec<u32>>,
+    /// Memory for the next messages, empty.
+    spare: Vec<Vec<u32>>,
 }
 
 /// The way to other ranks.
 struct Remote {
     mailbox: Mailbox,
-    /// Messages that wait or are being sent: to whom, and how much of it is with MPI.
-    outgoing: VecDeque<(usize, Vec<u32>, usize)>,
+    /// By receiver, messages that wait or are being sent: how many words of each are with MPI.
+    /// `[size]`
+    outgoing: Vec<VecDeque<(Vec<u32>, usize)>>,
     /// By sender, what has come of its next message.
     incoming: BTreeMap<usize, Vec<u32>>,
-    /// Messages that are here in full, with their senders, in the order in which they became so.
-    ready: VecDeque<(usize, Vec<u32>)>,
-    /// Memory for the next messages, empty.
-    spare: Vec<Vec<u32>>,
 }
 
-/// The way to the other thread of this rank.
-struct Local {
-    out: Sender<Vec<u32>>,
-    inbox: Receiver<Vec<u32>>,
-    /// The last message, whose memory the next one takes.
-    spare: Vec<u32>,
+/// A message that was received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// Sending instance.
+    pub from: usize,
+    /// The word.
+    pub word: u64,
+    /// Values that came with it.
+    pub elements: usize,
 }
 
-/// Words before the values: the word, and how many values there are.
-const HEADER: usize = 3;
+/// Words before the values: from, to, the word, and how many values there are.
+const HEADER: usize = 5;
 
-/// Pieces with MPI at a time: enough to keep a fast link busy between two looks.
+/// Pieces for one receiver with MPI at a time: enough to keep a fast link busy between two looks.
 const WINDOW: usize = 4;
 
 impl Post {
-    /// For a thread that has the communicator to itself.
+    /// Of rank `rank`; `rank_of` has the rank of every instance. `mailbox` reaches other ranks.
     #[must_use]
-    pub fn remote(rank: usize, mailbox: Mailbox) -> Self {
-        Self { rank, remote: Some(Remote::new(mailbox)), local: None }
-    }
-
-    /// For trainer and center of one rank, in this order; `mailbox` reaches other trainers.
-    #[must_use]
-    pub fn both(rank: usize, mailbox: Option<Mailbox>) -> (Self, Self) {
-        let ((ask, asked), (answer, answered)) = (unbounded(), unbounded());
-        let local = |out, inbox| Some(Local { out, inbox, spare: vec![] });
-        let trainer = Self { rank, remote: None, local: local(ask, answered) };
+    pub fn new(rank: usize, rank_of: Arc<[usize]>, mailbox: Option<Mailbox>) -> Self {
+        assert!(u32::try_from(rank_of.len()).is_ok(), "instances are numbered in u32");
         let remote = mailbox.map(Remote::new);
-        (trainer, Self { rank, remote, local: local(answer, asked) })
+        Self { rank, rank_of, remote, ready: VecDeque::new(), spare: vec![] }
     }
 
-    /// Starts sending to rank `to`; goes on in [`Post::receive`] and [`Post::flush`]. Returns the
-    /// bytes that leave this rank.
-    pub fn send(&mut self, to: usize, word: u64, values: &[f32]) -> u64 {
-        match (&mut self.local, &mut self.remote) {
-            (Some(local), _) if to == self.rank => {
-                let mut words = core::mem::take(&mut local.spare);
-                write(&mut words, word, values);
-                // A thread that has ended needs no answer.
-                let _ = local.out.send(words);
-                0
-            }
-            (_, Some(remote)) => {
-                let mut words = remote.spare.pop().unwrap_or_default();
-                write(&mut words, word, values);
-                let bytes = size_of_val(&*words) as u64;
-                remote.outgoing.push_back((to, words, 0));
-                remote.push();
-                bytes
-            }
-            _ => unreachable!("a message to rank {to} from one that cannot reach it"),
+    /// The rank of an instance.
+    #[must_use]
+    pub fn rank_of(&self, instance: usize) -> usize {
+        self.rank_of[instance]
+    }
+
+    /// Starts sending from one instance to another; goes on in [`Post::receive`] and
+    /// [`Post::flush`]. Returns the bytes that leave this rank.
+    pub fn send(&mut self, from: usize, to: usize, word: u64, values: &[f32]) -> u64 {
+        let mut words = self.spare.pop().unwrap_or_default();
+        write(&mut words, (from, to), word, values);
+        let rank = self.rank_of[to];
+        if rank == self.rank {
+            self.ready.push_back(words);
+            return 0;
         }
+        let Some(remote) = &mut self.remote else {
+            unreachable!("a message to rank {rank} from the only one")
+        };
+        let bytes = size_of_val(&*words) as u64;
+        remote.outgoing[rank].push_back((words, 0));
+        remote.push(&mut self.spare);
+        bytes
     }
 
-    /// Waits until all that was sent has left: nothing moves while its thread is elsewhere.
-    pub fn flush(&mut self, watch: &Watch, poll: Duration) {
+    /// Waits until all that was sent has left: nothing moves while its thread is elsewhere. Takes
+    /// in what comes meanwhile: two that send to each other wait for each other here.
+    ///
+    /// # Errors
+    /// When a receiver does not take it in time.
+    pub fn flush(&mut self, watch: &Watch, poll: Duration) -> Result<(), Lost> {
         let (mut waiting, mut backoff) = (Waiting::default(), Backoff::default());
         while self.is_sending() {
-            watch.or_end(waiting.check(watch, &"the last parameters to be sent"));
+            waiting.check(watch, &"the last parameters to be sent")?;
             backoff.rest(poll);
         }
+        Ok(())
     }
 
     fn is_sending(&mut self) -> bool {
+        self.take_in();
         self.remote.as_mut().is_some_and(|remote| {
-            remote.push();
-            !remote.outgoing.is_empty() || remote.mailbox.sending() > 0
+            remote.mailbox.sending() > 0 || remote.outgoing.iter().any(|queue| !queue.is_empty())
         })
     }
 
-    /// The next message that is here: its sender and word; its values go to the front of `values`.
-    pub fn receive(&mut self, values: &mut [f32]) -> Option<(usize, u64)> {
-        if let Some(local) = &mut self.local
-            && let Ok(words) = local.inbox.try_recv()
-        {
-            let word = read(&words, values);
-            local.spare = words;
-            return Some((self.rank, word));
-        }
-        let remote = self.remote.as_mut()?;
-        remote.take_in();
-        remote.read(0, values)
+    /// The next message that is here for instance `to`, of instance `from` alone if it is given;
+    /// its values go to the front of `values`. Others wait their turn.
+    pub fn receive(
+        &mut self,
+        to: usize,
+        from: Option<usize>,
+        values: &mut [f32],
+    ) -> Option<Received> {
+        self.take_in();
+        let asked = |words: &Vec<u32>| {
+            words[1] as usize == to && from.is_none_or(|from| words[0] as usize == from)
+        };
+        let place = self.ready.iter().position(asked)?;
+        let mut words = self.ready.remove(place)?;
+        let received = read(&words, values);
+        words.clear();
+        self.spare.push(words);
+        Some(received)
     }
 
-    /// As [`Post::receive`], the next message of rank `from` alone: its word.
-    pub fn receive_from(&mut self, from: usize, values: &mut [f32]) -> Option<u64> {
-        let remote = self.remote.as_mut()?;
-        remote.take_in();
-        let place = remote.ready.iter().position(|(sender, _)| *sender == from)?;
-        remote.read(place, values).map(|(_, word)| word)
+    /// Puts together what has come, and sends on.
+    fn take_in(&mut self) {
+        let Some(remote) = &mut self.remote else { return };
+        let spare = &mut self.spare;
+        while let Some((from, piece)) = remote.mailbox.receive() {
+            let message =
+                remote.incoming.entry(from).or_insert_with(|| spare.pop().unwrap_or_default());
+            message.extend_from_slice(&piece);
+            remote.mailbox.recycle(piece);
+            if message.len() == HEADER + message[HEADER - 1] as usize {
+                self.ready.extend(remote.incoming.remove(&from));
+            }
+        }
+        remote.push(spare);
     }
 }
 
 impl Remote {
     fn new(mailbox: Mailbox) -> Self {
-        let (outgoing, incoming) = (VecDeque::new(), BTreeMap::new());
-        Self { mailbox, outgoing, incoming, ready: VecDeque::new(), spare: vec![] }
+        let outgoing = (0..mailbox.comm().size()).map(|_| VecDeque::new()).collect();
+        Self { mailbox, outgoing, incoming: BTreeMap::new() }
     }
 
-    /// Sends on, and puts together what has come.
-    fn take_in(&mut self) {
-        self.push();
-        while let Some((from, piece)) = self.mailbox.receive() {
-            let spare = &mut self.spare;
-            let message =
-                self.incoming.entry(from).or_insert_with(|| spare.pop().unwrap_or_default());
-            message.extend_from_slice(&piece);
-            self.mailbox.recycle(piece);
-            if message.len() == HEADER + message[HEADER - 1] as usize {
-                self.ready.extend(self.incoming.remove(&from).map(|message| (from, message)));
-            }
-        }
-    }
-
-    /// The sender and the word of a message that is ready; its values go to the front of `values`.
-    fn read(&mut self, place: usize, values: &mut [f32]) -> Option<(usize, u64)> {
-        let (from, mut message) = self.ready.remove(place)?;
-        let word = read(&message, values);
-        message.clear();
-        self.spare.push(message);
-        Some((from, word))
-    }
-
-    /// Hands pieces to MPI while there is room for them.
-    fn push(&mut self) {
-        while let Some((to, words, sent)) = self.outgoing.front_mut() {
-            if self.mailbox.sending() >= WINDOW {
-                return;
-            }
-            let end = words.len().min(*sent + PIECE / size_of::<u32>());
-            let mut piece = self.mailbox.buffer();
-            piece.extend_from_slice(&words[*sent..end]);
-            self.mailbox.send(*to, piece);
-            *sent = end;
-            if end == words.len()
-                && let Some((_, mut words, _)) = self.outgoing.pop_front()
+    /// Hands pieces to MPI while their receivers have room for them.
+    fn push(&mut self, spare: &mut Vec<Vec<u32>>) {
+        for (to, queue) in self.outgoing.iter_mut().enumerate() {
+            while self.mailbox.sending_to(to) < WINDOW
+                && let Some((words, sent)) = queue.front_mut()
             {
-                words.clear();
-                self.spare.push(words);
+                let end = words.len().min(*sent + PIECE / size_of::<u32>());
+                let mut piece = self.mailbox.buffer();
+                piece.extend_from_slice(&words[*sent..end]);
+                self.mailbox.send(to, piece);
+                *sent = end;
+                if end == words.len()
+                    && let Some((mut words, _)) = queue.pop_front()
+                {
+                    words.clear();
+                    spare.push(words);
+                }
             }
         }
     }
 }
 
-fn write(words: &mut Vec<u32>, word: u64, values: &[f32]) {
+#[expect(clippy::cast_possible_truncation, reason = "fewer instances than u32 counts: `new`")]
+fn write(words: &mut Vec<u32>, (from, to): (usize, usize), word: u64, values: &[f32]) {
     words.clear();
+    words.extend([from as u32, to as u32]);
     words.extend(bytemuck::cast::<u64, [u32; 2]>(word));
     // Sixteen gigabytes of parameters are beyond a replica.
     words.push(u32::try_from(values.len()).unwrap_or(u32::MAX));
     words.extend_from_slice(bytemuck::cast_slice(values));
 }
 
-/// The word of a message; its values go to the front of `values`.
-fn read(words: &[u32], values: &mut [f32]) -> u64 {
+/// A message in parts; its values go to the front of `values`.
+fn read(words: &[u32], values: &mut [f32]) -> Received {
     let (header, received) = words.split_at(HEADER);
     values[..received.len()].copy_from_slice(bytemuck::cast_slice(received));
-    bytemuck::cast::<[u32; 2], u64>([header[0], header[1]])
+    let word = bytemuck::cast::<[u32; 2], u64>([header[2], header[3]]);
+    Received { from: header[0] as usize, word, elements: received.len() }
 }

@@ -5,6 +5,7 @@
 //! here.
 
 use core::ffi::{c_int, c_void};
+use core::time::Duration;
 
 pub(super) use mpi::ffi::{MPI_Comm, MPI_Datatype, MPI_Message, MPI_Request, MPI_Status};
 
@@ -26,10 +27,14 @@ macro_rules! guarded_functions {
 guarded_functions! {
     MPI_Comm_rank(comm: MPI_Comm, rank: *mut c_int);
     MPI_Comm_size(comm: MPI_Comm, size: *mut c_int);
-    MPI_Comm_dup(comm: MPI_Comm, new: *mut MPI_Comm);
+    MPI_Comm_idup(comm: MPI_Comm, new: *mut MPI_Comm, request: *mut MPI_Request);
     MPI_Comm_split(comm: MPI_Comm, color: c_int, key: c_int, new: *mut MPI_Comm);
     MPI_Comm_free(comm: *mut MPI_Comm);
     MPI_Test(request: *mut MPI_Request, done: *mut c_int, status: *mut MPI_Status);
+    MPI_Testsome(
+        count: c_int, requests: *mut MPI_Request, done_count: *mut c_int, done: *mut c_int,
+        statuses: *mut MPI_Status,
+    );
     MPI_Isend(
         buffer: *const c_void, count: c_int, kind: MPI_Datatype, to: c_int, tag: c_int,
         comm: MPI_Comm, request: *mut MPI_Request,
@@ -75,8 +80,17 @@ guarded_functions! {
     );
 }
 
-/// Ends the job on every rank with this exit code. *Not collective, from any thread.*
+/// Ends the job on every rank with this exit code, and this process in any case: the library may
+/// wait for a launcher that does not answer. *Not collective, from any thread.*
 pub(super) fn abort(code: i32) -> ! {
+    // Without another thread there is only the library.
+    let timer = std::thread::Builder::new().name("end".into());
+    let _ = timer.spawn(move || {
+        std::thread::sleep(ABORT_MAX);
+        // SAFETY: ends the process at once and runs nothing of it: other threads hold what they
+        // hold.
+        unsafe { libc::_exit(code) }
+    });
     // SAFETY: no memory is lent; it does not return, and if it did the process would end all the
     // same.
     guarded_at_last(|| unsafe {
@@ -84,6 +98,10 @@ pub(super) fn abort(code: i32) -> ! {
     });
     std::process::exit(code)
 }
+
+/// Time for the library to end the job. It takes less than a second; a launcher on a crowded machine
+/// takes longer to hear of it.
+const ABORT_MAX: Duration = Duration::from_secs(10);
 
 /// Constants of the library, which are variables to Rust.
 macro_rules! constants {
@@ -109,6 +127,8 @@ constants! {
     undefined: c_int = RSMPI_UNDEFINED;
     /// MPI_STATUS_IGNORE.
     no_status: *mut MPI_Status = RSMPI_STATUS_IGNORE;
+    /// MPI_STATUSES_IGNORE.
+    no_statuses: *mut MPI_Status = RSMPI_STATUSES_IGNORE;
 }
 
 #[cfg(test)]

@@ -13,9 +13,10 @@ use std::collections::VecDeque;
 
 use bytemuck::Pod;
 use umbra_core::sync::reduction::add;
-use umbra_core::sync::sum_plan::{MessageSizes, SumPlan, Traffic, Way};
+use umbra_core::sync::sum_plan::{MessageSizes, Sent, SumPlan, Way};
 
 use crate::comm::doubling::{self, Memory, Vector};
+use crate::comm::watch::Lost;
 use crate::comm::{Buffers, Comm, Piece};
 
 /// Sums, and the memory that the last left for the next.
@@ -29,6 +30,9 @@ pub struct Sums {
 impl Sums {
     /// [`sum`](Self::sum), and beside it, on the same way, that of a few f64s. Either may be empty,
     /// on all ranks. Returns what this rank sent. *Collective over `comm`.*
+    ///
+    /// # Errors
+    /// When not all come in time; `values` and `few` are then neither what they were nor sums.
     pub fn sum_with_few(
         &mut self,
         comm: &Comm,
@@ -36,7 +40,7 @@ impl Sums {
         few: &mut [f64],
         under_way: usize,
         what: &str,
-    ) -> Traffic {
+    ) -> Result<Sent, Lost> {
         let plan = plan::<f32>(comm.size(), values.len());
         let few_plan = by_doubling::<f64>(comm.size(), few.len());
         let sent = [plan, few_plan].map(|plan| plan.sends(comm.rank()));
@@ -45,28 +49,31 @@ impl Sums {
             Way::Doubling => values,
             Way::Direct => {
                 few.look(comm);
-                direct(comm, &plan, values, under_way, (&mut self.direct, what));
+                direct(comm, &plan, values, under_way, (&mut self.direct, what))?;
                 &mut []
             }
         };
         let values = Vector::new(&plan, values, add, (VALUES, under_way), &mut self.values);
-        comm.watch().or_end(doubling::finish(comm, values, few, what));
-        Traffic {
+        doubling::finish(comm, values, few, what)?;
+        Ok(Sent {
             messages: sent[0].messages + sent[1].messages,
             bytes: sent[0].bytes + sent[1].bytes,
-        }
+        })
     }
 
     /// Sums `values` over the ranks, in place, in pieces of which `under_way` are on the links at a
     /// time. Returns what this rank sent. *Collective over `comm`; lengths and `under_way` equal on
     /// all ranks.*
+    ///
+    /// # Errors
+    /// When not all come in time; `values` are then neither what they were nor sums.
     pub fn sum(
         &mut self,
         comm: &Comm,
         values: &mut [f32],
         under_way: usize,
         what: &str,
-    ) -> Traffic {
+    ) -> Result<Sent, Lost> {
         self.sum_with_few(comm, values, &mut [], under_way, what)
     }
 }
@@ -77,12 +84,20 @@ pub type Combine<T> = fn(&mut [T], &[T]);
 
 /// Combines `values` over the ranks, in place, as a balanced tree over them in their order.
 /// *Collective over `comm`; lengths equal on all ranks.*
-pub fn combine<T: Pod>(comm: &Comm, values: &mut [T], combine: Combine<T>, what: &str) {
+///
+/// # Errors
+/// When not all come in time; `values` are then neither what they were nor combined.
+pub fn combine<T: Pod>(
+    comm: &Comm,
+    values: &mut [T],
+    combine: Combine<T>,
+    what: &str,
+) -> Result<(), Lost> {
     let plan = by_doubling::<T>(comm.size(), values.len());
     let (mut memory, mut nothing) = (vec![], vec![]);
     let values = Vector::new(&plan, values, combine, (VALUES, MANY), &mut memory);
     let beside = Vector::new(&plan, &mut [], combine, (FEW, MANY), &mut nothing);
-    comm.watch().or_end(doubling::finish(comm, values, beside, what));
+    doubling::finish(comm, values, beside, what)
 }
 
 /// How [`Sums`] sums `len` elements over `ranks` ranks, and what that sends.
@@ -105,9 +120,9 @@ fn direct(
     values: &mut [f32],
     under_way: usize,
     (spare, what): (&mut Vec<Buffers>, &str),
-) {
+) -> Result<(), Lost> {
     if comm.size() == 1 {
-        return;
+        return Ok(());
     }
     let mut pieces = values.chunks_mut(plan.piece());
     let (mut scattered, mut gathered) = (VecDeque::new(), VecDeque::new());
@@ -118,11 +133,11 @@ fn direct(
             scattered.push_back((Piece::scatter(comm, values, buffers), values));
         }
         if let Some((piece, values)) = scattered.pop_front() {
-            gathered.push_back((piece.gather(comm, what), values));
+            gathered.push_back((piece.gather(comm, what)?, values));
         } else if let Some((piece, values)) = gathered.pop_front() {
-            spare.push(piece.finish(comm, values, what));
+            spare.push(piece.finish(comm, values, what)?);
         } else {
-            return;
+            return Ok(());
         }
     }
 }

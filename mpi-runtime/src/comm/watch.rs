@@ -5,6 +5,8 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use core::time::Duration;
 use std::time::Instant;
 
+use crate::error::Error;
+
 /// How long a wait may take on this rank, and what happens then.
 #[derive(Debug)]
 pub struct Watch {
@@ -40,6 +42,18 @@ impl Watch {
     /// job with exit code 1 on every rank and says who waited for what.
     pub fn or_end<T>(&self, outcome: Result<T, Lost>) -> T {
         outcome.unwrap_or_else(|lost| self.end_job(1, &lost))
+    }
+
+    /// As [`or_end`](Self::or_end), for work that can fail in other ways too: those are the
+    /// caller's.
+    ///
+    /// # Errors
+    /// Every other error of `outcome`.
+    pub fn end_if_lost<T>(&self, outcome: Result<T, Error>) -> Result<T, Error> {
+        if let Err(error @ Error::Lost(_)) = &outcome {
+            self.end_job(error.exit_code(), error);
+        }
+        outcome
     }
 
     /// Says why and ends the job with this exit code on every rank. Of several threads that come
@@ -91,6 +105,12 @@ pub struct Lost {
     pub limit: Duration,
 }
 
+impl From<Lost> for Error {
+    fn from(lost: Lost) -> Self {
+        Self::Lost(lost.into())
+    }
+}
+
 fn milliseconds(limit: Duration) -> u64 {
     u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)
 }
@@ -101,15 +121,24 @@ fn milliseconds(limit: Duration) -> u64 {
 pub struct Waiting {
     looked: Instant,
     waited: Duration,
+    /// By how much it may be longer than others.
+    grace: Duration,
 }
 
 impl Default for Waiting {
     fn default() -> Self {
-        Self { looked: Instant::now(), waited: Duration::ZERO }
+        Self::patient(Duration::ZERO)
     }
 }
 
 impl Waiting {
+    /// A wait that may be longer than others by `grace`: who is waited for may be held back for so
+    /// long and well.
+    #[must_use]
+    pub fn patient(grace: Duration) -> Self {
+        Self { looked: Instant::now(), waited: Duration::ZERO, grace }
+    }
+
     /// Counts the time since the last look, at most [`LOOK`] of it. To be called at least every
     /// `LOOK`.
     ///
@@ -119,7 +148,7 @@ impl Waiting {
         let now = Instant::now();
         self.waited += now.duration_since(self.looked).min(LOOK);
         self.looked = now;
-        if self.waited > watch.limit() {
+        if self.waited > watch.limit().saturating_add(self.grace) {
             let (waited, limit) = (self.waited, watch.limit());
             return Err(Lost { what: what.to_string(), waited, limit });
         }
@@ -162,12 +191,17 @@ impl Backoff {
     /// `first` at the beginning, and ever longer while nothing happens, up to five milliseconds.
     /// Zero only yields.
     pub fn rest(&mut self, first: Duration) {
+        self.rest_at_most(first, Duration::MAX);
+    }
+
+    /// As [`Self::rest`], and no longer than `most` this time.
+    pub fn rest_at_most(&mut self, first: Duration, most: Duration) {
         if first.is_zero() {
             return std::thread::yield_now();
         }
         let doubled = first.saturating_mul(1 << (self.polls / 4).min(16));
         self.polls = self.polls.saturating_add(1);
-        std::thread::sleep(doubled.min(first.max(LONGEST_REST)));
+        std::thread::sleep(doubled.min(first.max(LONGEST_REST)).min(most));
     }
 
     /// Something happened: start over.

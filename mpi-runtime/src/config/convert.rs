@@ -1,6 +1,6 @@
 //! From the words of a configuration to the types of the core.
 
-use umbra_core::model::{Model, ModelConfig, ModelError, ModelKind, Pooling};
+use umbra_core::model::{Cross, Model, ModelConfig, ModelError, ModelKind, Pooling, Structure};
 use umbra_core::optim::{Adam, Optimizer, OptimizerKind, Rate, Schedule, SparseOptimizer};
 
 use crate::config::{self, ModelSection, OptimKind, OptimSection};
@@ -20,6 +20,8 @@ pub fn model(
             config::ModelKind::DeepFm => ModelKind::DeepFm,
             config::ModelKind::Fm => ModelKind::Fm,
             config::ModelKind::Lr => ModelKind::Lr,
+            config::ModelKind::DcnV2 => ModelKind::DcnV2,
+            config::ModelKind::WideDeep => ModelKind::WideDeep,
         },
         dense_features,
         fields,
@@ -30,6 +32,14 @@ pub fn model(
         },
         bottom: &section.bottom,
         top: &section.top,
+        cross: Cross {
+            layers: section.cross_layers,
+            rank: section.cross_rank,
+            structure: match section.structure {
+                config::Structure::Parallel => Structure::Parallel,
+                config::Structure::Stacked => Structure::Stacked,
+            },
+        },
         batch_norm: section.batch_norm,
         batch_norm_momentum: single(section.batch_norm_momentum),
         dropout: single(section.dropout),

@@ -6,6 +6,8 @@
 
 use toml::Value;
 
+use super::sync::SyncMethod;
+
 /// A key and what it may hold.
 pub struct Key {
     /// Dotted path, e.g. `optim.dense.lr`.
@@ -235,6 +237,8 @@ const SYNONYMS: &[(&str, &str)] = &[
 
 /// Layers an MLP may have beside its last: the core keeps shapes in arrays of 16.
 const LAYERS_MAX: usize = 15;
+/// Cross layers a network may have.
+const CROSS_MAX: i64 = 16;
 /// Widest layer.
 const WIDTH_MAX: i64 = 65_536;
 
@@ -262,23 +266,9 @@ const FACTOR: Kind = Kind::Number { low: 0.0, above: true, high: 1.0, below: fal
 const OPTIMIZERS: Kind =
     Kind::Name { built: &["sgd", "momentum", "adagrad", "rowwise_adagrad", "adam"], later: &[] };
 const MODELS: Kind =
-    Kind::Name { built: &["dlrm", "deepfm", "fm", "lr"], later: &["dcn_v2", "wide_deep"] };
+    Kind::Name { built: &["dlrm", "deepfm", "fm", "lr", "dcn_v2", "wide_deep"], later: &[] };
 const METHODS: Kind = Kind::Name {
-    built: &[
-        "auto",
-        "none",
-        "independent",
-        "bsp",
-        "local_sgd",
-        "shadow_easgd",
-        "shadow_ma",
-        "shadow_bmuf",
-        "foreground_easgd",
-        "foreground_ma",
-        "foreground_bmuf",
-        "ds_sync",
-        "shadow_ds_sync",
-    ],
+    built: &SyncMethod::NAMES,
     later: &["async_ps", "bsp_ps", "hop_bs", "hop_bw", "gba"],
 };
 
@@ -298,7 +288,14 @@ pub static KEYS: &[Key] = &[
     key("model.kind", MODELS, "architecture"),
     key("model.embedding_dim", integer(1, 4096), "values of an embedding vector"),
     key("model.bottom", Kind::Widths, "dlrm: widths of the bottom MLP, the last = embedding_dim"),
-    key("model.top", Kind::Widths, "hidden widths of the top (dlrm) or deep (deepfm) MLP"),
+    key("model.top", Kind::Widths, "hidden widths of the top (dlrm) or deep (others) MLP"),
+    key("model.cross_layers", integer(0, CROSS_MAX), "dcn_v2: layers of the cross network; 3"),
+    key("model.cross_rank", integer(0, WIDTH_MAX), "dcn_v2: rank of their matrices; 0: full"),
+    key(
+        "model.structure",
+        Kind::Name { built: &["parallel", "stacked"], later: &[] },
+        "dcn_v2: the deep MLP beside the cross network or on its output",
+    ),
     key("model.pooling", Kind::Name { built: &["sum", "mean"], later: &[] }, "bag to vector"),
     key("model.batch_norm", Kind::Flag, "batch normalisation on hidden layers"),
     key("model.batch_norm_momentum", FACTOR, "share of the new batch in running statistics"),
@@ -350,11 +347,21 @@ pub static KEYS: &[Key] = &[
     ),
     key("roles.trainers", integer(1, COUNT_MAX), "ranks that train"),
     key("roles.embedding_ps", integer(1, COUNT_MAX), "ranks that hold embedding rows"),
-    key("roles.sync_ps", integer(0, COUNT_MAX), "*_easgd: ranks that hold the center; default 1"),
+    key(
+        "roles.sync_ps",
+        integer(0, COUNT_MAX),
+        "*_easgd: ranks of the center; default 1 of 8 trainers",
+    ),
     key("embedding.prefetch", integer(0, 4096), "batches whose rows are fetched ahead"),
     key("embedding.partitions", integer(1, 4096), "partitions per embedding PS rank"),
+    key("embedding.links", integer(1, 64), "threads per rank that carry rows between ranks"),
     key("sync.method", METHODS, "auto: none with one trainer, bsp with more"),
     key("sync.every", integer(1, i64::MAX), "gated methods: steps between rounds; 16, ds_sync: 1"),
+    key(
+        "sync.gate",
+        Kind::Name { built: &["trainer", "worker"], later: &[] },
+        "foreground_easgd: who stands still together",
+    ),
     key(
         "sync.batch_norm",
         Kind::Name { built: &["global", "local"], later: &[] },

@@ -11,6 +11,7 @@
 pub mod convert;
 mod error;
 pub mod keys;
+mod method;
 mod overrides;
 mod read;
 mod resolve;
@@ -104,6 +105,10 @@ fn fill(settings: &mut Settings, path: &Path) {
     });
     settings.fallback("train.eval_batch_size", |settings| {
         settings.of("train.batch_size").cloned().unwrap_or(Value::Integer(128))
+    });
+    settings.fallback("model.cross_layers", |settings| {
+        let crossed = settings.of("model.kind").and_then(Value::as_str) == Some("dcn_v2");
+        Value::Integer(if crossed { 3 } else { 0 })
     });
     for (kind, eps) in
         [("optim.dense.kind", "optim.dense.eps"), ("optim.sparse.kind", "optim.sparse.eps")]

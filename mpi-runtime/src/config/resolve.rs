@@ -1,8 +1,10 @@
 //! What only the launch decides: roles, worker threads, the method behind `auto`.
 
+use umbra_core::sync::Rounds;
+
 use super::error::ConfigError;
 use super::validate::one_trainer;
-use super::{Algorithm, Config, Layout, Rounds, Schedule, SyncConfig, SyncMethod};
+use super::{BatchNormScope, Config, Layout, Schedule, SyncConfig, SyncMethod};
 use crate::error::Error;
 use crate::launch::environment::LaunchError;
 
@@ -50,15 +52,18 @@ impl Config {
         ranks_on_node: usize,
         cores: usize,
     ) -> Result<Job, Error> {
-        let algorithm = self.sync.method.rounds().map(|rounds| rounds.algorithm);
-        let default = usize::from(algorithm == Some(Algorithm::Elastic));
-        let sync_ps = *self.roles.sync_ps.get_or_insert(default);
+        let sync_ps = self.count_centers(ranks);
+        self.roles.sync_ps = Some(sync_ps);
         let (trainers, embedding_ps) = self.count_roles(ranks, sync_ps)?;
         self.roles.trainers = Some(trainers);
         self.roles.embedding_ps = Some(embedding_ps);
 
         let method = match self.sync.method {
-            SyncMethod::Auto if trainers == 1 => SyncMethod::None,
+            SyncMethod::Auto if trainers == 1 => {
+                // A batch of one trainer is the global batch.
+                self.sync.batch_norm = BatchNormScope::Global;
+                SyncMethod::None
+            }
             SyncMethod::Auto => SyncMethod::Bsp,
             SyncMethod::None if trainers > 1 => return Err(one_trainer(trainers).into()),
             chosen => chosen,
@@ -81,12 +86,19 @@ impl Config {
                  cores)"
             ));
         }
-        if let Some(rounds) = method.rounds() {
-            // A thread beside the workers of each rank: does every one have a core?
-            let shared = ranks_on_node * (worker_threads + 1) > cores;
-            self.sync.complete(rounds, trainers, shared);
-        }
+        // A thread beside the workers of each rank: does every one have a core?
+        let shared = ranks_on_node * (worker_threads + 1) > cores;
+        self.sync.complete(trainers, shared);
         Ok(Job { config: self, trainers, embedding_ps, sync_ps, worker_threads, method, warnings })
+    }
+
+    /// Ranks that hold a part of the center: one for every eight trainers, if nothing is said.
+    fn count_centers(&self, ranks: usize) -> usize {
+        if !self.sync.method.shape().has_centers() {
+            return self.roles.sync_ps.unwrap_or(0);
+        }
+        let trainers = self.roles.trainers.unwrap_or(ranks);
+        self.roles.sync_ps.unwrap_or(trainers.div_ceil(TRAINERS_OF_A_CENTER).max(1))
     }
 
     fn count_roles(&self, ranks: usize, sync_ps: usize) -> Result<(usize, usize), Error> {
@@ -134,17 +146,23 @@ impl Config {
 impl SyncConfig {
     /// Fills in what depends on the number of trainers, and on whether synchronizing threads share
     /// cores with workers.
-    fn complete(&mut self, rounds: Rounds, trainers: usize, shared: bool) {
-        let alpha = match (rounds.algorithm, rounds.gated) {
+    fn complete(&mut self, trainers: usize, shared: bool) {
+        let shape = self.method.shape();
+        let gated = match shape.rounds {
+            Rounds::Never | Rounds::EveryStep => return,
+            Rounds::Gated { .. } => true,
+            Rounds::Background(_) => false,
+        };
+        let alpha = match (shape.has_centers(), gated) {
             // Many trainers at once must not throw the center about.
-            (Algorithm::Elastic, _) if trainers > 8 => (0.9 / trainers as f64).max(0.1),
-            (Algorithm::Elastic, _) | (_, false) => 0.5,
+            (true, _) if trainers > 8 => (0.9 / trainers as f64).max(0.1),
+            (true, _) | (false, false) => 0.5,
             // Workers stand still: there is nothing to lose by taking the mean whole.
-            (_, true) => 1.0,
+            (false, true) => 1.0,
         };
         self.alpha.get_or_insert(alpha);
-        let dealt = rounds.algorithm == Algorithm::DivideShuffle;
-        if rounds.gated {
+        let dealt = shape.dealing().is_some();
+        if gated {
             // As published: after every local step.
             self.every.get_or_insert(if dealt { 1 } else { 16 });
         }
@@ -156,13 +174,12 @@ impl SyncConfig {
             };
             self.group_size = self.group_size.or(size);
         }
-        if rounds.algorithm == Algorithm::BlockMomentum {
+        if shape.blocks().is_some() {
             // 1 − 1/n belongs to long blocks; background rounds are a few steps apart.
-            let momentum =
-                if rounds.gated { 1.0 - 1.0 / trainers as f64 } else { BACKGROUND_MOMENTUM };
+            let momentum = if gated { 1.0 - 1.0 / trainers as f64 } else { BACKGROUND_MOMENTUM };
             self.block_momentum.get_or_insert(momentum);
         }
-        if !rounds.gated {
+        if !gated {
             self.core_share.get_or_insert(if shared { SHARED_CORE } else { SPARE_CORE });
         }
     }
@@ -175,6 +192,9 @@ fn columns(trainers: usize) -> usize {
     let full = (side..trainers).find(|columns| trainers.is_multiple_of(*columns));
     full.unwrap_or(side)
 }
+
+/// Trainers that one rank of the center serves, if nothing is said.
+const TRAINERS_OF_A_CENTER: usize = 8;
 
 /// Block momentum of background rounds.
 const BACKGROUND_MOMENTUM: f64 = 0.25;
@@ -237,7 +257,7 @@ mod tests {
             (job.sync_ps, sync.alpha, sync.core_share, sync.block_momentum)
         };
         assert_eq!(sync("shadow_easgd", 4, 2, 4), (1, Some(0.5), Some(0.1), None));
-        assert_eq!(sync("shadow_easgd", 30, 1, 2), (1, Some(0.1), Some(0.1), None));
+        assert_eq!(sync("shadow_easgd", 30, 1, 2), (4, Some(0.1), Some(0.1), None));
         assert_eq!(sync("shadow_ma", 4, 2, 3), (0, Some(0.5), Some(0.05), None));
         assert_eq!(sync("shadow_bmuf", 4, 2, 4).3, Some(0.25));
         assert_eq!(sync("foreground_bmuf", 4, 2, 4), (0, Some(1.0), None, Some(0.75)));

@@ -11,6 +11,8 @@ pub struct SyncConfig {
     /// `local_sgd`, `ds_sync` and the foreground methods: steps between rounds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub every: Option<u64>,
+    /// `foreground_easgd`: who stands still together during a round.
+    pub gate: Gate,
     /// `bsp`: whose statistics batch normalisation uses.
     pub batch_norm: BatchNormScope,
     /// Share of the way that replicas and center move towards each other in a round.
@@ -51,6 +53,7 @@ impl Default for SyncConfig {
         Self {
             method: SyncMethod::Auto,
             every: None,
+            gate: Gate::Trainer,
             batch_norm: BatchNormScope::Global,
             alpha: None,
             pair: Pair::Sequential,
@@ -103,65 +106,40 @@ pub enum SyncMethod {
     ShadowDsSync,
 }
 
-/// What the rounds of a method are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rounds {
-    /// The protocol.
-    pub algorithm: Algorithm,
-    /// Workers stand still during a round (a foreground method).
-    pub gated: bool,
-}
-
-/// A protocol of the core.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Algorithm {
-    /// Elastic averaging with a center.
-    Elastic,
-    /// Model averaging.
-    Average,
-    /// Block momentum.
-    BlockMomentum,
-    /// Averages within groups that change from round to round.
-    DivideShuffle,
-}
-
 impl SyncMethod {
+    /// Names in the file and in the summary, in the order of the methods.
+    pub const NAMES: [&'static str; Self::ShadowDsSync as usize + 1] = [
+        "auto",
+        "none",
+        "independent",
+        "bsp",
+        "local_sgd",
+        "shadow_easgd",
+        "shadow_ma",
+        "shadow_bmuf",
+        "foreground_easgd",
+        "foreground_ma",
+        "foreground_bmuf",
+        "ds_sync",
+        "shadow_ds_sync",
+    ];
+
     /// Its name in the file and in the summary.
     #[must_use]
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::None => "none",
-            Self::Independent => "independent",
-            Self::Bsp => "bsp",
-            Self::LocalSgd => "local_sgd",
-            Self::ShadowEasgd => "shadow_easgd",
-            Self::ShadowMa => "shadow_ma",
-            Self::ShadowBmuf => "shadow_bmuf",
-            Self::ForegroundEasgd => "foreground_easgd",
-            Self::ForegroundMa => "foreground_ma",
-            Self::ForegroundBmuf => "foreground_bmuf",
-            Self::DsSync => "ds_sync",
-            Self::ShadowDsSync => "shadow_ds_sync",
-        }
+        Self::NAMES[self as usize]
     }
+}
 
-    /// Its rounds; `None` when it has none.
-    #[must_use]
-    pub const fn rounds(self) -> Option<Rounds> {
-        let (algorithm, gated) = match self {
-            Self::Auto | Self::None | Self::Independent | Self::Bsp => return None,
-            Self::LocalSgd | Self::ForegroundMa => (Algorithm::Average, true),
-            Self::ForegroundEasgd => (Algorithm::Elastic, true),
-            Self::ForegroundBmuf => (Algorithm::BlockMomentum, true),
-            Self::ShadowEasgd => (Algorithm::Elastic, false),
-            Self::ShadowMa => (Algorithm::Average, false),
-            Self::ShadowBmuf => (Algorithm::BlockMomentum, false),
-            Self::DsSync => (Algorithm::DivideShuffle, true),
-            Self::ShadowDsSync => (Algorithm::DivideShuffle, false),
-        };
-        Some(Rounds { algorithm, gated })
-    }
+/// Who stands still together during a foreground round.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Gate {
+    /// All workers of a trainer.
+    #[default]
+    Trainer,
+    /// Each worker by itself, after so many of its own steps, while the others train on.
+    Worker,
 }
 
 /// What the two sides of an elastic exchange see.

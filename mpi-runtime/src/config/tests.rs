@@ -42,11 +42,19 @@ const BAD_ARGUMENTS: &[(&str, &str)] = &[
     ("data.shuffle=1", "`data.shuffle = 1`: expected true or false"),
     (
         "model.kind=dlrn",
-        "`model.kind = \"dlrn\"`: expected one of \"dlrm\", \"deepfm\", \"fm\", \"lr\"",
+        "`model.kind = \"dlrn\"`: expected one of \"dlrm\", \"deepfm\", \"fm\", \"lr\", \
+         \"dcn_v2\", \"wide_deep\"",
+    ),
+    ("model.cross_layers=17", "`model.cross_layers = 17`: expected an integer from 0 to 16"),
+    (
+        "model.cross_rank=8",
+        "`model.cross_rank = set`: expected a dcn_v2 model: model.kind = \"dlrm\" has no use for \
+         it",
     ),
     (
-        "model.kind=dcn_v2",
-        "model.kind = \"dcn_v2\" is not in this version; built: dlrm, deepfm, fm, lr",
+        "model.structure=stacked",
+        "`model.structure = set`: expected a dcn_v2 model: model.kind = \"dlrm\" has no use for \
+         it",
     ),
     (
         "sync.method=gba",
@@ -200,6 +208,17 @@ fn defaults_follow_the_keys_they_depend_on() {
     let config = minimal(&["run.dir=r", "data.train=[\"a\",\"b\"]"]).unwrap();
     assert_eq!(config.checkpoint.dir, Path::new("r/checkpoints"));
     assert_eq!(config.data.train.len(), 2);
+    let layers = |sets: &[&str]| minimal(sets).map(|config| config.model.cross_layers);
+    assert_eq!(layers(&[]).unwrap(), 0);
+    assert_eq!(layers(&["model.kind=dcn_v2"]).unwrap(), 3);
+    let none = layers(&["model.kind=dcn_v2", "model.cross_layers=0"]).unwrap_err();
+    assert!(none.to_string().contains("expected at least 1"), "{none}");
+    for (kind, key) in [("dcn_v2", "bottom=[16]"), ("wide_deep", "cross_layers=1")] {
+        let refused = minimal(&[&format!("model.kind={kind}"), &format!("model.{key}")]);
+        let (name, _) = key.split_once('=').unwrap();
+        let error = refused.unwrap_err().to_string();
+        assert!(error.contains(&format!("`model.{name} = ")), "{error}");
+    }
     // Constants written twice, in `fill` and in `Default`, are the same.
     assert_eq!(minimal(&[]).unwrap().train, TrainConfig::default());
 }
@@ -252,6 +271,10 @@ fn keys_and_types_agree() {
         if let keys::Kind::Name { built, .. } = key.kind {
             for name in built {
                 let set = format!("{}={name}", key.path);
+                let model = match key.path {
+                    "model.structure" => "model.kind=dcn_v2",
+                    _ => "model.kind=dlrm",
+                };
                 let method = match key.path {
                     "sync.pair" => "sync.method=shadow_easgd",
                     "sync.intake" => "sync.method=shadow_ma",
@@ -264,6 +287,7 @@ fn keys_and_types_agree() {
                     "roles.trainers=1",
                     "roles.embedding_ps=1",
                     method,
+                    model,
                     &set,
                 ]);
                 let expected = (*name == "rowwise_adagrad") && key.path == "optim.dense.kind";

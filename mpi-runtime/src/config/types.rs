@@ -81,9 +81,18 @@ pub struct ModelSection {
     /// Widths of DLRM's bottom MLP; the last is `embedding_dim`.
     #[serde(default)]
     pub bottom: Vec<usize>,
-    /// Hidden widths of DLRM's top or DeepFM's deep MLP, without the final 1.
+    /// Hidden widths of DLRM's top or another model's deep MLP, without the final 1.
     #[serde(default)]
     pub top: Vec<usize>,
+    /// DCN v2: layers of the cross network; always present once read (default: 3, for others 0).
+    #[serde(default)]
+    pub cross_layers: usize,
+    /// DCN v2: rank of their matrices, 0 for full ones.
+    #[serde(default)]
+    pub cross_rank: usize,
+    /// DCN v2: where the deep MLP stands.
+    #[serde(default)]
+    pub structure: Structure,
     /// How a bag becomes a vector.
     #[serde(default)]
     pub pooling: Pooling,
@@ -110,6 +119,23 @@ pub enum ModelKind {
     Fm,
     /// Logistic regression.
     Lr,
+    /// Cross network and MLP.
+    #[serde(rename = "dcn_v2")]
+    DcnV2,
+    /// Logistic regression beside an MLP.
+    #[serde(rename = "wide_deep")]
+    WideDeep,
+}
+
+/// How DCN v2 puts cross network and deep MLP together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Structure {
+    /// Side by side on the input.
+    #[default]
+    Parallel,
+    /// The MLP on the output of the cross network.
+    Stacked,
 }
 
 /// How the rows of a bag become one vector.
@@ -282,6 +308,8 @@ pub struct EmbeddingConfig {
     pub prefetch: usize,
     /// Partitions, each with its own service thread, per embedding PS rank.
     pub partitions: usize,
+    /// Threads per rank that carry rows between ranks, each with a communicator of its own.
+    pub links: usize,
 }
 
 /// `[recovery]`
@@ -376,7 +404,7 @@ impl Default for TrainConfig {
 
 impl Default for EmbeddingConfig {
     fn default() -> Self {
-        Self { prefetch: 2, partitions: 2 }
+        Self { prefetch: 2, partitions: 2, links: 1 }
     }
 }
 

@@ -1,9 +1,11 @@
 //! What no single key can tell: keys that must agree with each other.
 
+use umbra_core::sync::Rounds;
+
 use super::error::ConfigError;
 use super::{
-    Algorithm, Config, Layout, ModelKind, OptimKind, OptimSection, Save, Schedule, SyncConfig,
-    SyncMethod,
+    Config, Gate, Layout, ModelKind, OptimKind, OptimSection, Save, Schedule, Structure,
+    SyncConfig, SyncMethod,
 };
 
 impl Config {
@@ -24,20 +26,27 @@ impl Config {
     /// Keys that the method would ignore are refused: somebody meant something by them.
     fn check_sync(&self) -> Result<(), ConfigError> {
         let sync = &self.sync;
-        let rounds = sync.method.rounds();
-        let algorithm = rounds.map(|rounds| rounds.algorithm);
-        let blocks = algorithm == Some(Algorithm::BlockMomentum);
-        let averages = algorithm.is_some_and(|algorithm| algorithm != Algorithm::Elastic);
-        let dealt = algorithm == Some(Algorithm::DivideShuffle);
-        let shadow = rounds.is_some_and(|rounds| !rounds.gated);
+        let shape = sync.method.shape();
+        let (blocks, dealt) = (shape.blocks().is_some(), shape.dealing().is_some());
+        let (elastic, averages) = (shape.has_centers(), shape.averages());
+        let gated = matches!(shape.rounds, Rounds::Gated { .. });
+        let shadow = matches!(shape.rounds, Rounds::Background(_));
+        let rounds = gated || shadow;
+        let sums = matches!(shape.rounds, Rounds::EveryStep);
+        // What `auto` becomes the launch decides.
+        let settled = sync.method != SyncMethod::Auto;
         let plain = SyncConfig::default();
         let unused = [
-            ("sync.alpha", sync.alpha != plain.alpha && rounds.is_none(), "a shadow or foreground"),
+            ("sync.every", sync.every.is_some() && !gated, "a foreground"),
             (
-                "sync.pair",
-                sync.pair != plain.pair && algorithm != Some(Algorithm::Elastic),
-                "an *_easgd",
+                "sync.gate",
+                sync.gate != Gate::Trainer && !(elastic && gated),
+                "the foreground_easgd",
             ),
+            ("sync.batch_norm", settled && sync.batch_norm != plain.batch_norm && !sums, "the bsp"),
+            ("sync.poll_us", sync.poll_us != plain.poll_us && !rounds, "a shadow or foreground"),
+            ("sync.alpha", sync.alpha != plain.alpha && !rounds, "a shadow or foreground"),
+            ("sync.pair", sync.pair != plain.pair && !elastic, "an *_easgd"),
             ("sync.intake", sync.intake != plain.intake && !averages, "an averaging"),
             ("sync.average_state", sync.average_state && !averages, "an averaging"),
             ("sync.schedule", sync.schedule != plain.schedule && !dealt, "a *ds_sync"),
@@ -99,8 +108,21 @@ impl Config {
         let refuse = |key, widths: &[usize], expected: String| {
             Err(ConfigError::value(key, format!("{widths:?}"), expected))
         };
-        match (model.kind, model.bottom.last()) {
-            (ModelKind::Dlrm, Some(&last)) if last != model.embedding_dim => refuse(
+        let (name, bottom, mlp, cross) = match model.kind {
+            ModelKind::Dlrm => ("dlrm", true, true, false),
+            ModelKind::DeepFm => ("deepfm", false, true, false),
+            ModelKind::Fm => ("fm", false, false, false),
+            ModelKind::Lr => ("lr", false, false, false),
+            ModelKind::DcnV2 => ("dcn_v2", false, true, true),
+            ModelKind::WideDeep => ("wide_deep", false, true, false),
+        };
+        match model.bottom.last() {
+            Some(_) if !bottom => refuse(
+                "model.bottom",
+                &model.bottom,
+                "no layers: only model.kind = \"dlrm\" has a bottom MLP".into(),
+            ),
+            Some(&last) if last != model.embedding_dim => refuse(
                 "model.bottom",
                 &model.bottom,
                 format!(
@@ -109,20 +131,27 @@ impl Config {
                     model.embedding_dim
                 ),
             ),
-            (ModelKind::DeepFm | ModelKind::Fm | ModelKind::Lr, Some(_)) => refuse(
-                "model.bottom",
-                &model.bottom,
-                "no layers: only model.kind = \"dlrm\" has a bottom MLP".into(),
-            ),
             _ => Ok(()),
         }?;
-        let plain = matches!(model.kind, ModelKind::Fm | ModelKind::Lr);
-        if plain && !model.top.is_empty() {
+        if !mlp && !model.top.is_empty() {
             return refuse(
                 "model.top",
                 &model.top,
                 "no layers: model.kind = \"fm\" and \"lr\" have no MLP".into(),
             );
+        }
+        if cross && model.cross_layers == 0 {
+            let expected = "at least 1: model.kind = \"dcn_v2\" is made of cross layers";
+            return Err(ConfigError::value("model.cross_layers", 0, expected));
+        }
+        let unused = [
+            ("model.cross_layers", model.cross_layers > 0),
+            ("model.cross_rank", model.cross_rank > 0),
+            ("model.structure", model.structure != Structure::default()),
+        ];
+        if let Some((key, _)) = unused.into_iter().find(|(_, set)| *set && !cross) {
+            let expected = format!("a dcn_v2 model: model.kind = \"{name}\" has no use for it");
+            return Err(ConfigError::value(key, "set", expected));
         }
         Ok(())
     }
@@ -152,8 +181,7 @@ impl Config {
 
     fn check_roles(&self) -> Result<(), ConfigError> {
         let roles = &self.roles;
-        let elastic = self.sync.method.rounds().map(|rounds| rounds.algorithm);
-        let elastic = elastic == Some(Algorithm::Elastic);
+        let elastic = self.sync.method.shape().has_centers();
         match roles.sync_ps {
             Some(n @ 1..) if !elastic => {
                 let method = self.sync.method.name();

@@ -5,8 +5,8 @@
 //!
 //! The unit of work is a *slice* of the global batch, each with a worker of its own that computes
 //! when it has a turn (`turns.rs`). The workers of a trainer meet in a [`Meeting`]; whoever comes
-//! last sums their contributions and hands the sum to the dense communicator thread, which adds the
-//! trainers. All sums are trees over the slices (`umbra_core::sync::reduction`), so a step's result
+//! last sums their contributions and hands the sum to the dense communicator thread, where a protocol
+//! (`umbra_core::sync::StepSum`) adds the trainers. All sums are trees over the slices (`umbra_core::sync::reduction`), so a step's result
 //! is a function of the examples alone: the same seed gives the same bits, and so does another
 //! number of ranks or threads as long as the slices are the same (`Plan::slices`).
 
@@ -14,12 +14,9 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use crossbeam_channel::{Receiver, Sender};
-
-use crate::comm::Comm;
-use crate::comm::reduce::{MANY, Sums};
 use crate::comm::watch::Watch;
 use crate::dense::compute_slots::Turns;
+use crate::dense::gradients::{GradientLink, Job};
 use crate::dense::meeting::Meeting;
 use umbra_core::sync::reduction::{add, sum_into_first};
 
@@ -34,30 +31,11 @@ pub struct Contribution {
     pub sums: Vec<f64>,
 }
 
-/// Sums over a trainer's workers, for the dense communicator thread to take over all trainers.
-/// Either may be empty.
-pub struct Job {
-    /// A gradient, or statistics.
-    pub values: Vec<f32>,
-    /// Loss, weights.
-    pub few: Vec<f64>,
-    /// What waits say they are waiting for.
-    pub what: &'static str,
-}
-
-/// The dense communicator thread, seen by the workers.
-pub struct DenseLink {
-    /// Sums of this trainer.
-    pub jobs: Sender<Job>,
-    /// Sums of all trainers, in the order of the jobs.
-    pub done: Receiver<Job>,
-}
-
 /// The meeting of all workers, once or more per step.
 pub struct Bsp {
     sums: Meeting<Vec<f64>>,
     contributions: Meeting<Contribution>,
-    link: Option<DenseLink>,
+    link: Option<GradientLink>,
     turns: Turns,
     watch: Arc<Watch>,
     stalled_ns: AtomicU64,
@@ -75,7 +53,7 @@ impl Bsp {
     pub fn new(
         (slices, slices_total): (usize, usize),
         threads: usize,
-        link: Option<DenseLink>,
+        link: Option<GradientLink>,
         global_norm: bool,
         watch: &Arc<Watch>,
     ) -> Self {
@@ -104,23 +82,25 @@ impl Bsp {
                 let (total, rest) = items.split_at_mut(1);
                 let few = core::mem::take(&mut total[0]);
                 let what = "sums over the global batch";
-                total[0] = self.over_trainers(Job { values: vec![], few, what }).few;
+                total[0] =
+                    self.over_trainers(Job { values: vec![], few, what, ends_step: false }).few;
                 rest.iter_mut().for_each(|item| item.copy_from_slice(&total[0]));
+                Ok(())
             })
         };
-        let item = self.turns.rest(meet);
+        let item = self.watch.or_end(self.turns.rest(meet).flatten());
         values.copy_from_slice(&item);
         *buffer = item;
     }
 
-    /// Ends a step: sums gradients and losses over all workers; `update` gets gradient and
-    /// statistics of the global batch, once per trainer. Returns the contribution, with the sums of
+    /// Ends a step: sums gradients and losses over all workers; `update` gets gradient, statistics
+    /// and sums of the global batch, once per trainer. Returns the contribution, with the sums of
     /// all and the buffers to use again.
     pub fn finish_step(
         &self,
         worker: usize,
         contribution: Contribution,
-        update: impl FnOnce(&[f32], &[f32]),
+        update: impl FnOnce(&[f32], &[f32], &[f64]),
     ) -> Contribution {
         let meet = || {
             self.contributions.meet(worker, contribution, "the end of a step", |items| {
@@ -135,22 +115,30 @@ impl Bsp {
                 let total = &mut total[0];
                 let values = core::mem::take(&mut total.gradient);
                 let few = core::mem::take(&mut total.sums);
-                let done = self.over_trainers(Job { values, few, what: "the sum of gradients" });
+                let done = self.over_trainers(Job {
+                    values,
+                    few,
+                    what: "the sum of gradients",
+                    ends_step: true,
+                });
                 (total.gradient, total.sums) = (done.values, done.few);
                 if !self.global_norm && !total.statistics.is_empty() {
                     let values = core::mem::take(&mut total.statistics);
                     let what = "statistics of batch norms";
-                    total.statistics = self.over_trainers(Job { values, few: vec![], what }).values;
+                    total.statistics = self
+                        .over_trainers(Job { values, few: vec![], what, ends_step: false })
+                        .values;
                     let slices = self.slices_total as f32;
                     total.statistics.iter_mut().for_each(|x| *x /= slices);
                 }
-                update(&total.gradient, &total.statistics);
+                update(&total.gradient, &total.statistics, &total.sums);
                 let loss = total.sums[0] / total.sums[1];
                 self.losses.lock().unwrap_or_else(PoisonError::into_inner).push(loss);
                 rest.iter_mut().for_each(|item| item.sums.copy_from_slice(&total.sums));
+                Ok(())
             })
         };
-        self.turns.rest(meet)
+        self.watch.or_end(self.turns.rest(meet).flatten())
     }
 
     /// Whether batch norms see the global batch.
@@ -188,18 +176,4 @@ impl Bsp {
         self.stalled_ns.fetch_add(waited, Relaxed);
         done.unwrap_or_else(|| panic!("the dense communicator thread has ended before {what}"))
     }
-}
-
-/// Adds up the trainers until the workers have gone: the dense communicator thread. Returns the
-/// bytes it sent. *Collective over `comm`; jobs come in the same order on all trainers.*
-pub fn add_trainers(comm: &Comm, jobs: &Receiver<Job>, done: &Sender<Job>) -> u64 {
-    let (mut sums, mut bytes) = (Sums::default(), 0);
-    while let Ok(mut job) = jobs.recv() {
-        let Job { values, few, what } = &mut job;
-        bytes += sums.sum_with_few(comm, values, few, MANY, what).bytes;
-        if done.send(job).is_err() {
-            break;
-        }
-    }
-    bytes
 }

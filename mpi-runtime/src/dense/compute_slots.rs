@@ -7,7 +7,7 @@
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-use crate::comm::watch::{LOOK, Waiting, Watch};
+use crate::comm::watch::{LOOK, Lost, Waiting, Watch};
 
 /// A counted right to compute.
 pub struct Turns {
@@ -24,14 +24,18 @@ impl Turns {
     }
 
     /// Waits for a turn and takes it.
-    pub fn take(&self) {
+    ///
+    /// # Errors
+    /// When none is given back in time.
+    pub fn take(&self) -> Result<(), Lost> {
         let mut waiting = Waiting::default();
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         while *free == 0 {
-            self.watch.or_end(waiting.check(&self.watch, &"a turn to compute"));
+            waiting.check(&self.watch, &"a turn to compute")?;
             free = self.freed.wait_timeout(free, LOOK).unwrap_or_else(PoisonError::into_inner).0;
         }
         *free -= 1;
+        Ok(())
     }
 
     /// Gives a turn back.
@@ -41,10 +45,13 @@ impl Turns {
     }
 
     /// Runs `wait` without holding a turn.
-    pub fn rest<T>(&self, wait: impl FnOnce() -> T) -> T {
+    ///
+    /// # Errors
+    /// When no turn is given back in time.
+    pub fn rest<T>(&self, wait: impl FnOnce() -> T) -> Result<T, Lost> {
         self.give();
         let result = wait();
-        self.take();
-        result
+        self.take()?;
+        Ok(result)
     }
 }

@@ -1,60 +1,74 @@
-//! The MPI driver of protocols: does what a protocol asks, on a thread of its own.
+//! The MPI driver of protocols: does what they ask, on a thread of its own.
 //!
-//! No protocol knowledge here. Beside the workers there are three ways to run: in the *background*
-//! (a shadow thread: workers train on, rounds follow each other as fast as [`Pace`] lets them and
-//! workers make steps), *gated* (a foreground method: a round begins when all workers of the
-//! trainer stand at the gate, and they go on when the next would begin), and with no workers at all
-//! (a center).
+//! No protocol knowledge here, and no timing: when a round begins is the conductor's decision
+//! (`umbra_core::sync::Conductor`). A thread has one *seat* per protocol, all of which talk through
+//! its one post; it gives each seat its turn and sleeps when none has anything to do.
 //!
-//! Invariants: the driver never holds anything that a worker waits for but the gate; it sleeps
-//! between looks at MPI (`sync.poll_us`), so a worker that shares its core gets it. When the
-//! workers have ended there is one more round if they did anything since the last, so that none of
-//! it is lost.
+//! Invariants: the driver never holds anything that a worker waits for but the gate and the
+//! gradient that was taken; it sleeps between looks at MPI (`sync.poll_us`), so a worker that
+//! shares its core gets it. Reductions and the wait for a gradient block, so a thread with such a
+//! seat has no other.
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::time::Duration;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use crossbeam_channel::{Receiver, Sender};
+use crossbeam_channel::{Receiver, Select, Sender, TryRecvError};
 use umbra_core::dense::replica::{add, element, interpolate, load_finite};
-use umbra_core::sync::reduction::{conclude, contribute, slice};
-use umbra_core::sync::{Action, Completion, Group, OutOfTurn, Pace, Protocol, RoundCost};
+use umbra_core::sync::reduction::{QUIET, conclude, contribute, slice};
+use umbra_core::sync::{
+    Action, Completion, Conductor, Decision, Group, Look, OutOfTurn, Payload, Protocol, RoundCost,
+    Wait,
+};
 use umbra_core::units::Nanos;
 
 use crate::comm::Comm;
 use crate::comm::post::Post;
 use crate::comm::reduce::{MANY, Sums};
-use crate::comm::watch::{Backoff, LOOK, Waiting, Watch};
-use crate::dense::group_sums::GroupSums;
+use crate::comm::watch::{Backoff, LOOK, Lost, Waiting, Watch};
+use crate::dense::gradients::GradientQueue;
+use crate::dense::group_sums::{GroupSums, Patience};
 use crate::launch::processor::thread_time;
-use crate::measure::counters::{Counters, RoundCounters, RoundReading};
+use crate::measure::counters::{Counters, RoundCounters, RoundReading, WorkerCounters};
 use crate::measure::trace::Track;
 use crate::record::say;
 
-/// What a protocol acts on.
+/// What the protocols of a thread act through. A protocol that asks for what is `None` is refused.
 pub struct Endpoints<'a> {
-    /// Reductions of all go over this communicator; only this thread uses it. `None`: the one rank
-    /// is the mean.
-    pub comm: Option<&'a Comm>,
+    /// Reductions of all; only this thread uses it.
+    pub comm: Option<&'a mut Comm>,
     /// Reductions of groups; they go by messages.
     pub groups: Option<GroupSums<'a>>,
-    /// Messages, for protocols that send any.
+    /// Messages.
     pub post: Option<&'a mut Post>,
+    /// Gradients.
+    pub gradients: Option<GradientQueue>,
+    /// First sleep between two looks at the post.
+    pub poll: Duration,
+    /// By how much longer than the watch allows others may take, whose rounds their pace holds
+    /// back.
+    pub grace: Duration,
+    /// Deadlines.
+    pub watch: &'a Watch,
+}
+
+/// A protocol and what is its own.
+pub struct Seat<'a> {
+    /// Number of the instance.
+    pub number: usize,
+    /// What runs.
+    pub machine: &'a mut (dyn Protocol + Send),
     /// The live slice of the dense replica; empty for a center. `[staging length - TAIL]`
     pub replica: &'a [AtomicU32],
     /// How rounds and workers meet.
     pub workers: Workers<'a>,
-    /// Where workers count their steps.
-    pub steps: Option<&'a Counters>,
-    /// Time between looks at the post.
-    pub poll: Duration,
+    /// When rounds begin. Made before the workers begin, so that all they do counts.
+    pub conductor: Conductor,
     /// What is counted.
     pub counters: &'a RoundCounters,
     /// What is drawn.
     pub track: Track<'a>,
-    /// Deadlines.
-    pub watch: &'a Watch,
 }
 
 /// How rounds and workers meet.
@@ -63,13 +77,28 @@ pub enum Workers<'a> {
     Background {
         /// Set once the last of them has ended.
         ended: &'a AtomicBool,
-        /// Bounds on the rounds.
-        pace: Pace,
+        /// Where they count their steps.
+        steps: &'a Counters,
     },
     /// They stand still during rounds.
-    Gated(GateKeeper),
+    Gated {
+        /// The driver's end of the gate.
+        gate: GateKeeper,
+        /// Where they count their steps.
+        steps: Steps<'a>,
+    },
     /// There are none.
     None,
+}
+
+/// Whose steps lie between rounds.
+pub enum Steps<'a> {
+    /// Those of all workers of a trainer together.
+    All(&'a Counters),
+    /// Those of one.
+    Of(&'a WorkerCounters),
+    /// Nobody counts.
+    Uncounted,
 }
 
 /// The driver's end of the gate: the workers knock when all of them stand at it.
@@ -80,44 +109,128 @@ pub struct GateKeeper {
     pub opens: Sender<()>,
 }
 
-/// Steps between rounds, and how often: of all workers of a trainer together.
+/// Steps between rounds, and how often: of the workers that meet them.
 pub type Gaps = BTreeMap<u64, u64>;
 
-/// Runs `protocol` until it finishes. *Collective over the trainers as far as its actions are.*
-/// Returns the gaps between its rounds.
+/// Why a protocol could not go on.
+#[derive(Debug, thiserror::Error)]
+pub enum DriveError {
+    /// It refused a completion: a defect of the protocol.
+    #[error("instance {instance}: {error}")]
+    OutOfTurn {
+        /// Which one.
+        instance: usize,
+        /// What it said.
+        error: OutOfTurn,
+    },
+    /// It asked for an endpoint that its thread has not: a defect of whoever made the thread.
+    #[error("instance {instance} asked for {action:?}, and its thread has no endpoint for it")]
+    Missing {
+        /// Which one.
+        instance: usize,
+        /// What it asked for.
+        action: Action,
+    },
+    /// Others did not come in time.
+    #[error(transparent)]
+    Lost(#[from] Lost),
+}
+
+/// Runs the protocols of `seats` until all have finished. *Collective over the trainers as far as
+/// their actions are.* Returns the gaps between the rounds of each.
 ///
 /// # Errors
-/// When the protocol refuses a completion: a defect of the protocol.
-pub fn drive(protocol: &mut impl Protocol, ends: Endpoints<'_>) -> Result<Gaps, OutOfTurn> {
-    let mut driver = Driver::new(ends);
-    let mut last = Completion::Start;
+/// As [`DriveError`] says.
+pub fn drive(seats: Vec<Seat<'_>>, ends: Endpoints<'_>) -> Result<Vec<Gaps>, DriveError> {
+    let mut ends = Ends { ends, sums: Sums::default(), start: Instant::now() };
+    let mut seats: Vec<Seated<'_>> = seats.into_iter().map(Seated::new).collect();
+    let (mut backoff, mut counted) = (Backoff::default(), thread_time());
     loop {
-        let action = protocol.step(driver.now(), last)?;
-        last = match action {
-            Action::Finish => {
-                driver.end_round();
-                if let Some(post) = &mut driver.ends.post {
-                    post.flush(driver.ends.watch, driver.ends.poll);
-                }
-                return Ok(driver.gaps);
+        let mut moved = false;
+        for seated in seats.iter_mut().filter(|seated| !seated.finished) {
+            if seated.turn(&mut ends)? {
+                moved = true;
+                let now = thread_time();
+                seated.count_busy(now.saturating_sub(counted));
+                counted = now;
             }
-            action => driver.act(action, protocol.staging()),
-        };
+        }
+        if seats.iter().all(|seated| seated.finished) {
+            if let Some(post) = &mut ends.ends.post {
+                post.flush(ends.ends.watch, ends.ends.poll)?;
+            }
+            return Ok(seats.into_iter().map(|seated| seated.gaps).collect());
+        }
+        if moved {
+            backoff.reset();
+        } else {
+            rest(&seats, &mut backoff, &ends);
+        }
     }
 }
 
-struct Driver<'a> {
+/// Sleeps until a seat may have something to do: none has now.
+fn rest(seats: &[Seated<'_>], backoff: &mut Backoff, ends: &Ends<'_>) {
+    let idle = || seats.iter().filter(|seated| !seated.finished);
+    let knocks = |seated: &Seated<'_>| match (&seated.seat.workers, seated.waits) {
+        (Workers::Gated { gate, .. }, Some(Wait::Gate)) => Some(gate.knocks.clone()),
+        _ => None,
+    };
+    let gates: Option<Vec<Receiver<()>>> = idle().map(knocks).collect();
+    if let Some(gates) = gates {
+        // Nothing to look for but workers: no look is late.
+        let mut select = Select::new();
+        for gate in &gates {
+            select.recv(gate);
+        }
+        let _ = select.ready_timeout(LOOK);
+        return;
+    }
+    let longest = |seated: &Seated<'_>| match seated.waits {
+        Some(Wait::Until(time)) => left(time, ends.now()),
+        Some(Wait::Step) => ends.ends.poll.max(LEAST_SLEEP),
+        Some(Wait::Gate) => GATE_SLEEP,
+        None => Duration::MAX,
+    };
+    let sleep = idle().map(longest).min().unwrap_or(Duration::MAX);
+    // A seat that waits for a message is looked after as the post is; the others as long as theirs
+    // allows.
+    if idle().any(|seated| seated.waits.is_none()) {
+        backoff.rest_at_most(ends.ends.poll, sleep);
+    } else {
+        std::thread::sleep(sleep);
+    }
+}
+
+/// What the seats of a thread share.
+struct Ends<'a> {
     ends: Endpoints<'a>,
-    start: Instant,
     sums: Sums,
+    start: Instant,
+}
+
+impl Ends<'_> {
+    fn now(&self) -> Nanos {
+        Nanos(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+/// A protocol under way.
+struct Seated<'a> {
+    seat: Seat<'a>,
+    /// What it asked for; `None` before the first action.
+    action: Option<Action>,
+    finished: bool,
+    /// What its next round waits for, if it waits for one.
+    waits: Option<Wait>,
+    /// A wait for a message of one peer.
+    waiting: Waiting,
     /// The round under way.
     round: Option<RoundCost>,
     /// The gate is closed and workers wait behind it.
     gate_closed: bool,
-    /// Thread time up to which `busy_ns` has been counted.
-    counted: Duration,
-    /// Steps when the last round began, and how many they were since the one before.
-    steps: u64,
+    /// The gate will not be knocked at again: the workers have gone.
+    deserted: bool,
     gap: u64,
     gaps: Gaps,
     /// Since when a center has had a message to answer.
@@ -126,17 +239,17 @@ struct Driver<'a> {
     sampled: Instant,
 }
 
-impl<'a> Driver<'a> {
-    fn new(ends: Endpoints<'a>) -> Self {
-        let steps = ends.steps.map_or(0, Counters::steps);
+impl<'a> Seated<'a> {
+    fn new(seat: Seat<'a>) -> Self {
         Self {
-            ends,
-            start: Instant::now(),
-            sums: Sums::default(),
+            seat,
+            action: None,
+            finished: false,
+            waits: None,
+            waiting: Waiting::default(),
             round: None,
             gate_closed: false,
-            counted: thread_time(),
-            steps,
+            deserted: false,
             gap: 0,
             gaps: Gaps::new(),
             serving: None,
@@ -144,185 +257,252 @@ impl<'a> Driver<'a> {
         }
     }
 
-    fn now(&self) -> Nanos {
-        Nanos(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    /// Does what was asked for, if it can be done now, and asks what is next. False if it could
+    /// not.
+    fn turn(&mut self, ends: &mut Ends<'_>) -> Result<bool, DriveError> {
+        let completion = match self.action {
+            None => Some(Completion::Start),
+            Some(action) => self.act(action, ends)?,
+        };
+        let Some(completion) = completion else { return Ok(false) };
+        let instance = self.seat.number;
+        let next = self
+            .seat
+            .machine
+            .step(completion)
+            .map_err(|error| DriveError::OutOfTurn { instance, error })?;
+        self.action = Some(next);
+        match next {
+            Action::Load | Action::Take => self.end_round(ends.now()),
+            Action::Receive { .. } => {
+                self.waiting = Waiting::default();
+                if let Some(since) = self.serving.take() {
+                    self.seat.track.span("serve", since.elapsed());
+                }
+            }
+            Action::Finish => {
+                self.end_round(ends.now());
+                self.finished = true;
+            }
+            _ => {}
+        }
+        Ok(true)
     }
 
-    fn act(&mut self, action: Action, staging: &mut [f32]) -> Completion {
-        match action {
-            Action::Load => self.load(staging),
+    /// The completion of `action`, or `None` while there is none.
+    fn act(
+        &mut self,
+        action: Action,
+        ends: &mut Ends<'_>,
+    ) -> Result<Option<Completion>, DriveError> {
+        let missing = DriveError::Missing { instance: self.seat.number, action };
+        let replica = self.seat.replica;
+        Ok(Some(match action {
+            Action::Load => return Ok(self.load(ends)),
+            Action::Read => {
+                let finite = load_finite(replica, slice(self.seat.machine.staging()));
+                Completion::Loaded { finite, last: true }
+            }
             Action::Store { alpha } => {
-                self.sample(slice(staging), true);
-                interpolate(self.ends.replica, alpha, slice(staging));
+                self.sample(true);
+                interpolate(replica, alpha, slice(self.seat.machine.staging()));
                 Completion::Done
             }
             Action::Add { alpha } => {
-                self.sample(slice(staging), false);
-                add(self.ends.replica, alpha, slice(staging));
+                self.sample(false);
+                add(replica, alpha, slice(self.seat.machine.staging()));
                 Completion::Done
             }
-            Action::ReduceMean { group, weight, silent } => {
-                contribute(staging, weight, silent);
-                let least = match group {
-                    Group::All => {
-                        self.sum_over_all(staging);
-                        None
-                    }
-                    Group::Dealt { round } => Some(self.sum_over_group(round, staging, silent)),
+            Action::Take => {
+                let (Some(gradients), Some(comm)) = (&mut ends.ends.gradients, &ends.ends.comm)
+                else {
+                    return Err(missing);
                 };
-                conclude(staging, least)
+                let mut bytes = 0;
+                let taken = gradients.take(&mut ends.sums, comm, &mut bytes)?;
+                self.round = taken.then(|| self.begins(ends.now()));
+                self.sent(bytes);
+                if taken { Completion::Taken } else { Completion::Stop }
             }
-            Action::Send { to, word, values } => {
-                let values = if values { slice(staging) } else { &mut [] };
-                let post = self.ends.post.as_mut();
-                let bytes = post.map_or(0, |post| post.send(to, word, values));
+            Action::ReduceSum { group } => {
+                let (Some(gradients), Some(comm), Group::All) =
+                    (&mut ends.ends.gradients, &ends.ends.comm, group)
+                else {
+                    return Err(missing);
+                };
+                let bytes = gradients.sum(&mut ends.sums, comm)?;
                 self.sent(bytes);
                 Completion::Done
             }
-            Action::Receive { from, until } => self.receive(staging, from, until),
-            Action::Sleep { until } => {
-                while self.now() < until {
-                    std::thread::sleep(left(until, self.now()));
-                }
+            Action::Give => {
+                let Some(gradients) = &mut ends.ends.gradients else { return Err(missing) };
+                gradients.give();
                 Completion::Done
             }
-            Action::Finish => unreachable!("the loop ends with it"),
-        }
-    }
-
-    fn sum_over_all(&mut self, staging: &mut [f32]) {
-        let Some(comm) = self.ends.comm else { return };
-        // In the background a piece at a time: at no time do rows wait behind more of it on a slow
-        // link.
-        let background = matches!(self.ends.workers, Workers::Background { .. });
-        let under_way = if background { 1 } else { MANY };
-        let sent = self.sums.sum(comm, staging, under_way, "the average of replicas");
-        self.sent(sent.bytes);
-    }
-
-    /// Returns the least `silent` of the group.
-    fn sum_over_group(&mut self, round: u64, staging: &mut [f32], silent: u32) -> u32 {
-        let Endpoints { groups, post, watch, poll, .. } = &mut self.ends;
-        let (Some(groups), Some(post)) = (groups, post) else { return silent };
-        let (bytes, least) = groups.sum(post, round, staging, silent, (watch, *poll));
-        self.sent(bytes);
-        least
-    }
-
-    /// Ends the round under way, and begins another when the workers and the pace allow.
-    fn load(&mut self, staging: &mut [f32]) -> Completion {
-        let last = self.end_round();
-        let going = match &self.ends.workers {
-            Workers::Background { ended, pace, .. } => {
-                let due = last.map_or(Nanos(0), |last| pace.next(last));
-                loop {
-                    if ended.load(Ordering::Acquire) {
-                        break false;
-                    }
-                    let now = self.now();
-                    if now < due {
-                        std::thread::sleep(left(due, now));
-                    } else if self.ends.steps.is_none_or(|workers| workers.steps() > self.steps) {
-                        break true;
-                    } else {
-                        // Nothing has changed here: a round now would only take memory bandwidth.
-                        std::thread::sleep(self.ends.poll.max(LEAST_SLEEP));
-                    }
+            Action::ReduceMean { group: Group::All, weight, silent } => {
+                let staging = self.seat.machine.staging();
+                contribute(staging, weight, silent);
+                if let Some(comm) = &ends.ends.comm {
+                    // In the background a piece at a time: at no time do rows wait behind more of
+                    // it on a slow link.
+                    let background = matches!(self.seat.workers, Workers::Background { .. });
+                    let under_way = if background { 1 } else { MANY };
+                    let what = "the average of replicas";
+                    let sent = ends.sums.sum(comm, staging, under_way, what)?;
+                    self.sent(sent.bytes);
+                }
+                conclude(self.seat.machine.staging(), None)
+            }
+            Action::ReduceMean { group: Group::Dealt { round }, weight, silent } => {
+                let Endpoints { groups, post, watch, poll, grace, .. } = &mut ends.ends;
+                let (Some(groups), Some(post)) = (groups, post) else { return Err(missing) };
+                let patience = Patience { watch, grace: *grace, poll: *poll };
+                let staging = self.seat.machine.staging();
+                contribute(staging, weight, silent);
+                let sum = groups.sum(post, round, staging, silent, patience)?;
+                self.sent(sum.bytes);
+                match sum.silent {
+                    silent @ QUIET.. => Completion::Reduced { weight: 0.0, silent },
+                    silent => conclude(self.seat.machine.staging(), Some(silent)),
                 }
             }
-            Workers::Gated(gate) => gate.knocks.recv().is_ok(),
-            Workers::None => true,
+            Action::Send { to, word, payload } => {
+                let Some(post) = &mut ends.ends.post else { return Err(missing) };
+                let values = match payload {
+                    Payload::Whole => slice(self.seat.machine.staging()),
+                    Payload::None => &mut [],
+                };
+                let bytes = post.send(self.seat.number, to, word, values);
+                self.sent(bytes);
+                Completion::Done
+            }
+            Action::Receive { from } => {
+                let Endpoints { post: Some(post), watch, .. } = &mut ends.ends else {
+                    return Err(missing);
+                };
+                let staging = slice(self.seat.machine.staging());
+                let Some(received) = post.receive(self.seat.number, from, staging) else {
+                    // A center has nothing to complain of when nobody comes.
+                    if let Some(from) = from {
+                        let rank = post.rank_of(from);
+                        self.waiting.check(watch, &format_args!("the answer of rank {rank}"))?;
+                    }
+                    return Ok(None);
+                };
+                if let Workers::None = self.seat.workers {
+                    self.serving = Some(Instant::now());
+                }
+                let (from, word) = (received.from, received.word);
+                Completion::Received { from, word, elements: received.elements }
+            }
+            Action::Finish => return Ok(None),
+        }))
+    }
+
+    /// Begins a round, if the conductor lets it.
+    fn load(&mut self, ends: &Ends<'_>) -> Option<Completion> {
+        let now = ends.now();
+        let look = self.look(now);
+        let (last, gap) = match self.seat.conductor.next(look) {
+            Decision::Wait(wait) => {
+                self.waits = Some(wait);
+                return None;
+            }
+            Decision::Begin { last, gap } => (last, gap),
+            Decision::Stop => {
+                self.waits = None;
+                return Some(Completion::Stop);
+            }
         };
-        // All is counted once the workers have ended.
-        let steps = self.ends.steps.map_or(0, Counters::steps);
-        let gap = steps - core::mem::replace(&mut self.steps, steps);
-        if !going && gap == 0 {
-            return Completion::Stop;
-        }
+        self.waits = None;
         self.gap = gap;
-        self.gate_closed = going;
-        self.round = Some(RoundCost { began: self.now(), ..RoundCost::default() });
-        let finite = load_finite(self.ends.replica, slice(staging));
+        self.gate_closed = look.at_gate;
+        self.round = Some(self.begins(now));
+        let staging = slice(self.seat.machine.staging());
+        let finite = load_finite(self.seat.replica, staging);
         if !finite {
-            if self.ends.counters.read().refused == 0 {
-                let prefix = self.ends.watch.prefix();
+            if self.seat.counters.read().refused == 0 {
+                let prefix = ends.ends.watch.prefix();
                 say(&format!(
                     "umbra: {prefix} warning: the dense replica is not finite; it is kept out of \
                      rounds and replaced by what the others have"
                 ));
             }
-            self.ends.counters.add(&RoundReading { refused: 1, ..RoundReading::default() });
+            self.seat.counters.add(&RoundReading { refused: 1, ..RoundReading::default() });
         }
-        Completion::Loaded { finite, last: !going }
+        Some(Completion::Loaded { finite, last })
     }
 
-    /// Counts the round under way and lets workers at the gate go. Returns what it took.
-    fn end_round(&mut self) -> Option<RoundCost> {
-        let busy = thread_time();
-        let took = busy.saturating_sub(self.counted);
-        self.counted = busy;
-        let mut reading = RoundReading { busy_ns: nanoseconds(took), ..RoundReading::default() };
-        let now = self.now();
-        let round =
-            self.round.take().map(|round| RoundCost { busy: Nanos(reading.busy_ns), ..round });
-        if let Some(round) = round {
-            (reading.rounds, reading.round_ns) = (1, now.0 - round.began.0);
-            self.ends.track.span("round", Duration::from_nanos(reading.round_ns));
-            *self.gaps.entry(self.gap).or_default() += 1;
+    /// What the conductor decides by. Steps are read once it is known whether workers have ended.
+    fn look(&mut self, now: Nanos) -> Look {
+        let (ended, at_gate, steps) = match &self.seat.workers {
+            Workers::None => (false, false, 0),
+            Workers::Background { ended, steps } => {
+                (ended.load(Ordering::Acquire), false, steps.steps())
+            }
+            Workers::Gated { gate, steps } => {
+                let knock = gate.knocks.try_recv();
+                self.deserted |= knock == Err(TryRecvError::Disconnected);
+                let steps = match steps {
+                    Steps::All(counters) => counters.steps(),
+                    Steps::Of(worker) => worker.steps(),
+                    Steps::Uncounted => 0,
+                };
+                (self.deserted, knock.is_ok(), steps)
+            }
+        };
+        Look { now, steps, ended, at_gate }
+    }
+
+    const fn begins(&self, began: Nanos) -> RoundCost {
+        RoundCost { began, bytes: 0, busy: Nanos(0) }
+    }
+
+    /// Counts the round under way and lets workers at the gate go.
+    fn end_round(&mut self, now: Nanos) {
+        if let Some(round) = self.round.take() {
+            let mut reading = RoundReading { rounds: 1, ..RoundReading::default() };
+            // A step's sum is no round between steps.
+            if self.action != Some(Action::Take) && !self.seat.replica.is_empty() {
+                reading.round_ns = now.0 - round.began.0;
+                self.seat.track.span("round", Duration::from_nanos(reading.round_ns));
+                *self.gaps.entry(self.gap).or_default() += 1;
+            }
+            self.seat.counters.add(&reading);
+            self.seat.conductor.round_ended(round);
         }
-        self.ends.counters.add(&reading);
-        if let (true, Workers::Gated(gate)) = (self.gate_closed, &self.ends.workers) {
+        if let (true, Workers::Gated { gate, .. }) = (self.gate_closed, &self.seat.workers) {
             // Workers that have gone need no answer.
             let _ = gate.opens.send(());
         }
         self.gate_closed = false;
-        round
+    }
+
+    /// Counts what this thread did with its core: of the round, if one is under way.
+    fn count_busy(&mut self, took: Duration) {
+        let busy_ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        self.seat.counters.add(&RoundReading { busy_ns, ..RoundReading::default() });
+        if let Some(round) = &mut self.round {
+            round.busy.0 += busy_ns;
+        }
     }
 
     fn sent(&mut self, bytes: u64) {
-        self.ends.counters.add(&RoundReading { bytes, ..RoundReading::default() });
+        self.seat.counters.add(&RoundReading { bytes, ..RoundReading::default() });
         if let Some(round) = &mut self.round {
             round.bytes += bytes;
         }
     }
 
-    fn receive(&mut self, staging: &mut [f32], from: Option<usize>, until: Nanos) -> Completion {
-        let (mut waiting, mut backoff) = (Waiting::default(), Backoff::default());
-        if let Some(since) = self.serving.take() {
-            self.ends.track.span("serve", since.elapsed());
-        }
-        loop {
-            let post = self.ends.post.as_mut();
-            if let Some((sender, word)) = post.and_then(|post| post.receive(slice(staging))) {
-                let expected = from.is_none_or(|from| from == sender);
-                assert!(expected, "a message of a stranger, rank {sender}");
-                if let Workers::None = self.ends.workers {
-                    self.serving = Some(Instant::now());
-                }
-                return Completion::Received { from: sender, word };
-            }
-            if self.now() >= until {
-                return Completion::TimedOut;
-            }
-            // A center has nothing to complain of when nobody comes.
-            if let Some(rank) = from {
-                let waited =
-                    waiting.check(self.ends.watch, &format_args!("the answer of rank {rank}"));
-                self.ends.watch.or_end(waited);
-            }
-            backoff.rest(self.ends.poll);
-        }
-    }
-
-    /// Now and then, how far the replica is from where it is going: `values` themselves (`target`),
-    /// or as far as `values` say.
-    fn sample(&mut self, values: &[f32], target: bool) {
+    /// Now and then, how far the replica is from where it is going: staging itself (`target`), or
+    /// as far as staging says.
+    fn sample(&mut self, target: bool) {
         if self.sampled.elapsed() < SAMPLE_EVERY {
             return;
         }
         self.sampled = Instant::now();
         let (mut distance, mut norm) = (0.0, 0.0);
-        for (word, value) in self.ends.replica.iter().zip(values) {
+        for (word, value) in self.seat.replica.iter().zip(slice(self.seat.machine.staging())) {
             let (own, value) = (f64::from(element(word)), f64::from(*value));
             let apart = if target { value - own } else { value };
             distance += apart * apart;
@@ -332,7 +512,7 @@ impl<'a> Driver<'a> {
         if disagreement.is_finite() {
             let reading =
                 RoundReading { disagreement, disagreements: 1, ..RoundReading::default() };
-            self.ends.counters.add(&reading);
+            self.seat.counters.add(&reading);
         }
     }
 }
@@ -343,11 +523,10 @@ const SAMPLE_EVERY: Duration = Duration::from_secs(1);
 /// Sleep while workers have made no step since the last round.
 const LEAST_SLEEP: Duration = Duration::from_micros(200);
 
+/// Longest sleep while workers may come to a gate and a peer may send.
+const GATE_SLEEP: Duration = Duration::from_micros(200);
+
 /// A sleep until then, but not so long that the end of the workers goes unnoticed.
 fn left(until: Nanos, now: Nanos) -> Duration {
     Duration::from_nanos(until.0.saturating_sub(now.0)).min(LOOK / 1000)
-}
-
-fn nanoseconds(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender};
 
-use crate::comm::watch::Watch;
+use crate::comm::watch::{Lost, Watch};
 use crate::dense::meeting::Meeting;
 
 /// The workers' end of the gate of a foreground protocol.
@@ -34,18 +34,22 @@ impl Gate {
 
     /// Waits while the protocols run a round. True when a worker was asked to stop: all of this
     /// trainer stop, without a round.
-    pub fn pass(&self, worker: usize, stop: bool, watch: &Watch) -> bool {
+    ///
+    /// # Errors
+    /// When the other workers do not come, or the round does not end, in time.
+    pub fn pass(&self, worker: usize, stop: bool, watch: &Watch) -> Result<bool, Lost> {
         self.group.meet(worker, stop, "the gate of a synchronization", |stops| {
             if stops.contains(&true) {
-                return stops.fill(true);
+                stops.fill(true);
+                return Ok(());
             }
             let knocked = self.knocks.iter().all(|knock| knock.send(()).is_ok());
-            let open =
-                |open| watch.or_end(watch.receive(open, &"a synchronization round")).is_some();
-            assert!(
-                knocked && self.opens.iter().all(open),
-                "the dense communicator thread has ended before a round"
-            );
+            for open in &self.opens {
+                let open = watch.receive(open, &"a synchronization round")?;
+                let ended = "the dense communicator thread has ended before a round";
+                assert!(knocked && open.is_some(), "{ended}");
+            }
+            Ok(())
         })
     }
 }

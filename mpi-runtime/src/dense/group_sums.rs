@@ -4,98 +4,155 @@
 //! dealt by a pure function of its number (`umbra_core::sync::Dealing`), and each knows whom to
 //! send to and from whom to expect.
 //!
+//! | a member | sends first | then |
+//! | --- | --- | --- |
+//! | silent for less than [`QUIET`] rounds | its word and its values | |
+//! | silent for longer | its word | its values, if any member sent values with its word |
+//!
+//! So a group that has nothing to say to each other exchanges words alone.
+//!
 //! Invariants: elements are summed as a tree over the members in their order, with the same bits as
-//! a sum over a communicator of these ranks (`reduce.rs`). Two trainers that share a group send
-//! each other the same messages in the same order, round after round, so a message needs no name;
-//! one of a later round waits in the post.
+//! a sum over a communicator of these ranks (`comm/reduce.rs`). Two trainers that share a group
+//! send each other the same messages in the same order, round after round, so a message needs no
+//! name; one of a later round waits in the post.
 
 use core::time::Duration;
 
 use umbra_core::sync::Dealing;
-use umbra_core::sync::reduction::{add, sum_into_first};
+use umbra_core::sync::reduction::{QUIET, add, sum_into_first};
 
 use crate::comm::post::Post;
-use crate::comm::watch::{Backoff, Waiting, Watch};
+use crate::comm::watch::{Backoff, Lost, Waiting, Watch};
 
 /// One trainer's part in the sums of its groups.
 pub struct GroupSums<'a> {
     dealing: Dealing<'a>,
-    /// Number of this trainer.
+    /// Number of this trainer, which is that of its instance.
     trainer: usize,
-    /// Rank of trainer 0; the others follow it.
-    first_rank: usize,
     /// The members of a round, and memory for the others. `[trainers]`
     members: Vec<usize>,
     terms: Vec<f32>,
 }
 
+/// What a sum came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupSum {
+    /// Bytes that left this rank.
+    pub bytes: u64,
+    /// The least of the members' `silent`.
+    pub silent: u32,
+}
+
+/// How a wait for a member looks for its message.
+#[derive(Clone, Copy)]
+pub struct Patience<'a> {
+    /// Deadlines.
+    pub watch: &'a Watch,
+    /// By how much longer than that a member may take, whose rounds its pace holds back.
+    pub grace: Duration,
+    /// First sleep between two looks.
+    pub poll: Duration,
+}
+
 impl<'a> GroupSums<'a> {
-    /// The groups of trainer number `trainer` of `trainers`, whose ranks follow `first_rank`.
+    /// The groups of trainer number `trainer` of `trainers`.
     #[must_use]
-    pub fn new(dealing: Dealing<'a>, trainer: usize, trainers: usize, first_rank: usize) -> Self {
-        Self { dealing, trainer, first_rank, members: vec![0; trainers], terms: vec![] }
+    pub fn new(dealing: Dealing<'a>, trainer: usize, trainers: usize) -> Self {
+        Self { dealing, trainer, members: vec![0; trainers], terms: vec![] }
     }
 
-    /// Sums `staging` over this trainer's group of `round`, in place. Returns the bytes that left
-    /// this rank and the least of the members' `silent`. *Collective over the group.*
+    /// Sums `staging` over this trainer's group of `round`, in place; leaves it alone where all
+    /// members have been silent for [`QUIET`] rounds. *Collective over the group.*
+    ///
+    /// # Errors
+    /// When a member does not come.
     pub fn sum(
         &mut self,
         post: &mut Post,
         round: u64,
         staging: &mut [f32],
         silent: u32,
-        (watch, poll): (&Watch, Duration),
-    ) -> (u64, u32) {
-        let members = self.dealing.deal(round, self.trainer, &mut self.members);
+        patience: Patience<'_>,
+    ) -> Result<GroupSum, Lost> {
+        let Self { dealing, trainer, members, terms } = self;
+        let own_number = *trainer;
+        let members = dealing.deal(round, own_number, members);
         let (count, len) = (members.len(), staging.len());
-        let Some(own) = members.iter().position(|member| *member == self.trainer) else {
+        let Some(own) = members.iter().position(|member| *member == own_number) else {
             unreachable!("a trainer is in its group");
         };
         // Each begins with the one after it, so that not all send to the same at once.
         let others = || {
             let places = (own + 1..own + count).map(|place| place % count);
-            places.map(|place| (place, self.first_rank + members[place]))
+            places.map(|place| (place, members[place]))
         };
         // A pair moves as much either way, and little is not worth a second way.
         let whole = count <= 2 || len * count <= SHORT || len < count;
         let stretch = |place: usize| {
             if whole { 0..len } else { len * place / count..len * (place + 1) / count }
         };
-        let (mut bytes, mut least) = (0, silent);
-        for (place, rank) in others() {
-            bytes += post.send(rank, silent.into(), &staging[stretch(place)]);
+        let mut sum = GroupSum { bytes: 0, silent };
+        let speaks = silent < QUIET;
+        for (place, member) in others() {
+            let values = if speaks { &staging[stretch(place)] } else { &[] };
+            sum.bytes += post.send(own_number, member, silent.into(), values);
         }
         let mine = stretch(own);
-        self.terms.resize(count * mine.len(), 0.0);
-        let mut terms: Vec<&mut [f32]> = self.terms.chunks_exact_mut(mine.len()).collect();
+        terms.resize(count * mine.len(), 0.0);
+        let mut terms: Vec<&mut [f32]> = terms.chunks_exact_mut(mine.len().max(1)).collect();
         terms[own].copy_from_slice(&staging[mine.clone()]);
-        for (place, rank) in others() {
-            let word = receive(post, rank, terms[place], watch, poll);
-            least = least.min(u32::try_from(word).unwrap_or(u32::MAX));
+        let mut quiet = vec![];
+        for (place, member) in others() {
+            let word = receive(post, (own_number, member), terms[place], patience)?;
+            let heard = u32::try_from(word).unwrap_or(u32::MAX);
+            sum.silent = sum.silent.min(heard);
+            if heard >= QUIET {
+                quiet.push((place, member));
+            }
+        }
+        if sum.silent >= QUIET {
+            post.flush(patience.watch, patience.poll)?;
+            return Ok(sum);
+        }
+        if !speaks {
+            for (place, member) in others() {
+                let values = &staging[stretch(place)];
+                sum.bytes += post.send(own_number, member, silent.into(), values);
+            }
+        }
+        for (place, member) in quiet {
+            receive(post, (own_number, member), terms[place], patience)?;
         }
         sum_into_first(&mut terms, |to, from| add(to, from));
         staging[mine.clone()].copy_from_slice(terms[0]);
         if !whole {
-            for (_, rank) in others() {
-                bytes += post.send(rank, 0, terms[0]);
+            for (_, member) in others() {
+                sum.bytes += post.send(own_number, member, 0, terms[0]);
             }
-            for (place, rank) in others() {
-                receive(post, rank, &mut staging[stretch(place)], watch, poll);
+            for (place, member) in others() {
+                let values = &mut staging[stretch(place)];
+                receive(post, (own_number, member), values, patience)?;
             }
         }
-        post.flush(watch, poll);
-        (bytes, least)
+        post.flush(patience.watch, patience.poll)?;
+        Ok(sum)
     }
 }
 
-/// The word of the next message of `rank`, whose values go to `values`.
-fn receive(post: &mut Post, rank: usize, values: &mut [f32], watch: &Watch, poll: Duration) -> u64 {
-    let (mut waiting, mut backoff) = (Waiting::default(), Backoff::default());
+/// The word of the next message of instance `from` to `to`, whose values go to `values`.
+fn receive(
+    post: &mut Post,
+    (to, from): (usize, usize),
+    values: &mut [f32],
+    Patience { watch, grace, poll }: Patience<'_>,
+) -> Result<u64, Lost> {
+    let (mut waiting, mut backoff) = (Waiting::patient(grace), Backoff::default());
     loop {
-        if let Some(word) = post.receive_from(rank, values) {
-            return word;
+        if let Some(received) = post.receive(to, Some(from), values) {
+            return Ok(received.word);
         }
-        watch.or_end(waiting.check(watch, &format_args!("the replica of rank {rank}")));
+        let rank = post.rank_of(from);
+        waiting.check(watch, &format_args!("the replica of rank {rank}"))?;
         backoff.rest(poll);
     }
 }

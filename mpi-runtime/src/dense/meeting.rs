@@ -8,7 +8,7 @@
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use crate::comm::watch::{LOOK, Waiting, Watch};
+use crate::comm::watch::{LOOK, Lost, Waiting, Watch};
 
 /// A meeting place of `workers` threads, each bringing a `T`.
 pub struct Meeting<T> {
@@ -38,14 +38,24 @@ impl<T> Meeting<T> {
 
     /// Brings `item`, waits for the others; the last to come runs `act` on all items in the order
     /// of workers, and everyone leaves with its own item as `act` left it.
-    pub fn meet(&self, worker: usize, item: T, what: &str, act: impl FnOnce(&mut [T])) -> T {
+    ///
+    /// # Errors
+    /// When the others do not come in time, or `act` has waited in vain: then there is no meeting
+    /// any more.
+    pub fn meet(
+        &self,
+        worker: usize,
+        item: T,
+        what: &str,
+        act: impl FnOnce(&mut [T]) -> Result<(), Lost>,
+    ) -> Result<T, Lost> {
         let mut meeting = self.lock();
         meeting.brought[worker] = Some(item);
         meeting.arrived += 1;
         let round = meeting.round;
         if meeting.arrived == self.workers {
             let mut items: Vec<T> = meeting.brought.iter_mut().filter_map(Option::take).collect();
-            act(&mut items);
+            act(&mut items)?;
             meeting.results = items.into_iter().map(Some).collect();
             meeting.arrived = 0;
             meeting.round += 1;
@@ -55,14 +65,14 @@ impl<T> Meeting<T> {
             while meeting.round == round {
                 let late = self.workers - meeting.arrived;
                 let late = format_args!("{late} of {} workers at {what}", self.workers);
-                self.watch.or_end(waiting.check(&self.watch, &late));
+                waiting.check(&self.watch, &late)?;
                 let waited = self.changed.wait_timeout(meeting, LOOK);
                 meeting = waited.unwrap_or_else(PoisonError::into_inner).0;
             }
         }
         // The next round cannot complete before every worker has come again, so the result is ours.
         match meeting.results[worker].take() {
-            Some(result) => result,
+            Some(result) => Ok(result),
             None => unreachable!("every worker leaves with what it brought"),
         }
     }
@@ -73,6 +83,7 @@ impl<T> Meeting<T> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use core::time::Duration;
 
@@ -90,11 +101,22 @@ mod tests {
                         let sum = group.meet(worker, round + worker as u64, "a test", |items| {
                             let sum = items.iter().sum();
                             items.fill(sum);
+                            Ok(())
                         });
-                        assert_eq!(sum, 3 * round + 3);
+                        assert_eq!(sum, Ok(3 * round + 3));
                     }
                 });
             }
         });
+    }
+    #[test]
+    fn a_worker_that_never_comes_is_an_error_and_not_the_end() {
+        let watch = Arc::new(Watch::new(Duration::ZERO, String::new()));
+        let group = Meeting::new(2, watch);
+        let lost = group.meet(0, (), "a test", |_| Ok(())).unwrap_err();
+        assert_eq!(lost.what, "1 of 2 workers at a test");
+        let said = lost.to_string();
+        let end = " s for 1 of 2 workers at a test and gave up (run.watchdog_s = 0)";
+        assert!(said.starts_with("waited ") && said.ends_with(end), "{said}");
     }
 }

@@ -3,7 +3,7 @@
 //! - [`replica_sync`]: which protocol runs on which slice of the replica
 //! - [`driver`]: runs one protocol on a thread of its own
 //! - [`group_sums`]: sums over groups of trainers
-//! - [`bsp`]: one update per step for all
+//! - [`bsp`]: one update per step for all · [`gradients`]: what the workers bring to it
 //! - [`meeting`]: the workers of a trainer meet · [`gate`]: where they wait for a round ·
 //!   [`compute_slots`]: more workers than threads that may compute
 
@@ -11,6 +11,7 @@ pub mod bsp;
 pub mod compute_slots;
 pub mod driver;
 pub mod gate;
+pub mod gradients;
 pub mod group_sums;
 pub mod meeting;
 pub mod replica_sync;

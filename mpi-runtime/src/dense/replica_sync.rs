@@ -1,39 +1,41 @@
-//! Who runs which protocol on which slice of the dense replica.
+//! Who runs which protocols of the method on which slice of the dense replica.
 //!
 //! "ShadowSync: performing synchronization in the background for highly scalable distributed
 //! training", arXiv 2003.03477: one replica per trainer, a thread beside the workers that
 //! synchronizes it, and for elastic averaging a center that sync PSs hold a slice each of.
 //!
-//! | method | slices | on a trainer | on sync PS s |
-//! | --- | --- | --- | --- |
-//! | `*_easgd` | one per sync PS | a thread per slice exchanges with its center | a thread serves slice s |
-//! | `*_ma`, `*_bmuf`, `local_sgd` | the whole | a thread reduces with the other trainers | |
-//! | `*ds_sync` | the whole | a thread reduces with the trainers of its group | |
+//! | method | threads of a trainer beside its workers | of a sync PS |
+//! | --- | --- | --- |
+//! | `bsp` | one, which adds gradients over the trainers | |
+//! | averaging | one, which reduces with all trainers, or with those of its group | |
+//! | elastic | one for all its slices (and gates), and for the slices that it is the center of | one |
 //!
-//! Invariants: communicators are made here, on the main thread, in the order of slices; each is
-//! used by one thread. A foreground method is the same threads with the workers gated. Between
-//! stretches of training no thread runs, and what a method remembers (centers, block momentum)
-//! stays.
+//! Invariants: communicators are made on the main thread, each used by one thread. A foreground
+//! method is the same threads with the workers gated. Between stretches of training no thread runs,
+//! and what a method remembers (`umbra_core::sync::Memory`: centers, velocities, the number of the
+//! next round) stays.
 
-use core::ops::Range;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::time::Duration;
 use std::sync::Arc;
 
 use crossbeam_channel::unbounded;
+use umbra_core::sync::owned::Owned;
 use umbra_core::sync::reduction::TAIL;
 use umbra_core::sync::{
-    self, BlockMomentum, BlockState, Blocks, Dealing, DivideShuffle, ElasticCenter, ElasticTrainer,
-    ModelAverage, OutOfTurn, Pace, Spread,
+    Conductor, Dealing, GateOf, Instances, Machine, Method, ModelAverage, Pace, Part, Protocol,
+    Published, Rounds,
 };
 use umbra_core::units::Nanos;
 
 use crate::comm::post::Post;
 use crate::comm::watch::Watch;
 use crate::comm::{Comm, Mailbox};
-use crate::config::{self, Algorithm, Rounds, Schedule};
-use crate::dense::driver::{Endpoints, Gaps, GateKeeper, Workers, drive};
+use crate::config::Config;
+use crate::dense::bsp::Bsp;
+use crate::dense::driver::{Endpoints, Gaps, GateKeeper, Seat, Steps, Workers, drive};
 use crate::dense::gate::Gate;
+use crate::dense::gradients::{GradientLink, GradientQueue};
 use crate::dense::group_sums::GroupSums;
 use crate::error::Error;
 use crate::launch::processor::Pins;
@@ -42,22 +44,46 @@ use crate::launch::world::World;
 use crate::measure::counters::{Counters, RoundCounters};
 use crate::measure::trace::{Trace, Track};
 
-/// What the rounds of a run need on this rank, from its start to its end.
+/// What a worker does at the end of its steps so that replicas stay together.
+#[derive(Clone, Copy)]
+pub enum StepEnd<'a> {
+    /// Nothing: one trainer, or others do it in the background.
+    Free,
+    /// The gradients of all become one update.
+    Sum(&'a Bsp),
+    /// It stands at a gate now and then.
+    Gate {
+        /// Of all workers, or one of each.
+        gates: &'a [Gate],
+        /// Steps between rounds.
+        every: u64,
+    },
+}
+
+/// What `bsp` needs of a trainer: a meeting of its workers, over this link to the other trainers.
+pub type MakeBsp<'a> = dyn FnOnce(Option<GradientLink>) -> Bsp + 'a;
+
+/// The method of a run on this rank, from its start to its end.
 pub struct DenseSync {
-    settings: Settings,
-    slices: Vec<Slice>,
-    /// Ranks of the trainers.
-    trainers: Range<usize>,
-    places: Places,
-    /// Block momentum's memory: global model and velocity. `[replica_len]` each, or empty.
-    global: Vec<f32>,
-    velocity: Vec<f32>,
+    method: Method<'static>,
+    /// Trainers' nodes and their numbers there, where groups are dealt by nodes.
+    places: Option<Places>,
+    instances: Instances,
+    workers: usize,
+    trainers: usize,
+    parameters: usize,
+    elements: usize,
+    /// This rank's instances: their numbers, and what they are lent.
+    lent: Vec<(usize, Owned)>,
+    post: Option<Post>,
+    poll: Duration,
+    grace: Duration,
+    /// By instance, its rank.
+    rank_of: Arc<[usize]>,
     watch: Arc<Watch>,
 }
 
-/// Where trainers are: their nodes, and their numbers there. `[trainers]` each, empty unless groups
-/// are dealt.
-#[derive(Default)]
+/// Where trainers are: their nodes, and their numbers there. `[trainers]` each.
 struct Places {
     node: Vec<usize>,
     place: Vec<usize>,
@@ -66,43 +92,16 @@ struct Places {
 impl Places {
     /// By the names of nodes. `hosts: [trainers]`
     fn new(hosts: &[Vec<u8>]) -> Self {
-        let mut places = Self::default();
+        let (mut node, mut place) = (vec![], vec![]);
         for (trainer, host) in hosts.iter().enumerate() {
             let before = &hosts[..trainer];
             let known = before.iter().position(|other| other == host);
-            let next = places.node.iter().max().map_or(0, |node| node + 1);
-            places.node.push(known.map_or(next, |other| places.node[other]));
-            places.place.push(before.iter().filter(|other| *other == host).count());
+            let next = node.iter().max().map_or(0, |node| node + 1);
+            node.push(known.map_or(next, |other| node[other]));
+            place.push(before.iter().filter(|other| *other == host).count());
         }
-        places
+        Self { node, place }
     }
-}
-
-/// A slice of the replica and this rank's ways to its other ends.
-struct Slice {
-    range: Range<usize>,
-    /// The rank of its center; unused when it has none.
-    center_rank: usize,
-    /// The trainer's end.
-    trainer: Option<Post>,
-    /// The center's end and its values. `[range]`
-    center: Option<(Post, Vec<f32>)>,
-}
-
-/// `[sync]` in the core's words.
-#[derive(Clone, Copy)]
-pub(crate) struct Settings {
-    pub(crate) rounds: Rounds,
-    pub(crate) every: u64,
-    pub(crate) alpha: f32,
-    pub(crate) pair: sync::Pair,
-    pub(crate) delta: bool,
-    pub(crate) blocks: Blocks,
-    pub(crate) pace: Pace,
-    pub(crate) poll: Duration,
-    schedule: Schedule,
-    group_size: usize,
-    seed: u64,
 }
 
 /// A trainer's part in a stretch of training.
@@ -111,388 +110,347 @@ pub struct TrainerEnd<'a> {
     pub comm: Option<&'a mut Comm>,
     /// The live replica, running statistics included.
     pub replica: &'a [AtomicU32],
-    /// Parameters in it.
-    pub parameters: usize,
-    /// Workers of this trainer.
-    pub workers: usize,
+    /// Makes the meeting of the workers, for `bsp`.
+    pub bsp: Box<MakeBsp<'a>>,
+}
+
+/// What a stretch of training came to.
+pub struct Stretch<T> {
+    /// What the workers came to; `None` on a rank without a trainer.
+    pub worked: Option<T>,
+    /// Steps between rounds.
+    pub gaps: Gaps,
+    /// `bsp`: the loss of every step over the global batch.
+    pub losses: Vec<f64>,
 }
 
 impl DenseSync {
-    /// What the method of `config` needs; `None` if it has no rounds. `initial: [replica_len]` is the
-    /// model before the first step. *Collective over all ranks, main thread only.*
+    /// What the method of `config` needs. `initial: [replica_len]` is the model before the first
+    /// step, `parameters` of it are trained. *Collective over all ranks, main thread only.*
     #[must_use]
     pub fn new(
         world: &World,
-        config: &config::Config,
+        config: &Config,
         roles: &Roles,
-        initial: &[f32],
+        workers: usize,
+        (initial, parameters): (&[f32], usize),
         watch: &Arc<Watch>,
-    ) -> Option<Self> {
-        let mut settings = Settings::new(config)?;
-        let whole =
-            || Slice { range: 0..initial.len(), center_rank: 0, trainer: None, center: None };
-        let mut places = Places::default();
-        let slices = match settings.rounds.algorithm {
-            Algorithm::Average | Algorithm::BlockMomentum => vec![whole()],
-            Algorithm::DivideShuffle if roles.trainers.len() == 1 => vec![whole()],
-            Algorithm::DivideShuffle => {
-                let mut comm = world.communicator(watch);
-                comm.set_poll(Some(settings.poll));
+    ) -> Self {
+        let nodes = Dealing::Nodes { node: &[], place: &[] };
+        let mut method = config.method(roles.sync_ps.len(), nodes);
+        let poll = Duration::from_micros(config.sync.poll_us);
+        let trainers = roles.trainers.len();
+        let instances = method.instances(trainers, workers);
+        let rank_of = |number| match instances.part(number) {
+            Part::Trainer { trainer, .. } => roles.trainers.rank_of(trainer),
+            Part::Center { slice } => roles.sync_ps.rank_of(slice),
+        };
+        let rank_of: Arc<[usize]> = (0..instances.len()).map(rank_of).collect();
+        let talks = method.has_centers() || method.dealing().is_some();
+        let mut places = None;
+        let mailbox = (talks && world.size > 1).then(|| {
+            let mut comm = watch.or_end(world.communicator(watch));
+            comm.set_poll(Some(poll));
+            if let Some(Dealing::Nodes { .. }) = method.dealing() {
                 let hosts = comm.all_gather_varied(world.host.as_bytes(), "the hosts of trainers");
-                places = Places::new(&hosts[roles.trainers.clone()]);
-                let post = Post::remote(world.rank, Mailbox::new(comm));
-                vec![Slice { trainer: Some(post), ..whole() }]
+                let hosts = watch.or_end(hosts);
+                let trainers = roles.trainers.ranks().iter();
+                let hosts: Vec<Vec<u8>> = trainers.map(|rank| hosts[*rank].clone()).collect();
+                places = Some(Places::new(&hosts));
             }
-            Algorithm::Elastic => {
-                let centers = roles.sync_ps.len();
-                let start = |slice: usize| initial.len() * slice / centers;
-                let slice = |index: usize| {
-                    let range = start(index)..start(index + 1);
-                    let center_rank = roles.sync_ps.start + index;
-                    let mailbox = (world.size > 1).then(|| {
-                        let mut comm = world.communicator(watch);
-                        comm.set_poll(Some(settings.poll));
-                        Mailbox::new(comm)
-                    });
-                    let trains = roles.trainers.contains(&world.rank);
-                    let (trainer, center) = match (trains, world.rank == center_rank) {
-                        (true, true) => {
-                            let (trainer, center) = Post::both(world.rank, mailbox);
-                            (Some(trainer), Some(center))
-                        }
-                        (_, false) => (mailbox.map(|mail| Post::remote(world.rank, mail)), None),
-                        (false, true) => (None, mailbox.map(|mail| Post::remote(world.rank, mail))),
-                    };
-                    let center = center.map(|post| (post, initial[range.clone()].to_vec()));
-                    Slice { range, center_rank, trainer, center }
-                };
-                (0..centers).map(slice).collect()
+            Mailbox::new(comm)
+        });
+        let post = talks.then(|| Post::new(world.rank, Arc::clone(&rank_of), mailbox));
+        let mut grace = Duration::ZERO;
+        if let Rounds::Background(pace) = &mut method.rounds {
+            // The bound on bytes is a trainer's, whose slices share it.
+            pace.bytes_per_second = pace.bytes_per_second.div_ceil(instances.slices as u64);
+            // A share of a core holds nobody back for longer than others may wait.
+            pace.longest_rest = nanos(watch.limit() / 2);
+            grace = longest_hold(pace, initial.len());
+        }
+        let lend = |number: usize| match instances.part(number) {
+            Part::Trainer { slice, .. } => {
+                let range = method.slice(slice, initial.len());
+                Owned::new(method.sizes(range.len(), trainers), &initial[range])
+            }
+            Part::Center { slice } => {
+                let range = method.slice(slice, initial.len());
+                Owned::new(method.center_sizes(range.len()), &initial[range])
             }
         };
-        // The bound is a trainer's, whose slices share it.
-        let sharing = slices.len().max(1) as u64;
-        settings.pace.bytes_per_second = settings.pace.bytes_per_second.div_ceil(sharing);
-        let blocks = settings.rounds.algorithm == Algorithm::BlockMomentum;
-        Some(Self {
-            settings,
-            slices,
-            trainers: roles.trainers.clone(),
+        let own = (0..instances.len()).filter(|number| rank_of[*number] == world.rank);
+        let lent = own.map(|number| (number, lend(number))).collect();
+        let (elements, watch) = (initial.len(), Arc::clone(watch));
+        Self {
+            method,
             places,
-            global: if blocks { initial.to_vec() } else { vec![] },
-            velocity: if blocks { vec![0.0; initial.len()] } else { vec![] },
-            watch: Arc::clone(watch),
-        })
+            instances,
+            workers,
+            trainers,
+            parameters,
+            elements,
+            lent,
+            post,
+            poll,
+            grace,
+            rank_of,
+            watch,
+        }
     }
 
-    /// Slices of the replica.
+    /// Replicas are synchronized in rounds of their own.
     #[must_use]
-    pub fn slices(&self) -> usize {
-        self.slices.len()
+    pub const fn has_rounds(&self) -> bool {
+        !matches!(self.method.rounds, Rounds::Never | Rounds::EveryStep)
     }
 
-    /// Steps of a worker between two rounds, with gated workers.
+    /// The model that a run ends with.
     #[must_use]
-    pub const fn every(&self) -> u64 {
-        self.settings.every
+    pub const fn published(&self) -> Published {
+        self.method.published(self.trainers)
     }
 
-    /// The algorithm.
-    #[must_use]
-    pub const fn algorithm(&self) -> Algorithm {
-        self.settings.rounds.algorithm
+    /// What the instances of this rank remember, with their parts in the method.
+    pub fn memory(&self) -> impl Iterator<Item = (Part, &Owned)> {
+        self.lent.iter().map(|(number, owned)| (self.instances.part(*number), owned))
     }
 
     /// The slices of the center that this rank holds, in order. Nothing runs meanwhile.
     pub fn center(&self) -> impl Iterator<Item = &[f32]> {
-        self.slices.iter().filter_map(|slice| slice.center.as_ref()).map(|center| &*center.1)
+        let center = |(part, owned)| match part {
+            Part::Center { .. } => Some(owned),
+            Part::Trainer { .. } => None,
+        };
+        self.memory().filter_map(center).map(|owned: &Owned| owned.global.as_slice())
     }
 
     /// Lengths of the center's slices by rank.
     #[must_use]
     pub fn center_lengths(&self, ranks: usize) -> Vec<usize> {
         let mut lengths = vec![0; ranks];
-        for slice in &self.slices {
-            lengths[slice.center_rank] += slice.range.len();
+        for slice in 0..self.instances.centers {
+            let rank = self.rank_of[self.instances.center(slice)];
+            lengths[rank] += self.method.slice(slice, self.elements).len();
         }
         lengths
     }
 
-    /// Trains: runs `work`, which runs the workers of this trainer, beside this rank's rounds, and
-    /// returns when all trainers of the run have ended. A rank without a trainer serves its slices.
-    /// *Collective over trainers and sync PSs, as far as the method is.*
+    /// Trains: runs `work`, which runs the workers of this trainer, beside this rank's protocols,
+    /// and returns when all trainers of the run have ended. A rank without a trainer serves its
+    /// slices. *Collective over trainers and sync PSs, as far as the method is.*
     ///
     /// # Errors
-    /// A defect of a protocol.
+    /// A defect of a protocol, or a trainer that is lost.
     pub fn run<T>(
         &mut self,
         trainer: Option<TrainerEnd<'_>>,
         counters: &Counters,
         trace: Option<&Trace>,
         pins: &Pins,
-        work: impl FnOnce(Option<&Gate>) -> T,
-    ) -> Result<(Option<T>, Gaps), Error> {
-        let Self { settings, slices, trainers, places, global, velocity, watch } = self;
-        let (settings, trainers, watch) = (*settings, &*trainers, &*watch);
-        let dealing = settings.dealing(Dealing::Nodes { node: &places.node, place: &places.place });
-        let ended = AtomicBool::new(false);
-        let ended = &ended;
-        let done = std::thread::scope(|scope| {
-            let (mut shadows, mut centers, mut knocks, mut opens) =
-                (vec![], vec![], vec![], vec![]);
-            let (mut comm, trainer) = match trainer {
-                Some(TrainerEnd { comm, replica, parameters, workers }) => {
-                    (comm, Some((replica, parameters, workers)))
-                }
-                None => (None, None),
-            };
-            if let Some(comm) = &mut comm {
-                comm.set_poll(Some(settings.poll));
-            }
-            let mut blocks = Some((&mut **global, &mut **velocity));
-            for (index, slice) in slices.iter_mut().enumerate() {
-                let Slice { range, center_rank, trainer: post, center } = slice;
-                if let Some((post, values)) = center {
-                    let track = Track::of(trace, "center");
-                    let trainers = trainers.len();
-                    let end = CenterEnd { settings, trainers, post, values, watch, track };
-                    centers.push(scope.spawn(move || {
-                        off_the_workers(pins, watch);
-                        end.serve(&counters.center)
-                    }));
-                }
-                let Some((replica, parameters, _)) = trainer else { continue };
-                let end = SliceEnd {
-                    settings,
-                    replica: &replica[range.clone()],
-                    parameters: parameters.clamp(range.start, range.end) - range.start,
-                    center: *center_rank,
-                    post: post.as_mut(),
-                    comm: comm.take(),
-                    trainers: trainers.clone(),
-                    dealing,
-                    blocks: blocks.take(),
-                    counters: &counters.rounds[index],
-                    steps: counters,
-                    track: Track::of(trace, &format!("synchronization {index}")),
-                    watch,
-                };
-                let beside = if settings.rounds.gated {
-                    let ((knock, knocked), (open, opened)) = (unbounded(), unbounded());
-                    knocks.push(knock);
-                    opens.push(opened);
-                    Workers::Gated(GateKeeper { knocks: knocked, opens: open })
-                } else {
-                    Workers::Background { ended, pace: settings.pace }
-                };
-                shadows.push(scope.spawn(move || {
-                    off_the_workers(pins, watch);
-                    end.run(beside)
-                }));
-            }
-            let worked = trainer.map(|(_, _, workers)| {
-                let gate = Gate::new(workers, knocks, opens, watch);
-                work(settings.rounds.gated.then_some(&gate))
-            });
-            ended.store(true, Ordering::Release);
-            let mut gaps = Ok(Gaps::new());
-            for thread in shadows {
-                let result = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-                // Slices go side by side: the first one's gaps are the replica's.
-                if gaps.as_ref().is_ok_and(Gaps::is_empty) || result.is_err() {
-                    gaps = result;
-                }
-            }
-            for thread in centers {
-                let result = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-                gaps = result.and(gaps);
-            }
-            gaps.map(|gaps| (worked, gaps))
-        });
-        done.map_err(|error| Error::Failure(error.to_string()))
-    }
-}
-
-/// Keeps a synchronizing thread off the workers' cores, if there are others.
-fn off_the_workers(pins: &Pins, watch: &Watch) {
-    if let Err(error) = pins.beside() {
-        watch.end_job(error.exit_code(), &error);
-    }
-}
-
-/// What the thread of a slice works with on a trainer.
-struct SliceEnd<'a> {
-    settings: Settings,
-    replica: &'a [AtomicU32],
-    parameters: usize,
-    center: usize,
-    post: Option<&'a mut Post>,
-    comm: Option<&'a mut Comm>,
-    trainers: Range<usize>,
-    dealing: Dealing<'a>,
-    blocks: Option<(&'a mut [f32], &'a mut [f32])>,
-    counters: &'a RoundCounters,
-    steps: &'a Counters,
-    track: Track<'a>,
-    watch: &'a Watch,
-}
-
-impl SliceEnd<'_> {
-    /// Rounds until the workers have ended and the method allows.
-    fn run(self, workers: Workers<'_>) -> Result<Gaps, OutOfTurn> {
-        let Self { settings, replica, parameters, center, post, comm, blocks, .. } = self;
-        let mut staging = vec![0.0; replica.len() + TAIL];
-        let mut loaded = vec![0.0; if settings.delta { replica.len() } else { 0 }];
-        let intake = if settings.delta {
-            sync::Intake::Delta { loaded: &mut loaded }
-        } else {
-            sync::Intake::Interpolate
+        work: impl FnOnce(StepEnd<'_>) -> T,
+    ) -> Result<Stretch<T>, Error> {
+        let Self { workers, instances, lent, post, watch, .. } = self;
+        let watch: &Arc<Watch> = watch;
+        let method = match &self.places {
+            Some(Places { node, place }) => self.method.with_nodes(node, place),
+            None => self.method,
         };
-        let count = self.trainers.len();
-        let dealt = settings.rounds.algorithm == Algorithm::DivideShuffle;
-        let number = comm.as_ref().map_or(0, |comm| comm.rank());
-        let groups =
-            dealt.then(|| GroupSums::new(self.dealing, number, count, self.trainers.start));
-        let ends = Endpoints {
-            comm: comm.as_deref(),
-            groups,
-            post,
-            replica,
-            workers,
-            steps: Some(self.steps),
-            poll: settings.poll,
-            counters: self.counters,
-            track: self.track,
-            watch: self.watch,
+        let (replica, mut comm, bsp) = match trainer {
+            Some(TrainerEnd { comm, replica, bsp }) => (Some(replica), comm, Some(bsp)),
+            None => (None, None, None),
         };
-        let alpha = settings.alpha;
-        match (settings.rounds.algorithm, blocks) {
-            (Algorithm::Elastic, _) => {
-                let pair = settings.pair;
-                drive(&mut ElasticTrainer::new(&mut staging, center, alpha, pair), ends)
-            }
-            (Algorithm::BlockMomentum, Some((global, momentum))) => {
-                let state = BlockState { global, momentum };
-                let blocks = settings.blocks;
-                drive(
-                    &mut BlockMomentum::new(&mut staging, alpha, intake, blocks, state, parameters),
-                    ends,
-                )
-            }
-            (Algorithm::DivideShuffle, _) => {
-                let (mut labels, mut sets) = (vec![0; count], vec![0; Spread::words(count)]);
-                let spread = Spread::new(self.dealing, &mut labels, &mut sets);
-                drive(&mut DivideShuffle::new(&mut staging, alpha, intake, spread), ends)
-            }
-            _ => drive(&mut ModelAverage::new(&mut staging, alpha, intake), ends),
+        if let Some(comm) = &mut comm {
+            // Workers that wait for it may have their cores taken.
+            let waits = matches!(method.rounds, Rounds::EveryStep);
+            comm.set_poll((!waits).then_some(self.poll));
+            comm.set_grace(self.grace);
         }
-    }
-}
-
-/// What the thread of a slice of the center works with.
-struct CenterEnd<'a> {
-    settings: Settings,
-    trainers: usize,
-    post: &'a mut Post,
-    values: &'a mut [f32],
-    track: Track<'a>,
-    watch: &'a Watch,
-}
-
-impl CenterEnd<'_> {
-    /// Serves until every trainer has said goodbye.
-    fn serve(self, counters: &RoundCounters) -> Result<Gaps, OutOfTurn> {
-        let Self { settings: Settings { alpha, pair, poll, .. }, trainers, post, values, .. } =
-            self;
-        let mut staging = vec![0.0; values.len() + TAIL];
-        let ends = Endpoints {
-            comm: None,
-            groups: None,
-            post: Some(post),
-            replica: &[],
-            workers: Workers::None,
-            steps: None,
-            poll,
-            counters,
-            track: self.track,
-            watch: self.watch,
+        let alone = comm.is_none();
+        let (link, queue) = match method.rounds {
+            Rounds::EveryStep if !alone => {
+                let (link, queue) = GradientQueue::new();
+                (Some(link), Some(queue))
+            }
+            _ => (None, None),
         };
-        drive(&mut ElasticCenter::new(&mut staging, values, alpha, pair, trainers), ends)
+        let sums = matches!(method.rounds, Rounds::EveryStep);
+        let bsp = bsp.filter(|_| sums).map(|make| make(link));
+        let ended = AtomicBool::new(false);
+        let mut gate_ends: Vec<(Vec<_>, Vec<_>)> = vec![];
+        gate_ends.resize_with(instances.gates, Default::default);
+        let number = lent.first().map_or(0, |(number, _)| match instances.part(*number) {
+            Part::Trainer { trainer, .. } => trainer,
+            Part::Center { .. } => 0,
+        });
+        let dealing = method.dealing().filter(|_| replica.is_some());
+        let ends = Endpoints {
+            comm,
+            groups: dealing.map(|it| GroupSums::new(it, number, self.trainers)),
+            post: post.as_mut(),
+            gradients: queue,
+            poll: self.poll,
+            grace: self.grace,
+            watch,
+        };
+        let mut machines: Vec<(usize, Machine<'_>)> = vec![];
+        for (number, owned) in lent.iter_mut() {
+            let (scratch, memory) = owned.lend();
+            let machine = match instances.part(*number) {
+                // Alone there is nothing to sum, and nobody to average with in groups.
+                Part::Trainer { .. } if alone && sums => None,
+                Part::Trainer { slice, .. } => {
+                    let range = method.slice(slice, self.elements);
+                    let parameters = self.parameters.clamp(range.start, range.end) - range.start;
+                    method.trainer(scratch, memory, instances.center(slice), parameters)
+                }
+                Part::Center { .. } => {
+                    let clients = instances.trainers * instances.gates;
+                    method.center(scratch, memory, clients)
+                }
+            };
+            machines.extend(machine.map(|machine| (*number, machine)));
+        }
+        let mut seats = vec![];
+        for (number, machine) in &mut machines {
+            let machine: &mut (dyn Protocol + Send) = machine;
+            let (number, nobody) = (*number, Rounds::Never);
+            seats.push(match (instances.part(number), replica) {
+                (Part::Trainer { slice, gate, .. }, Some(replica)) => {
+                    let steps = match method.rounds {
+                        Rounds::Gated { gate: GateOf::Worker, .. } => {
+                            Steps::Of(&counters.workers[gate])
+                        }
+                        _ => Steps::All(counters),
+                    };
+                    let so_far = match &steps {
+                        Steps::Of(worker) => worker.steps(),
+                        _ => counters.steps(),
+                    };
+                    let workers = match method.rounds {
+                        Rounds::Background(_) => {
+                            Workers::Background { ended: &ended, steps: counters }
+                        }
+                        Rounds::Gated { .. } => {
+                            let ((knock, knocks), (opens, open)) = (unbounded(), unbounded());
+                            gate_ends[gate].0.push(knock);
+                            gate_ends[gate].1.push(open);
+                            Workers::Gated { gate: GateKeeper { knocks, opens }, steps }
+                        }
+                        Rounds::Never | Rounds::EveryStep => Workers::None,
+                    };
+                    let own = slice * instances.gates + gate;
+                    Seat {
+                        number,
+                        machine,
+                        replica: &replica[method.slice(slice, self.elements)],
+                        workers,
+                        conductor: Conductor::new(method.rounds, so_far),
+                        counters: &counters.rounds[own],
+                        track: Track::of(trace, &format!("synchronization {own}")),
+                    }
+                }
+                _ => Seat {
+                    number,
+                    machine,
+                    replica: &[],
+                    workers: Workers::None,
+                    conductor: Conductor::new(nobody, 0),
+                    counters: &counters.center,
+                    track: Track::of(trace, "center"),
+                },
+            });
+        }
+        let gates: Vec<Gate> = gate_ends
+            .into_iter()
+            .map(|(knocks, opens)| {
+                let meeting = *workers / instances.gates;
+                Gate::new(meeting, knocks, opens, watch)
+            })
+            .collect();
+        let trains = replica.is_some();
+        let (worked, gaps) = std::thread::scope(|scope| {
+            let driver = (!seats.is_empty()).then(move || {
+                scope.spawn(move || {
+                    // A synchronizing thread keeps off the workers' cores, if there are others.
+                    if let Err(error) = pins.beside() {
+                        watch.end_job(error.exit_code(), &error);
+                    }
+                    drive(seats, ends)
+                })
+            });
+            let step_end = match (&bsp, method.rounds) {
+                (Some(bsp), _) => StepEnd::Sum(bsp),
+                (None, Rounds::Gated { every, .. }) => StepEnd::Gate { gates: &gates, every },
+                _ => StepEnd::Free,
+            };
+            let worked = trains.then(|| work(step_end));
+            ended.store(true, Ordering::Release);
+            // Whoever waits for the workers sees that they have gone.
+            drop(gates);
+            let losses = bsp.map(Bsp::close).unwrap_or_default();
+            let gaps = match driver.map(std::thread::ScopedJoinHandle::join) {
+                None => Ok(vec![]),
+                Some(Ok(gaps)) => gaps,
+                Some(Err(panic)) => std::panic::resume_unwind(panic),
+            };
+            ((worked, losses), gaps)
+        });
+        let (worked, losses) = worked;
+        let gaps = gaps.map_err(|error| Error::Failure(error.to_string()))?;
+        // Slices go side by side: the first one's gaps are the replica's, at each of its gates.
+        let mut first = Gaps::new();
+        for gaps in gaps.into_iter().take(if trains { instances.gates } else { 0 }) {
+            for (gap, count) in gaps {
+                *first.entry(gap).or_default() += count;
+            }
+        }
+        Ok(Stretch { worked, gaps: first, losses })
     }
+}
+
+/// For how long a trainer's pace may hold its next round back, while others wait for it.
+fn longest_hold(pace: &Pace, elements: usize) -> Duration {
+    let by_bytes = match pace.bytes_per_second {
+        0 => 0.0,
+        rate => 8.0 * elements as f64 / rate as f64,
+    };
+    let by_core = if pace.core_share > 0.0 { pace.longest_rest.0 } else { 0 };
+    Duration::from_nanos(pace.interval.0.max(by_core)).max(Duration::from_secs_f64(by_bytes))
+}
+
+fn nanos(duration: Duration) -> Nanos {
+    Nanos(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
 }
 
 /// Makes every trainer's replica the mean of all, bit for bit the same. *Collective over `comm`.*
 ///
 /// # Errors
-/// A defect of the protocol.
+/// A defect of the protocol, or a trainer that is lost.
 pub fn average_once(comm: &mut Comm, replica: &[AtomicU32]) -> Result<(), Error> {
     // Workers wait for it: it may have their cores.
     comm.set_poll(None);
     let mut staging = vec![0.0; replica.len() + TAIL];
+    let watch = Arc::clone(comm.watch());
     let ends = Endpoints {
         comm: Some(comm),
         groups: None,
         post: None,
+        gradients: None,
+        poll: Duration::ZERO,
+        grace: Duration::ZERO,
+        watch: &watch,
+    };
+    let mut machine = ModelAverage::once(&mut staging);
+    let seat = Seat {
+        number: 0,
+        machine: &mut machine,
         replica,
         workers: Workers::None,
-        steps: None,
-        poll: Duration::ZERO,
+        conductor: Conductor::new(Rounds::Never, 0),
         counters: &RoundCounters::default(),
         track: Track::of(None, ""),
-        watch: comm.watch(),
     };
-    let averaged = drive(&mut ModelAverage::once(&mut staging), ends);
+    let averaged = drive(vec![seat], ends);
     averaged.map(drop).map_err(|error| Error::Failure(error.to_string()))
-}
-
-impl Settings {
-    /// The settings of a method that has rounds.
-    pub(crate) fn new(config: &config::Config) -> Option<Self> {
-        let sync = &config.sync;
-        let rounds = sync.method.rounds()?;
-        let single = |x: Option<f64>| {
-            #[expect(
-                clippy::cast_possible_truncation,
-                reason = "settings are computed with in f32"
-            )]
-            let x = x.unwrap_or_default() as f32;
-            x
-        };
-        Some(Self {
-            rounds,
-            every: sync.every.unwrap_or(1),
-            alpha: single(sync.alpha),
-            pair: match sync.pair {
-                config::Pair::Sequential => sync::Pair::Sequential,
-                config::Pair::Same => sync::Pair::Same,
-            },
-            delta: sync.intake == config::Intake::Delta,
-            blocks: Blocks {
-                rate: single(Some(sync.block_rate)),
-                momentum: single(sync.block_momentum),
-                nesterov: sync.nesterov,
-            },
-            pace: Pace {
-                interval: Nanos(sync.min_interval_us.saturating_mul(1000)),
-                bytes_per_second: sync.max_bytes_per_s,
-                // A whole core is no bound.
-                core_share: sync.core_share.filter(|share| *share < 1.0).unwrap_or(0.0),
-            },
-            poll: Duration::from_micros(sync.poll_us),
-            schedule: sync.schedule,
-            group_size: sync.group_size.unwrap_or(1),
-            seed: config.seed,
-        })
-    }
-
-    /// The schedule of groups; `nodes` is what `"nodes"` means here.
-    pub(crate) fn dealing<'a>(&self, nodes: Dealing<'a>) -> Dealing<'a> {
-        let size = self.group_size;
-        match self.schedule {
-            Schedule::Grid => Dealing::Grid { columns: size },
-            Schedule::Nodes => nodes,
-            Schedule::Hypercube => Dealing::Hypercube { base: size },
-            Schedule::Ring => Dealing::Ring,
-            Schedule::Random => Dealing::Random { group: size, seed: self.seed },
-        }
-    }
 }

@@ -105,13 +105,23 @@ pub const BURST: Duration = Duration::from_millis(2);
 /// Iterations between two looks at the clock.
 const ITERATIONS: u32 = 1000;
 
-/// The processor's name for itself.
+/// The processor's name for itself, with family and model where it tells them: processors that
+/// differ by a factor of two go by one name.
 #[must_use]
 pub fn machine() -> String {
-    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let line = text.lines().find_map(|line| line.strip_prefix("model name"));
-    let name = line.map(|line| line.trim_start_matches([' ', '\t', ':']));
-    name.unwrap_or(std::env::consts::ARCH).to_owned()
+    name_in(&std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default())
+}
+
+fn name_in(cpuinfo: &str) -> String {
+    let value = |key| {
+        let mut pairs = cpuinfo.lines().filter_map(|line| line.split_once(':'));
+        pairs.find_map(|(name, value)| (name.trim() == key).then(|| value.trim()))
+    };
+    let name = value("model name").unwrap_or(std::env::consts::ARCH);
+    match (value("cpu family"), value("model")) {
+        (Some(family), Some(model)) => format!("{name} (family {family}, model {model})"),
+        _ => name.to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -135,6 +145,14 @@ mod tests {
         assert!(error.contains("each of 5 worker threads"), "{error}");
         let error = Pins::new(&Cores::parse("0-7"), 3, &node).unwrap_err().to_string();
         assert!(error.contains("2 ranks share 8 cores"), "{error}");
+    }
+
+    #[test]
+    fn a_processor_has_family_and_model() {
+        let text = "processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel\t\t: 17\n\
+                    model name\t: AMD EPYC\n\nprocessor\t: 1\ncpu family\t: 26\n";
+        assert_eq!(name_in(text), "AMD EPYC (family 25, model 17)");
+        assert_eq!(name_in("processor : 0\nBogoMIPS : 50\n"), std::env::consts::ARCH);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use mpi::environment::Universe;
 use mpi::traits::Communicator;
 
 use crate::comm::guard::{ThreadLevel, guarded};
-use crate::comm::watch::Watch;
+use crate::comm::watch::{Lost, Watch};
 use crate::comm::{self, Comm};
 use crate::error::Error;
 use crate::launch::environment::Cores;
@@ -86,8 +86,10 @@ impl World {
     }
 
     /// A communicator over all ranks. *Collective, main thread only, in one order on all ranks.*
-    #[must_use]
-    pub fn communicator(&self, watch: &Arc<Watch>) -> Comm {
+    ///
+    /// # Errors
+    /// When not all ranks come.
+    pub fn communicator(&self, watch: &Arc<Watch>) -> Result<Comm, Lost> {
         Comm::of_all_ranks(Arc::clone(watch))
     }
 
@@ -99,10 +101,12 @@ impl World {
     }
 
     /// The most crowded node: most ranks, fewest cores. *Collective.*
-    #[must_use]
-    pub fn node_facts(&self, control: &Comm, cores: &Cores) -> NodeFacts {
+    ///
+    /// # Errors
+    /// When not all ranks come.
+    pub fn node_facts(&self, control: &Comm, cores: &Cores) -> Result<NodeFacts, Lost> {
         let own = format!("{}\n{cores}", self.host);
-        let all = control.all_gather_varied(own.as_bytes(), "hosts and cores");
+        let all = control.all_gather_varied(own.as_bytes(), "hosts and cores")?;
         let mut nodes: BTreeMap<String, (usize, Cores)> = BTreeMap::new();
         for rank in &all {
             let text = String::from_utf8_lossy(rank);
@@ -111,10 +115,10 @@ impl World {
             node.0 += 1;
             node.1.join(&Cores::parse(list));
         }
-        NodeFacts {
+        Ok(NodeFacts {
             ranks: nodes.values().map(|node| node.0).max().unwrap_or(1),
             cores: nodes.values().map(|node| node.1.count()).min().unwrap_or(1),
-        }
+        })
     }
 
     /// Agrees on `result`: when any rank failed, every rank returns an error of the same exit code,
@@ -122,11 +126,12 @@ impl World {
     /// `control`.*
     ///
     /// # Errors
-    /// This rank's error, or [`Error::Elsewhere`] when another rank speaks.
+    /// This rank's error, or [`Error::Elsewhere`] when another rank speaks; [`Error::Lost`] when not
+    /// all ranks come.
     pub fn agree<T>(&self, control: &Comm, result: Result<T, Error>) -> Result<T, Error> {
         let code = result.as_ref().err().map_or(0, |error| i32::from(error.exit_code()));
         let mut codes = vec![0; control.size()];
-        control.all_gather(&[code], &mut codes, "agreement");
+        control.all_gather(&[code], &mut codes, "agreement")?;
         match codes.iter().position(|code| *code != 0) {
             None => result,
             Some(speaker) if speaker == control.rank() => result,

@@ -9,19 +9,22 @@ use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub struct Counters {
     /// One per worker; none on a rank that does not train.
     pub workers: Box<[WorkerCounters]>,
-    /// Of the threads that synchronize the dense replica, one per slice of it.
+    /// Of the protocols that synchronize the dense replica.
     pub rounds: Box<[RoundCounters]>,
+    /// Slices of the replica, which these take side by side.
+    slices: usize,
     /// Of the thread that serves a slice of the center, where there is one.
     pub center: RoundCounters,
 }
 
 impl Counters {
-    /// Counters of so many workers and synchronizing threads.
+    /// Counters of so many workers, and protocols that synchronize so many slices.
     #[must_use]
-    pub fn new(workers: usize, slices: usize) -> Self {
+    pub fn new(workers: usize, protocols: usize, slices: usize) -> Self {
         Self {
             workers: (0..workers).map(|_| WorkerCounters::default()).collect(),
-            rounds: (0..slices).map(|_| RoundCounters::default()).collect(),
+            rounds: (0..protocols).map(|_| RoundCounters::default()).collect(),
+            slices,
             center: RoundCounters::default(),
         }
     }
@@ -124,13 +127,19 @@ pub struct Reading {
     pub embedding_ns: u64,
     /// Nanoseconds waited for other workers and trainers.
     pub sync_ns: u64,
-    /// Steps whose loss was not finite: they changed nothing.
+    /// Steps dropped for a loss or gradients that were not finite; under `bsp` once per trainer.
     pub dropped: u64,
     /// What the rank's rounds brought; all slices of the replica count once in `rounds`.
     pub rounds: RoundReading,
 }
 
 impl WorkerCounters {
+    /// Steps so far.
+    #[must_use]
+    pub fn steps(&self) -> u64 {
+        self.steps.load(Relaxed)
+    }
+
     /// Adds what a step brought.
     pub fn add(&self, step: &Reading) {
         let add = |counter: &AtomicU64, n| counter.store(counter.load(Relaxed) + n, Relaxed);
@@ -222,7 +231,7 @@ impl Reading {
         let slices = counters.rounds.iter().map(RoundCounters::read);
         let sum = slices.fold(RoundReading::default(), RoundReading::plus);
         // Slices have rounds of their own, side by side, which come about as often.
-        let slices = counters.rounds.len().max(1) as u64;
+        let slices = counters.slices.max(1) as u64;
         let (rounds, round_ns) = (sum.rounds / slices, sum.round_ns / slices);
         let bytes = sum.bytes + counters.center.read().bytes;
         let rounds = RoundReading { rounds, bytes, round_ns, ..sum };
@@ -301,7 +310,7 @@ mod tests {
             disagreement: 0.5,
             disagreements: 2,
         };
-        let counters = Counters::new(2, 2);
+        let counters = Counters::new(2, 2, 2);
         counters.workers.iter().for_each(|worker| worker.add(&step));
         counters.rounds.iter().for_each(|slice| slice.add(&round));
         let sum = Reading::of(&counters);

@@ -21,6 +21,7 @@ use serde_json::json;
 
 use crate::comm::Comm;
 use crate::comm::reduce::combine;
+use crate::comm::watch::Lost;
 use crate::error::Error;
 
 /// The tracks of a rank.
@@ -59,17 +60,16 @@ impl Trace {
     /// # Errors
     /// When the file can't be written; on the first rank.
     pub fn write(&self, control: &Comm, host: &str, path: Option<&Path>) -> Result<(), Error> {
-        let skew = skew(control);
+        let skew = skew(control)?;
         let begins = self.tracks.iter().filter_map(|(_, spans)| begin(spans, skew));
         let mut start = [begins.min().unwrap_or(u64::MAX)];
-        combine(control, &mut start, |to, from| to[0] = to[0].min(from[0]), WHAT);
+        combine(control, &mut start, |to, from| to[0] = to[0].min(from[0]), WHAT)?;
         let own = Own { rank: control.rank(), host, clock: (skew, start[0]), trace: self };
         let Some(path) = path else {
             let mut first = control.tell_first(WHAT);
-            // It takes everything.
-            let _ = own.write(&mut first);
-            first.finish();
-            return Ok(());
+            let said = own.write(&mut first);
+            said.map_err(|error| Error::Failure(format!("{WHAT}: {error}")))?;
+            return Ok(first.finish()?);
         };
         let wrong = |doing| move |error| Error::file(path, doing, error);
         let mut file = std::fs::File::create(path).map(BufWriter::new).map_err(wrong("create it"));
@@ -83,7 +83,7 @@ impl Trace {
         };
         put(&|file| own.write(file));
         for rank in 1..control.size() {
-            control.hear(rank, WHAT, |bytes| put(&|file| file.write_all(bytes)));
+            control.hear(rank, WHAT, |bytes| put(&|file| file.write_all(bytes)))?;
         }
         put(&|file| writeln!(file, "\n]").and_then(|()| file.flush()));
         file.map(drop)
@@ -148,18 +148,18 @@ impl Own<'_> {
 }
 
 /// This machine's clock less the first rank's, nanoseconds. *Collective.*
-fn skew(control: &Comm) -> i64 {
+fn skew(control: &Comm) -> Result<i64, Lost> {
     let (mut low, mut high) = (i64::MIN, i64::MAX);
     for _ in 0..BARRIERS {
         let came = clock();
-        control.barrier("the comparison of clocks", false);
+        control.barrier("the comparison of clocks", false)?;
         let left = clock();
         let mut all = vec![0; 2 * control.size()];
-        control.all_gather(&[came, left], &mut all, "the comparison of clocks");
+        control.all_gather(&[came, left], &mut all, "the comparison of clocks")?;
         low = low.max(came.cast_signed() - all[1].cast_signed());
         high = high.min(left.cast_signed() - all[0].cast_signed());
     }
-    between(low, high)
+    Ok(between(low, high))
 }
 
 /// The middle of an interval; 0, one clock for both, if that is in it.

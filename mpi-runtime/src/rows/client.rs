@@ -2,25 +2,28 @@
 //!
 //! A batch's distinct rows are asked for ahead of time and come back while earlier batches are
 //! computed; its row gradients are pushed once, coalesced. A permit goes out with every lookup and
-//! comes back when all partitions have taken the push (PERSIA's bounded staleness): a slow
-//! embedding PS makes workers wait instead of filling memory.
+//! comes back when all embedding PSs have taken the push (`umbra_core::rows::permits`): a slow
+//! one makes workers wait instead of filling memory.
 //!
 //! Two ways to the rows: *local*, one rank without a synchronization method, where workers share
 //! the tables Hogwild-fashion and nothing is sent; and *routed*, through the partitions' threads,
 //! here or on other ranks.
 
+use core::ops::Range;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crossbeam_channel::{Receiver, Sender};
-use umbra_core::sparse::{coalesce, heads_len};
+use crossbeam_channel::Receiver;
+use umbra_core::rows::permits::{Misuse, Permits, Slot};
+use umbra_core::sparse::{Partitioning, coalesce, heads_len};
 use umbra_datasets::BatchBuffer;
 
-use crate::comm::watch::Watch;
-use crate::rows::partition::{Asker, Request};
+use crate::comm::watch::{Lost, Watch};
+use crate::rows::outbox::Outbox;
+use crate::rows::router::Answer;
 use crate::rows::tables::{Partition, TableLayout};
-use crate::rows::wire::{HEADER_LEN, Header, Kind, body};
+use crate::rows::wire::{Asker, Header, Kind, values, write_lookup, write_push};
 
 /// A batch and its rows.
 #[derive(Default)]
@@ -33,10 +36,16 @@ pub struct Lookup {
     pub rows: Vec<f32>,
     /// Row numbers of the distinct rows. `[rows]`
     unique: Vec<u32>,
-    /// Places in `unique`, by partition.
-    places: Vec<Vec<u32>>,
+    /// Places in `unique`, partition after partition. `[rows]`
+    places: Vec<u32>,
+    /// Where a partition's places begin and end. `[partitions + 1]`
+    bounds: Vec<u32>,
+    /// By destination: rows that its answer has before this lookup's.
+    before: Vec<u32>,
     clock: u32,
-    /// Partitions that have not answered yet.
+    /// Asked for together with the other workers of the rank.
+    joint: bool,
+    /// Destinations that have not answered yet.
     awaited: usize,
 }
 
@@ -45,6 +54,46 @@ impl Lookup {
     #[must_use]
     pub fn rows_len(&self) -> usize {
         self.unique.len()
+    }
+
+    /// Sorts the places of the rows by partition: a counting sort.
+    fn deal(&mut self, partitioning: Partitioning) {
+        let Self { unique, places, bounds, .. } = self;
+        bounds.clear();
+        bounds.resize(partitioning.partitions as usize + 2, 0);
+        for row in &*unique {
+            bounds[partitioning.partition(*row) as usize + 2] += 1;
+        }
+        for at in 1..bounds.len() {
+            bounds[at] += bounds[at - 1];
+        }
+        places.resize(unique.len(), 0);
+        // Entry p + 1 is where the next row of p goes: in the end, where p ends.
+        for (place, row) in (0u32..).zip(&*unique) {
+            let next = &mut bounds[partitioning.partition(*row) as usize + 1];
+            places[*next as usize] = place;
+            *next += 1;
+        }
+        bounds.pop();
+    }
+
+    fn range(&self, partition: u32) -> Range<usize> {
+        let partition = partition as usize;
+        self.bounds[partition] as usize..self.bounds[partition + 1] as usize
+    }
+
+    fn places(&self, partition: u32) -> &[u32] {
+        &self.places[self.range(partition)]
+    }
+
+    /// A partition's places, and the values of all rows to be filled in.
+    fn split(&mut self, partition: u32) -> (&[u32], &mut [f32]) {
+        let range = self.range(partition);
+        (&self.places[range], &mut self.rows)
+    }
+
+    fn count(&self, partition: u32) -> u32 {
+        self.bounds[partition as usize + 1] - self.bounds[partition as usize]
     }
 }
 
@@ -67,35 +116,31 @@ enum Way {
 
 /// How a worker reaches the partitions.
 pub struct Routes {
-    /// The worker's number over all trainers.
-    pub worker: u32,
+    worker: u32,
     /// The worker's number on this rank.
-    pub local: usize,
-    /// By partition: its thread, or the rank that holds it.
-    pub partitions: Vec<Route>,
-    /// To the embedding communicator; `None` on one rank.
-    pub link: Option<Sender<(usize, Vec<u32>)>>,
+    local: usize,
+    outbox: Arc<Outbox>,
     /// Answers for this worker.
-    pub answers: Receiver<Vec<u32>>,
-    /// Synchronous mode: every partition hears of every step.
-    pub synchronous: bool,
-    /// Steps between lookup and taken push, at most.
-    pub permits: usize,
-    /// Deadlines.
-    pub watch: Arc<Watch>,
-    /// Pushes not yet taken by all partitions: step and partitions that owe an answer.
-    pub untaken: VecDeque<(u32, usize)>,
-    /// Buffers to use again.
-    pub buffers: Vec<Vec<u32>>,
+    answers: Receiver<Answer>,
+    permits: Permits<Vec<Slot>>,
+    watch: Arc<Watch>,
 }
 
-/// Where a partition is.
-#[derive(Clone)]
-pub enum Route {
-    /// On this rank.
-    Here(Sender<Request>),
-    /// On that rank.
-    There(usize),
+impl Routes {
+    /// The way of a worker: its number over all trainers and on this rank; `permits` steps may be
+    /// between lookup and taken push.
+    #[must_use]
+    pub fn new(
+        (worker, local): (u32, usize),
+        outbox: &Arc<Outbox>,
+        answers: Receiver<Answer>,
+        permits: usize,
+        watch: &Arc<Watch>,
+    ) -> Self {
+        let permits = Permits::new(vec![Slot::default(); permits]);
+        let (outbox, watch) = (Arc::clone(outbox), Arc::clone(watch));
+        Self { worker, local, outbox, answers, permits, watch }
+    }
 }
 
 impl Client {
@@ -124,14 +169,17 @@ impl Client {
     /// Whether another lookup may start: a permit is free. Takes answers that are here.
     pub fn may_ask(&mut self) -> bool {
         let Way::Routed(routes) = &mut self.way else { return self.ahead.is_empty() };
-        while let Ok(words) = routes.answers.try_recv() {
-            routes.sort_in(words, &mut self.ahead, &self.layout);
+        while let Ok(answer) = routes.answers.try_recv() {
+            routes.sort_in(answer, &mut self.ahead, &self.layout);
         }
-        self.ahead.len() + routes.untaken.len() < routes.permits
+        routes.permits.free() > 0
     }
 
     /// Starts the lookup of `batch` for training step `clock`; see [`Self::may_ask`].
     pub fn ask(&mut self, batch: BatchBuffer, clock: u32) {
+        if let Way::Routed(routes) = &mut self.way {
+            fits(routes.permits.ask(clock));
+        }
         self.start(batch, clock, Kind::Lookup);
     }
 
@@ -156,44 +204,52 @@ impl Client {
         lookup.unique.truncate(found);
         lookup.rows.resize(found * self.layout.width, 0.0);
         (lookup.batch, lookup.clock, lookup.awaited) = (batch, clock, 0);
-        if let Way::Routed(routes) = &mut self.way {
-            routes.send_lookups(&mut lookup, &self.layout, kind);
+        if let Way::Routed(routes) = &self.way {
+            lookup.deal(self.layout.partitioning);
+            routes.send_lookups(&mut lookup, kind);
         }
         self.ahead.push_back(lookup);
     }
 
-    /// The oldest lookup, complete; waits for its rows. Returns the nanoseconds waited.
-    pub fn take(&mut self) -> Option<(Lookup, u64)> {
+    /// The oldest lookup, complete, and the nanoseconds waited for its rows; `None` when none is
+    /// under way.
+    ///
+    /// # Errors
+    /// When the rows did not come in time.
+    pub fn take(&mut self) -> Result<Option<(Lookup, u64)>, Lost> {
         let start = Instant::now();
         match &mut self.way {
             Way::Local(partition) => {
-                let lookup = self.ahead.front_mut()?;
+                let Some(lookup) = self.ahead.front_mut() else { return Ok(None) };
                 let rows = lookup.unique.iter().map(|row| *row as usize);
                 partition.table().read(rows, &mut lookup.rows);
             }
             Way::Routed(routes) => {
-                while self.ahead.front()?.awaited > 0 {
-                    let clock = self.ahead.front().map_or(0, |lookup| lookup.clock);
-                    let words = routes.wait(&format_args!("embedding rows of step {clock}"));
-                    routes.sort_in(words, &mut self.ahead, &self.layout);
+                while let Some(&Lookup { awaited: 1.., clock, .. }) = self.ahead.front() {
+                    let answer = routes.wait(&format_args!("embedding rows of step {clock}"))?;
+                    routes.sort_in(answer, &mut self.ahead, &self.layout);
                 }
             }
         }
-        let waited = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        self.ahead.pop_front().map(|lookup| (lookup, waited))
+        Ok(self.ahead.pop_front().map(|lookup| (lookup, nanoseconds(start))))
     }
 
-    /// Pushes the gradients of a lookup's rows. `gradients: [rows, width]`
+    /// Pushes the gradients of a lookup's rows; none, to leave the rows as they are. `gradients:
+    /// [rows, width]` or `[0]`
     pub fn push(&mut self, lookup: &Lookup, gradients: &[f32], rate: f32) {
         let width = self.layout.width;
         match &mut self.way {
+            Way::Local(_) if gradients.is_empty() => {}
             Way::Local(partition) => {
                 self.scratch.resize(self.layout.record_len(), 0.0);
                 let rows = lookup.unique.iter().map(|row| *row as usize);
                 let optimizer = &self.layout.optimizer;
                 partition.table().update(optimizer, rate, rows, gradients, &mut self.scratch);
             }
-            Way::Routed(routes) => routes.send_pushes(lookup, gradients, width, rate),
+            Way::Routed(routes) => {
+                let owed = routes.send_pushes(lookup, gradients, width, rate);
+                fits(routes.permits.push(lookup.clock, owed));
+            }
         }
     }
 
@@ -207,108 +263,148 @@ impl Client {
     /// Waits until a permit is free (`all` = until every push is taken), unless there are lookups
     /// ahead: their steps come first, and the way of a push and back is then hidden. Returns the
     /// nanoseconds waited.
-    pub fn settle(&mut self, all: bool) -> u64 {
+    ///
+    /// # Errors
+    /// When a push was not taken in time.
+    pub fn settle(&mut self, all: bool) -> Result<u64, Lost> {
         let start = Instant::now();
         if let Way::Routed(routes) = &mut self.way {
-            let bound = if all { 1 } else { routes.permits };
-            while (all || self.ahead.is_empty()) && routes.untaken.len() >= bound {
-                let step = routes.untaken.front().map_or(0, |(step, _)| *step);
-                let words = routes.wait(&format_args!("gradients of step {step} to be taken"));
-                routes.sort_in(words, &mut self.ahead, &self.layout);
+            while let Some(step) = routes.permits.oldest_pushed()
+                && (all || (self.ahead.is_empty() && routes.permits.free() == 0))
+            {
+                let what = format_args!("gradients of step {step} to be taken");
+                let answer = routes.wait(&what)?;
+                routes.sort_in(answer, &mut self.ahead, &self.layout);
             }
         }
-        u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+        Ok(nanoseconds(start))
     }
 }
 
 impl Routes {
-    fn send_lookups(&mut self, lookup: &mut Lookup, layout: &TableLayout, kind: Kind) {
-        lookup.places.resize_with(self.partitions.len(), Vec::new);
-        lookup.places.iter_mut().for_each(Vec::clear);
-        for (place, row) in (0u32..).zip(&lookup.unique) {
-            lookup.places[layout.partitioning.partition(*row) as usize].push(place);
-        }
-        for partition in 0..self.partitions.len() {
-            if lookup.places[partition].is_empty() {
-                continue;
+    /// The places of destinations, from one of its own for each worker: they share its lock.
+    fn in_turn(&self) -> impl Iterator<Item = usize> + use<> {
+        let count = self.outbox.destinations().len();
+        let first = self.local;
+        (0..count).map(move |at| (first + at) % count)
+    }
+
+    fn header(&self, kind: Kind, clock: u32) -> Header {
+        let joint = self.outbox.joint() && kind != Kind::LookupNow;
+        let asker = if joint { Asker::All } else { Asker::Worker(self.worker) };
+        Header { kind, clock, asker }
+    }
+
+    fn send_lookups(&self, lookup: &mut Lookup, kind: Kind) {
+        let header = self.header(kind, lookup.clock);
+        lookup.joint = header.asker == Asker::All;
+        lookup.before.clear();
+        lookup.before.resize(self.outbox.destinations().len(), 0);
+        for to in self.in_turn() {
+            let partitions = &self.outbox.destinations()[to].partitions;
+            let rows = self.rows_at(lookup, to);
+            let write = |words: &mut Vec<u32>| {
+                for partition in partitions {
+                    let count @ 1.. = lookup.count(*partition) else { continue };
+                    let places = lookup.places(*partition).iter();
+                    let rows = places.map(|place| lookup.unique[*place as usize]);
+                    write_lookup(words, *partition, count, rows);
+                }
+            };
+            match header.asker {
+                Asker::All => {
+                    let before = self.outbox.join(to, header, rows, write);
+                    lookup.before[to] = before;
+                }
+                Asker::Worker(_) if rows > 0 => self.outbox.send(to, header, write),
+                Asker::Worker(_) => {}
             }
-            let mut words = self.message(kind, partition, lookup.clock, 0.0);
-            let rows = lookup.places[partition].iter();
-            words.extend(rows.map(|place| lookup.unique[*place as usize]));
-            self.send(partition, words);
-            lookup.awaited += 1;
+            lookup.awaited += usize::from(rows > 0);
         }
     }
 
-    fn send_pushes(&mut self, lookup: &Lookup, gradients: &[f32], width: usize, rate: f32) {
+    /// Returns how many acknowledgements will come.
+    fn send_pushes(&self, lookup: &Lookup, gradients: &[f32], width: usize, rate: f32) -> u32 {
+        let header = self.header(Kind::Push, lookup.clock);
         let mut owed = 0;
-        for partition in 0..self.partitions.len() {
-            let places = &lookup.places[partition];
-            if places.is_empty() && !self.synchronous {
-                continue;
+        for to in self.in_turn() {
+            let partitions = &self.outbox.destinations()[to].partitions;
+            let moves = !gradients.is_empty();
+            let rows = if moves { self.rows_at(lookup, to) } else { 0 };
+            let write = |words: &mut Vec<u32>| {
+                for partition in partitions.iter().filter(|_| moves) {
+                    let places = lookup.places(*partition);
+                    let count @ 1.. = lookup.count(*partition) else { continue };
+                    let rows = places.iter().map(|place| lookup.unique[*place as usize]);
+                    write_push(words, *partition, (self.worker, rate), count, rows);
+                    for place in places {
+                        let gradient = &gradients[*place as usize * width..][..width];
+                        words.extend_from_slice(bytemuck::cast_slice(gradient));
+                    }
+                }
+            };
+            match header.asker {
+                Asker::All => {
+                    self.outbox.join(to, header, rows, write);
+                }
+                Asker::Worker(_) if rows > 0 => self.outbox.send(to, header, write),
+                Asker::Worker(_) => continue,
             }
-            let mut words = self.message(Kind::Push, partition, lookup.clock, rate);
-            words.extend(places.iter().map(|place| lookup.unique[*place as usize]));
-            for place in places {
-                let gradient = &gradients[*place as usize * width..][..width];
-                words.extend_from_slice(bytemuck::cast_slice(gradient));
-            }
-            self.send(partition, words);
             owed += 1;
         }
-        if owed > 0 {
-            self.untaken.push_back((lookup.clock, owed));
-        }
+        owed
     }
 
-    fn message(&mut self, kind: Kind, partition: usize, clock: u32, rate: f32) -> Vec<u32> {
-        let mut words = self.buffers.pop().unwrap_or_default();
-        let partition = u32::try_from(partition).unwrap_or(u32::MAX);
-        Header { kind, partition, worker: self.worker, clock, rate }.write(&mut words);
-        words
+    /// Rows of a lookup that the destination at place `to` holds.
+    fn rows_at(&self, lookup: &Lookup, to: usize) -> u32 {
+        let partitions = &self.outbox.destinations()[to].partitions;
+        partitions.iter().map(|partition| lookup.count(*partition)).sum()
     }
 
-    fn send(&self, partition: usize, words: Vec<u32>) {
-        let gone = match (&self.partitions[partition], &self.link) {
-            (Route::Here(thread), _) => {
-                thread.send(Request { words, from: Asker::Worker(self.local) }).is_err()
-            }
-            (Route::There(rank), Some(link)) => link.send((*rank, words)).is_err(),
-            (Route::There(_), None) => true,
-        };
-        assert!(!gone, "the thread that serves or carries to partition {partition} has ended");
-    }
-
-    fn wait(&self, what: &dyn core::fmt::Display) -> Vec<u32> {
-        self.watch.or_end(self.watch.receive(&self.answers, what)).unwrap_or_else(|| {
+    fn wait(&self, what: &dyn core::fmt::Display) -> Result<Answer, Lost> {
+        Ok(self.watch.receive(&self.answers, what)?.unwrap_or_else(|| {
             panic!("the threads that answer this worker have ended; it waited for {what}")
-        })
+        }))
     }
 
     /// Puts an answer where it belongs.
-    fn sort_in(&mut self, words: Vec<u32>, ahead: &mut VecDeque<Lookup>, layout: &TableLayout) {
-        let Some(header) = Header::read(&words) else { return };
-        if header.kind == Kind::Rows {
-            let lookup = ahead.iter_mut().find(|lookup| lookup.clock == header.clock);
-            let Some(lookup) = lookup else { panic!("rows nobody asked for") };
-            let values: &[f32] = bytemuck::cast_slice(body(&words));
-            let places = &lookup.places[header.partition as usize];
-            for (place, row) in places.iter().zip(values.chunks_exact(layout.width)) {
-                let start = *place as usize * layout.width;
-                lookup.rows[start..start + layout.width].copy_from_slice(row);
+    fn sort_in(&mut self, answer: Answer, ahead: &mut VecDeque<Lookup>, layout: &TableLayout) {
+        let Some(Header { kind, clock, asker }) = Header::read(&answer.words) else { return };
+        let joint = asker == Asker::All;
+        let is_its = |lookup: &&mut Lookup| (lookup.clock, lookup.joint) == (clock, joint);
+        if kind == Kind::Ack {
+            fits(self.permits.acknowledge(clock));
+        } else if let Some(to) = self.outbox.place_of(answer.from)
+            && let Some(lookup) = ahead.iter_mut().find(is_its)
+            && self.rows_at(lookup, to) > 0
+        {
+            let start = lookup.before[to] as usize * layout.width;
+            let mut rest = values(&answer.words)[start..].chunks_exact(layout.width);
+            for partition in &self.outbox.destinations()[to].partitions {
+                let (places, rows) = lookup.split(*partition);
+                for (place, row) in places.iter().zip(&mut rest) {
+                    let start = *place as usize * layout.width;
+                    rows[start..start + layout.width].copy_from_slice(row);
+                }
             }
             lookup.awaited -= 1;
-        } else if let Some(at) = self.untaken.iter().position(|(step, _)| *step == header.clock) {
-            self.untaken[at].1 -= 1;
-            if self.untaken[at].1 == 0 {
-                self.untaken.remove(at);
-            }
+        } else {
+            // The answer to a joint lookup comes to all workers, also to those without rows there.
+            assert!(joint, "rows of step {clock} that nobody asked for");
         }
-        debug_assert!(words.len() >= HEADER_LEN);
-        if self.buffers.len() < 2 * self.partitions.len() * self.permits {
-            self.buffers.push(words);
+        if let Some(words) = Arc::into_inner(answer.words) {
+            self.outbox.recycle(words);
         }
     }
+}
+
+/// A worker that misuses its permits is a defect of the training loop.
+fn fits(outcome: Result<(), Misuse>) {
+    outcome.unwrap_or_else(|misuse| panic!("{misuse}"));
+}
+
+fn nanoseconds(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
 fn grow(words: &mut Vec<u32>, len: usize) {

@@ -1,6 +1,6 @@
 //! The threads that serve embedding rows for the length of a run, and the workers' ways to them.
 
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 use std::io;
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
@@ -8,12 +8,14 @@ use std::thread::{Builder, JoinHandle};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use umbra_core::model::Model;
 
-use crate::comm::watch::{Backoff, Waiting, Watch};
+use crate::comm::watch::{Backoff, Lost, Waiting, Watch};
 use crate::comm::{Comm, Mailbox};
 use crate::launch::roles::Roles;
-use crate::rows::client::{Client, Route, Routes};
-use crate::rows::link::{Ending, Inlets, carry};
-use crate::rows::partition::{Outlets, Request, serve};
+use crate::rows::client::{Client, Routes};
+use crate::rows::link::{Ending, carry};
+use crate::rows::outbox::{Destination, Outbox};
+use crate::rows::partition::{Contributors, serve};
+use crate::rows::router::{Counters, Errand, Pool, Router, Traffic};
 use crate::rows::tables::{Partition, TableLayout};
 
 /// How this rank takes part in serving rows.
@@ -36,147 +38,186 @@ pub struct ServiceConfig<'a> {
     pub watch: &'a Arc<Watch>,
 }
 
+/// Why rows can't be served.
+#[derive(Debug, thiserror::Error)]
+pub enum ServiceError {
+    /// No more memory or threads.
+    #[error(transparent)]
+    Resources(#[from] io::Error),
+    /// Workers are numbered over all trainers, and one number stands for all of them.
+    #[error("{workers} workers over all trainers; fewer than {} can be numbered", u32::MAX)]
+    Workers {
+        /// How many there are.
+        workers: usize,
+    },
+}
+
 /// The serving threads of this rank.
 pub struct Services {
     /// The records this rank holds.
     pub partitions: Vec<Partition>,
+    /// The ways in to the partitions' threads.
+    requests: Vec<Sender<Errand>>,
     threads: Vec<JoinHandle<()>>,
-    link: Option<JoinHandle<()>>,
+    links: Vec<JoinHandle<()>>,
     ending: Arc<Ending>,
-    bytes_sent: Arc<AtomicU64>,
-    /// Kept until the end, so that partitions serve until then.
-    requests: Vec<Sender<Request>>,
+    counters: Arc<Counters>,
 }
 
 impl Services {
     /// Makes this rank's partitions and starts their threads; returns a client per worker.
-    /// `comm` is the embedding communicator, `None` on one rank. *Not collective.*
+    /// `links` are the embedding communicators, none on one rank. *Not collective.*
     ///
     /// # Errors
-    /// When the system gives no more memory or threads.
+    /// When the system gives no more memory or threads, or there are too many workers.
     pub fn start(
         config: &ServiceConfig<'_>,
         model: &Model,
         seed: u64,
-        comm: Option<Comm>,
-    ) -> io::Result<(Self, Vec<Client>)> {
-        let ServiceConfig { rank, roles, layout, .. } = *config;
+        links: Vec<Comm>,
+    ) -> Result<(Self, Vec<Client>), ServiceError> {
+        let ServiceConfig { rank, roles, layout, workers, .. } = *config;
         let partitions: Vec<Partition> = roles
             .partitions_of(rank)
             .map(|number| Partition::initialized(number, layout, model, seed))
             .collect::<io::Result<_>>()?;
         let mut services = Self {
             partitions,
-            threads: vec![],
-            link: None,
-            ending: Arc::default(),
-            bytes_sent: Arc::default(),
             requests: vec![],
+            threads: vec![],
+            links: vec![],
+            ending: Arc::default(),
+            counters: Arc::default(),
         };
-        let workers = if roles.trainers.contains(&rank) { config.workers } else { 0 };
+        let trainers: Vec<usize> = roles.trainers.ranks().to_vec();
+        let trainer = roles.trainers.number_of(rank);
+        let here = if trainer.is_some() { workers } else { 0 };
         if config.local {
             let client = || Client::local(layout.clone(), services.partitions[0].clone());
-            let clients = (0..workers).map(|_| client()).collect();
+            let clients = (0..here).map(|_| client()).collect();
             return Ok((services, clients));
         }
-        let (answer_in, answer_out): (Vec<_>, Vec<_>) =
-            (0..workers).map(|_| unbounded::<Vec<u32>>()).unzip();
-        let (link_in, link_out) = unbounded();
-        let link_in = comm.as_ref().map(|_| link_in);
-        let outlets = Outlets { workers: answer_in.clone(), link: link_in.clone() };
-        let here = services.start_partitions(config, &outlets)?;
-        if let Some(comm) = comm {
-            let first_worker = (rank - roles.trainers.start.min(rank)) * config.workers;
-            let inlets = Inlets { partitions: here.clone(), workers: answer_in, first_worker };
-            services.start_link(comm, link_out, inlets)?;
-        }
-        let routes: Vec<Route> = (0u32..)
-            .zip(here)
-            .map(|(number, here)| here.map_or(Route::There(roles.rank_of(number)), Route::Here))
-            .collect();
-        let client = |(local, answers)| {
-            let worker = (rank - roles.trainers.start) * config.workers + local;
-            let routes = Routes {
-                worker: u32::try_from(worker).unwrap_or(u32::MAX),
-                local,
-                partitions: routes.clone(),
-                link: link_in.clone(),
-                answers,
-                synchronous: config.synchronous,
-                permits: config.permits,
-                watch: Arc::clone(config.watch),
-                untaken: std::collections::VecDeque::new(),
-                buffers: vec![],
-            };
-            Client::routed(layout.clone(), routes)
+        let all = workers * trainers.len();
+        let too_many = || ServiceError::Workers { workers: all };
+        let number = |worker: usize| {
+            let number = u32::try_from(worker).ok().filter(|worker| *worker < u32::MAX);
+            number.ok_or_else(too_many)
         };
-        let clients = answer_out.into_iter().enumerate().map(client).collect();
+        let all_workers = number(all)?;
+        let first_worker = number(trainer.unwrap_or(0) * workers)?;
+        let (answers_in, answers): (Vec<_>, Vec<_>) = (0..here).map(|_| unbounded()).unzip();
+        let (links_in, links_out): (Vec<_>, Vec<_>) = links.iter().map(|_| unbounded()).unzip();
+        let numbers = services.partitions.iter().map(|partition| partition.number);
+        let (partitions_in, inboxes): (Vec<_>, Vec<_>) = numbers
+            .map(|number| {
+                let (requests, inbox) = unbounded();
+                ((number, requests), inbox)
+            })
+            .unzip();
+        services.requests = partitions_in.iter().map(|(_, requests)| requests.clone()).collect();
+        let destinations = destinations(roles);
+        // A lookup, a push and what partitions find, on the way to and from every rank.
+        let buffers = 4 * destinations.len().max(trainers.len()) * config.permits;
+        let router = Arc::new(Router {
+            rank,
+            width: layout.width,
+            partitions: partitions_in,
+            workers: answers_in,
+            first_worker,
+            links: links_in,
+            pool: Pool::new(buffers + 2 * inboxes.len()),
+        });
+        let contributors = Contributors { ranks: trainers, workers: all_workers };
+        let contributors = config.synchronous.then_some(contributors);
+        services.start_partitions(layout, contributors.as_ref(), inboxes, &router)?;
+        services.start_links(links, links_out, &router)?;
+        let joint = config.synchronous.then_some(workers);
+        let outbox = Arc::new(Outbox::new(router, destinations, joint));
+        let clients =
+            (first_worker..).zip(answers).enumerate().map(|(local, (worker, answers))| {
+                let numbers = (worker, local);
+                let routes = Routes::new(numbers, &outbox, answers, config.permits, config.watch);
+                Client::routed(layout.clone(), routes)
+            });
+        let clients = clients.collect();
         Ok((services, clients))
     }
 
-    /// One thread per partition of this rank. Returns the ways in, by partition of all ranks.
+    /// One thread per partition of this rank.
     fn start_partitions(
         &mut self,
-        config: &ServiceConfig<'_>,
-        outlets: &Outlets,
-    ) -> io::Result<Vec<Option<Sender<Request>>>> {
-        let contributors = config.roles.trainers.len() * config.workers;
-        let contributors = config.synchronous.then_some(contributors);
-        let mut here = vec![None; config.roles.partitions as usize];
-        for partition in &self.partitions {
-            let (requests, inbox): (_, Receiver<Request>) = unbounded();
-            here[partition.number as usize] = Some(requests.clone());
-            self.requests.push(requests);
-            let (partition, layout, outlets) =
-                (partition.clone(), config.layout.clone(), outlets.clone());
+        layout: &TableLayout,
+        contributors: Option<&Contributors>,
+        inboxes: Vec<Receiver<Errand>>,
+        router: &Arc<Router>,
+    ) -> io::Result<()> {
+        for (partition, inbox) in self.partitions.iter().zip(inboxes) {
+            let (partition, layout) = (partition.clone(), layout.clone());
+            let (contributors, router) = (contributors.cloned(), Arc::clone(router));
             let name = format!("partition-{}", partition.number);
             self.threads.push(Builder::new().name(name).spawn(move || {
-                serve(&partition, &layout, contributors, &inbox, &outlets);
+                serve(&partition, &layout, contributors.as_ref(), &inbox, &router);
             })?);
         }
-        Ok(here)
-    }
-
-    fn start_link(
-        &mut self,
-        comm: Comm,
-        outgoing: Receiver<(usize, Vec<u32>)>,
-        inlets: Inlets,
-    ) -> io::Result<()> {
-        let (ending, bytes) = (Arc::clone(&self.ending), Arc::clone(&self.bytes_sent));
-        self.link = Some(Builder::new().name("embedding-link".into()).spawn(move || {
-            carry(Mailbox::new(comm), &outgoing, &inlets, &ending, &bytes);
-        })?);
         Ok(())
     }
 
-    /// Bytes of embedding messages that this rank has sent to others.
+    /// One thread per embedding communicator.
+    fn start_links(
+        &mut self,
+        comms: Vec<Comm>,
+        outgoing: Vec<Receiver<(usize, Vec<u32>)>>,
+        router: &Arc<Router>,
+    ) -> io::Result<()> {
+        for (number, (comm, outgoing)) in comms.into_iter().zip(outgoing).enumerate() {
+            let (ending, counters) = (Arc::clone(&self.ending), Arc::clone(&self.counters));
+            let router = Arc::clone(router);
+            let name = format!("embedding-link-{number}");
+            self.links.push(Builder::new().name(name).spawn(move || {
+                carry(Mailbox::new(comm), &outgoing, &router, &ending, &counters);
+            })?);
+        }
+        Ok(())
+    }
+
+    /// Messages and bytes that this rank's links have carried so far.
     #[must_use]
-    pub fn bytes_sent(&self) -> u64 {
-        self.bytes_sent.load(Relaxed)
+    pub fn traffic(&self) -> Traffic {
+        self.counters.read()
     }
 
     /// Sends nothing more and waits until what was sent has been taken. Every client of every rank
     /// must have been dropped, and the ranks have met.
-    pub fn quiesce(&self, watch: &Watch) {
+    ///
+    /// # Errors
+    /// When a message was not taken in time.
+    pub fn quiesce(&self, watch: &Watch) -> Result<(), Lost> {
         self.ending.quiet.store(true, Relaxed);
         let (mut waiting, mut backoff) = (Waiting::default(), Backoff::default());
-        while self.link.is_some() && !self.ending.drained.load(Relaxed) {
-            watch.or_end(waiting.check(watch, &"embedding messages to be taken"));
+        while self.ending.drained.load(Relaxed) < self.links.len() {
+            waiting.check(watch, &"embedding messages to be taken")?;
             backoff.wait();
         }
+        Ok(())
     }
 
     /// Ends the threads. Every rank's services must be quiet, and the ranks have met.
     pub fn finish(mut self) {
         self.ending.stop.store(true, Relaxed);
-        // The link holds ways in to the partitions: it goes first.
-        if let Some(link) = self.link.take() {
-            join(link);
-        }
-        self.requests.clear();
+        // Links bring requests: they go first.
+        self.links.drain(..).for_each(join);
+        self.requests.drain(..).for_each(|requests| drop(requests.send(Errand::End)));
         self.threads.drain(..).for_each(join);
     }
+}
+
+/// The ranks that hold rows, ascending, with their partitions.
+fn destinations(roles: &Roles) -> Vec<Destination> {
+    let mut held = std::collections::BTreeMap::<usize, Vec<u32>>::new();
+    for partition in 0..roles.partitions {
+        held.entry(roles.rank_of(partition)).or_default().push(partition);
+    }
+    held.into_iter().map(|(rank, partitions)| Destination::new(rank, partitions)).collect()
 }
 
 /// A thread that panicked has ended the job already.

@@ -19,6 +19,8 @@ use crate::memory::Words;
 #[derive(Clone, Debug)]
 pub struct TableLayout {
     first: Arc<[u32]>,
+    /// Number of every table, as random numbers know it. `[fields]`
+    tables: Arc<[u32]>,
     /// How rows are dealt to partitions.
     pub partitioning: Partitioning,
     /// f32s of a row's values.
@@ -44,6 +46,7 @@ impl TableLayout {
         Numbering::fill(cardinality, &mut first)?;
         Ok(Self {
             first: first.into(),
+            tables: (0u32..).take(cardinality.len()).collect(),
             partitioning: Partitioning { partitions },
             width,
             state_len: optimizer.state_len(width),
@@ -99,16 +102,21 @@ impl Partition {
     ) -> io::Result<Self> {
         let length = layout.rows_of(number) as usize * layout.record_len();
         let words = Words::new(length)?;
-        words.par_chunks(layout.record_len()).enumerate().for_each_init(
+        let indices = (0..layout.rows_of(number)).into_par_iter();
+        indices.zip(words.par_chunks(layout.record_len())).for_each_init(
             || vec![0.0; layout.record_len()],
             |record, (index, words)| {
-                let index = u32::try_from(index).unwrap_or(u32::MAX);
                 let row = layout.partitioning.row(number, index);
                 let (field, id) = layout.numbering().locate(row);
                 let (values, state) = record.split_at_mut(layout.width);
-                let table = u32::try_from(field).unwrap_or(u32::MAX);
                 let cardinality = u64::from(layout.numbering().cardinality(field));
-                model.initialize_row(seed, table, cardinality, u64::from(id), values);
+                model.initialize_row(
+                    seed,
+                    layout.tables[field],
+                    cardinality,
+                    u64::from(id),
+                    values,
+                );
                 layout.optimizer.initialize(state);
                 store(words, record);
             },

@@ -4,17 +4,28 @@
 //!
 //! | kind | from → to | clock | body |
 //! | --- | --- | --- | --- |
-//! | `Lookup` | worker → partition | step that will use the rows | row numbers |
-//! | `LookupNow` | worker → partition | ticket | row numbers, for evaluation |
-//! | `Rows` | partition → worker | as asked | values, `[rows, width]` |
-//! | `Push` | worker → partition | step of the gradient | n row numbers, then gradients `[n, width]` |
-//! | `Ack` | partition → worker | as pushed | none: the push holds no memory any more |
+//! | `Lookup` | trainer → PS | step that will use the rows | sections: row numbers |
+//! | `LookupNow` | trainer → PS | ticket | sections: row numbers, for evaluation |
+//! | `Rows` | PS → trainer | as asked | values in the order of the lookup, `[rows, width]` |
+//! | `Push` | trainer → PS | step of the gradient | sections: rows, then gradients `[n, width]` |
+//! | `Ack` | PS → trainer | as pushed | none: all partitions of the rank have taken the push |
 //!
-//! Invariants: a worker has at most `embedding.prefetch + 1` steps between lookup and `Ack`, which
-//! bounds both the staleness of its rows and the memory its messages can take anywhere.
+//! A message is between two *ranks*. Under `bsp` it is for all workers of the trainer and all
+//! partitions of the PS at once; else, and in evaluations, for one worker and all partitions. A
+//! section has what one worker wants of, or has for, one partition, and is there only if it has
+//! rows: partition, count n, then n row numbers; in a push worker and learning rate come before
+//! the row numbers, and the gradients after them.
+//!
+//! Invariants: between two ranks messages keep their order. A worker has at most
+//! `embedding.prefetch + 1` steps between lookup and `Ack`, which bounds both the staleness of its
+//! rows and the memory its messages can take anywhere.
 
 /// Words of a header.
-pub const HEADER_LEN: usize = 5;
+pub const HEADER_LEN: usize = 3;
+/// Words of a section of a lookup beside its row numbers.
+pub const LOOKUP_SECTION_LEN: usize = 2;
+/// Words of a section of a push beside its row numbers and gradients.
+pub const PUSH_SECTION_LEN: usize = 4;
 
 /// What a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,87 +42,225 @@ pub enum Kind {
     Ack,
 }
 
-const KINDS: [Kind; 5] = [Kind::Lookup, Kind::LookupNow, Kind::Rows, Kind::Push, Kind::Ack];
+/// Whose step a message is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asker {
+    /// One worker's, by its number over all trainers, below `u32::MAX`.
+    Worker(u32),
+    /// All workers' of the trainer.
+    All,
+}
 
 /// The first words of every message.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// What follows.
     pub kind: Kind,
-    /// The partition that is asked or answers.
-    pub partition: u32,
-    /// The worker that asks or is answered: its number over all trainers.
-    pub worker: u32,
     /// Training step, or ticket of an evaluation.
     pub clock: u32,
-    /// Learning rate of a push; 0 elsewhere.
-    pub rate: f32,
+    /// Who asks or is answered.
+    pub asker: Asker,
 }
+
+/// The number that stands for all workers.
+const ALL: u32 = u32::MAX;
 
 impl Header {
     /// Starts a message in an empty buffer.
     pub fn write(&self, words: &mut Vec<u32>) {
-        let kind = KINDS.iter().position(|kind| *kind == self.kind).unwrap_or(0);
+        let kind = match self.kind {
+            Kind::Lookup => 0,
+            Kind::LookupNow => 1,
+            Kind::Rows => 2,
+            Kind::Push => 3,
+            Kind::Ack => 4,
+        };
+        let asker = match self.asker {
+            Asker::Worker(worker) => worker,
+            Asker::All => ALL,
+        };
         words.clear();
-        words.extend([
-            u32::try_from(kind).unwrap_or(0),
-            self.partition,
-            self.worker,
-            self.clock,
-            self.rate.to_bits(),
-        ]);
+        words.extend([kind, self.clock, asker]);
     }
 
     /// The header of a message, or `None` if it is no message of ours.
     #[must_use]
     pub fn read(words: &[u32]) -> Option<Self> {
-        let header: &[u32; HEADER_LEN] = words.first_chunk()?;
-        Some(Self {
-            kind: *KINDS.get(header[0] as usize)?,
-            partition: header[1],
-            worker: header[2],
-            clock: header[3],
-            rate: f32::from_bits(header[4]),
-        })
+        let &[kind, clock, asker] = words.first_chunk::<HEADER_LEN>()?;
+        let kind = match kind {
+            0 => Kind::Lookup,
+            1 => Kind::LookupNow,
+            2 => Kind::Rows,
+            3 => Kind::Push,
+            4 => Kind::Ack,
+            _ => return None,
+        };
+        let asker = if asker == ALL { Asker::All } else { Asker::Worker(asker) };
+        Some(Self { kind, clock, asker })
     }
 }
 
-/// The body of a message.
+/// The values of a `Rows` message.
 #[must_use]
-pub fn body(words: &[u32]) -> &[u32] {
-    &words[HEADER_LEN..]
+pub fn values(words: &[u32]) -> &[f32] {
+    bytemuck::cast_slice(&words[HEADER_LEN..])
 }
 
-/// Row numbers and gradients of a push with rows of `width`.
+/// What one worker wants of, or has for, one partition.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Section<'a> {
+    /// The partition.
+    pub partition: u32,
+    /// The worker's number over all trainers; in a lookup 0.
+    pub worker: u32,
+    /// Learning rate; in a lookup 0.
+    pub rate: f32,
+    /// Distinct row numbers.
+    pub rows: &'a [u32],
+    /// Where their gradients begin, in words of the message.
+    pub at: usize,
+}
+
+/// Adds a section to a lookup. `rows` has `count` row numbers.
+pub fn write_lookup(
+    words: &mut Vec<u32>,
+    partition: u32,
+    count: u32,
+    rows: impl Iterator<Item = u32>,
+) {
+    words.extend([partition, count]);
+    words.extend(rows);
+}
+
+/// Adds a section to a push. `rows` has `count` row numbers; their gradients
+/// `[count, width]` are the caller's to append, as bits.
+pub fn write_push(
+    words: &mut Vec<u32>,
+    partition: u32,
+    (worker, rate): (u32, f32),
+    count: u32,
+    rows: impl Iterator<Item = u32>,
+) {
+    words.extend([partition, count, worker, rate.to_bits()]);
+    words.extend(rows);
+}
+
+/// The sections of a lookup or a push with rows of `width`. Ends where the words are no section.
 #[must_use]
-pub fn push_body(words: &[u32], width: usize) -> (&[u32], &[f32]) {
-    let body = body(words);
-    let (rows, gradients) = body.split_at(body.len() / (1 + width));
-    (rows, bytemuck::cast_slice(gradients))
+pub const fn sections(words: &[u32], kind: Kind, width: usize) -> Sections<'_> {
+    Sections { words, at: HEADER_LEN, push: matches!(kind, Kind::Push), width }
+}
+
+/// The sections of a message, in order.
+#[derive(Clone, Debug)]
+pub struct Sections<'a> {
+    words: &'a [u32],
+    at: usize,
+    push: bool,
+    width: usize,
+}
+
+impl Sections<'_> {
+    /// Whether the message is sections and nothing else.
+    #[must_use]
+    pub fn whole(&self) -> bool {
+        let mut rest = self.clone();
+        rest.by_ref().for_each(drop);
+        rest.at == self.words.len()
+    }
+}
+
+impl<'a> Iterator for Sections<'a> {
+    type Item = Section<'a>;
+
+    fn next(&mut self) -> Option<Section<'a>> {
+        let rest = self.words.get(self.at..)?;
+        let (&[partition, count], _) = rest.split_first_chunk::<LOOKUP_SECTION_LEN>()?;
+        let (head, gradients) =
+            if self.push { (PUSH_SECTION_LEN, self.width) } else { (LOOKUP_SECTION_LEN, 0) };
+        let (worker, rate) =
+            if self.push { (*rest.get(2)?, f32::from_bits(*rest.get(3)?)) } else { (0, 0.0) };
+        let count = count as usize;
+        let rows = rest.get(head..head.checked_add(count)?)?;
+        let at = self.at + head + count;
+        let end = at.checked_add(count.checked_mul(gradients)?)?;
+        self.words.get(..end)?;
+        self.at = end;
+        Some(Section { partition, worker, rate, rows, at })
+    }
+}
+
+/// Most words of a push to one rank: `rows` rows of `width` in `sections` sections.
+#[must_use]
+pub const fn push_words_max(sections: usize, rows: usize, width: usize) -> usize {
+    HEADER_LEN
+        .saturating_add(sections.saturating_mul(PUSH_SECTION_LEN))
+        .saturating_add(rows.saturating_mul(1 + width))
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    const KINDS: [Kind; 5] = [Kind::Lookup, Kind::LookupNow, Kind::Rows, Kind::Push, Kind::Ack];
 
     #[test]
     fn headers_survive_the_wire_and_strangers_are_refused() {
         for kind in KINDS {
-            let header = Header { kind, partition: 3, worker: 9, clock: 77, rate: 0.125 };
-            let mut words = vec![1, 2, 3];
-            header.write(&mut words);
-            assert_eq!(words.len(), HEADER_LEN);
-            assert_eq!(Header::read(&words), Some(header));
+            for asker in [Asker::Worker(0), Asker::Worker(9), Asker::All] {
+                let header = Header { kind, clock: 77, asker };
+                let mut words = vec![1, 2, 3, 4];
+                header.write(&mut words);
+                assert_eq!(words.len(), HEADER_LEN);
+                assert_eq!(Header::read(&words), Some(header));
+            }
         }
-        assert_eq!(Header::read(&[9, 0, 0, 0, 0]), None);
+        assert_eq!(Header::read(&[9, 0, 0]), None);
         assert_eq!(Header::read(&[0, 0]), None);
     }
 
     #[test]
-    fn a_push_is_rows_then_gradients() {
-        let mut words = vec![0; HEADER_LEN];
-        words.extend([7, 8]);
+    fn sections_come_back_in_order() {
+        let mut words = vec![];
+        Header { kind: Kind::Push, clock: 1, asker: Asker::All }.write(&mut words);
+        write_push(&mut words, 3, (5, 0.25), 2, [7, 8].into_iter());
         words.extend([1.0f32, 2.0, 3.0, 4.0].map(f32::to_bits));
-        assert_eq!(push_body(&words, 2), (&[7, 8][..], &[1.0, 2.0, 3.0, 4.0][..]));
+        write_push(&mut words, 4, (6, 0.0), 1, [9].into_iter());
+        words.extend([5.0f32, 6.0].map(f32::to_bits));
+        assert_eq!(words.len(), push_words_max(2, 3, 2));
+        let found = sections(&words, Kind::Push, 2);
+        assert!(found.whole());
+        let found: Vec<_> = found.collect();
+        let section =
+            |partition, worker, rate, rows, at| Section { partition, worker, rate, rows, at };
+        let first = HEADER_LEN + PUSH_SECTION_LEN + 2;
+        let second = first + 4 + PUSH_SECTION_LEN + 1;
+        assert_eq!(found, [section(3, 5, 0.25, &[7, 8], first), section(4, 6, 0.0, &[9], second)]);
+        assert_eq!(words[second], 5.0f32.to_bits());
+
+        Header { kind: Kind::Lookup, clock: 1, asker: Asker::Worker(2) }.write(&mut words);
+        write_lookup(&mut words, 1, 3, [2, 4, 6].into_iter());
+        let found = sections(&words, Kind::Lookup, 2);
+        assert!(found.whole());
+        let [only] = found.collect::<Vec<_>>()[..] else { panic!("one section") };
+        assert_eq!((only.partition, only.rows), (1, &[2, 4, 6][..]));
+    }
+
+    /// Whatever comes over a link is looked at before it is believed.
+    #[test]
+    fn cut_off_sections_are_no_whole_message() {
+        let mut words = vec![];
+        Header { kind: Kind::Push, clock: 1, asker: Asker::All }.write(&mut words);
+        assert!(sections(&words, Kind::Push, 2).whole(), "an empty push keeps step");
+        write_push(&mut words, 3, (5, 0.25), 2, [7, 8].into_iter());
+        words.extend([0; 4]);
+        for end in HEADER_LEN + 1..words.len() {
+            assert!(!sections(&words[..end], Kind::Push, 2).whole(), "cut at {end}");
+        }
+        let mut huge = words.clone();
+        huge[HEADER_LEN + 1] = u32::MAX;
+        assert!(!sections(&huge, Kind::Push, 2).whole());
+        assert!(!sections(&words, Kind::Lookup, 2).whole(), "it is a push");
     }
 }

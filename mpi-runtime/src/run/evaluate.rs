@@ -13,6 +13,7 @@ use umbra_datasets::Dataset;
 
 use crate::checkpoint::{Checkpoint, CheckpointError, beside};
 use crate::comm::Comm;
+use crate::comm::watch::Lost;
 use crate::config::{Config, Layout, SyncMethod};
 use crate::error::Error;
 use crate::launch::signals::Signals;
@@ -32,7 +33,7 @@ pub fn eval(
     data: &[PathBuf],
 ) -> Result<Figures, Error> {
     let (mut run, dataset) = load(world, control, checkpoint, data)?;
-    let figures = run.evaluate(&dataset);
+    let figures = control.watch().end_if_lost(run.evaluate(&dataset));
     run.finish();
     figures
 }
@@ -50,9 +51,9 @@ pub fn predict(
     output: &Path,
 ) -> Result<u64, Error> {
     let (mut run, dataset) = load(world, control, checkpoint, data)?;
-    let scores = run.score(&dataset);
+    let scores = control.watch().end_if_lost(run.score(&dataset));
     run.finish();
-    let scores = gather_in_row_order(control, scores?);
+    let scores = gather_in_row_order(control, scores?)?;
     let written = if world.rank == 0 { write(output, &scores) } else { Ok(()) };
     world.agree(control, written)?;
     Ok(dataset.rows())
@@ -73,7 +74,7 @@ fn load<'w>(
     let dataset = world.agree(control, Dataset::open(data).map_err(Error::from))?;
     let signals = Arc::new(Signals::none());
     let mut run = Run::start(world, control, plan, &signals, false, None)?;
-    if let Err(error) = run.restore(&checkpoint) {
+    if let Err(error) = control.watch().end_if_lost(run.restore(&checkpoint)) {
         // Its threads must have ended before MPI does.
         run.finish();
         return Err(error);
@@ -116,7 +117,7 @@ fn check_schema(checkpoint: &Checkpoint, data: &Dataset) -> Result<(), Checkpoin
 }
 
 /// Logits of all rows in their order; on the first rank.
-fn gather_in_row_order(control: &Comm, scores: Scores) -> Vec<f32> {
+fn gather_in_row_order(control: &Comm, scores: Scores) -> Result<Vec<f32>, Lost> {
     let mut own: Vec<(u64, f32)> =
         scores.row.into_iter().zip(scores.scored.iter().map(|example| example.score)).collect();
     own.sort_unstable_by_key(|(row, _)| *row);
@@ -125,7 +126,7 @@ fn gather_in_row_order(control: &Comm, scores: Scores) -> Vec<f32> {
     let nothing: &[f32] = &[];
     let mut lists = vec![nothing; control.size()];
     lists[0] = &own;
-    control.exchange(&lists, "predictions").concat()
+    Ok(control.exchange(&lists, "predictions")?.concat())
 }
 
 fn write(path: &Path, logits: &[f32]) -> Result<(), Error> {

@@ -3,7 +3,8 @@
 //!
 //! One thread per rank and a communicator of its own; point to point, so that a hung rank hangs
 //! nobody's heartbeat. The first rank answers: a rank that nothing is heard of for the length of
-//! the deadline ends the job, whichever it is.
+//! the deadline ends the job, whichever it is, and whether it was ever heard of: hearts begin to
+//! beat within moments of each other, when all ranks have met, before anything that takes long.
 //!
 //! A stop travels the same way: a beat says which signal asked its rank to stop, if one did; the
 //! answer says so to all, also to ranks that wait for nothing that others agree on.
@@ -20,6 +21,7 @@ use std::time::Instant;
 
 use crate::comm::watch::{LOOK, Waiting, Watch};
 use crate::comm::{Comm, Mailbox};
+use crate::launch::roles::View;
 use crate::launch::signals::Signals;
 use crate::measure::counters::{Counters, READING_WORDS, Reading};
 
@@ -40,7 +42,7 @@ pub struct Pulse {
     /// Counters of this rank.
     pub counters: Arc<Counters>,
     /// Trainers of the run: the ranks that make steps.
-    pub trainers: core::ops::Range<usize>,
+    pub trainers: View,
     /// The communicator; `None` on one rank.
     pub comm: Option<Comm>,
     /// Deadlines.
@@ -94,8 +96,9 @@ fn beat(mut pulse: Pulse, stop: &AtomicBool, training: &AtomicBool) {
     let silent = Rank { reading: Reading::default(), heard: begun, advanced: begun };
     let mut ranks = vec![silent; size];
     let (mut warned, mut trained) = (false, false);
-    // Time without a word, by rank, once the rank has been heard of: suspended time does not count.
-    let mut silence: Vec<Option<Waiting>> = vec![None; size];
+    // Time without a word, of the ranks that this one hears: suspended time does not count.
+    let heard = if own > 0 { 0..1 } else { 1..size };
+    let mut silence: Vec<(usize, Waiting)> = heard.map(|rank| (rank, Waiting::default())).collect();
     let mut looked = Instant::now();
     while !stop.load(Relaxed) {
         if looked.elapsed() > LOOK {
@@ -115,7 +118,7 @@ fn beat(mut pulse: Pulse, stop: &AtomicBool, training: &AtomicBool) {
             }
             while let Some((_, words)) = mailbox.as_mut().and_then(Mailbox::receive) {
                 hear_of_stop(&pulse.signals, &words);
-                silence[0] = Some(Waiting::default());
+                silence[0].1 = Waiting::default();
             }
         } else {
             hear(&mut ranks[0], reading);
@@ -124,19 +127,20 @@ fn beat(mut pulse: Pulse, stop: &AtomicBool, training: &AtomicBool) {
                 let pairs: Option<&[[u32; 2]; READING_WORDS]> = pairs.first_chunk();
                 if let Some(pairs) = pairs {
                     hear(&mut ranks[from], Reading::from_words(pairs.map(bytemuck::cast)));
-                    silence[from] = Some(Waiting::default());
+                    silence[from - 1].1 = Waiting::default();
                 }
                 hear_of_stop(&pulse.signals, signal);
             }
-            if let Some(mailbox) = &mut mailbox
-                && mailbox.sending() == 0
-            {
-                // An answer to every rank, so that they notice when this one falls silent.
-                (1..size).filter(|rank| silence[*rank].is_some()).for_each(|rank| {
-                    let mut words = mailbox.buffer();
-                    words.push(stop_word(&pulse.signals));
-                    mailbox.send(rank, words);
-                });
+            if let Some(mailbox) = &mut mailbox {
+                // An answer to every rank that takes them, so that they notice when this one falls
+                // silent.
+                for rank in 1..size {
+                    if mailbox.sending_to(rank) == 0 {
+                        let mut words = mailbox.buffer();
+                        words.push(stop_word(&pulse.signals));
+                        mailbox.send(rank, words);
+                    }
+                }
             }
             let sum = ranks.iter().fold(Reading::default(), |sum, rank| sum.plus(rank.reading));
             if let Some(report) = &mut pulse.report {
@@ -148,21 +152,17 @@ fn beat(mut pulse: Pulse, stop: &AtomicBool, training: &AtomicBool) {
             }
             trained = trains;
             let late = trains
-                && pulse
-                    .trainers
-                    .clone()
-                    .all(|rank| ranks[rank].advanced.elapsed() > pulse.watch.limit().mul_f32(LATE));
+                && pulse.trainers.ranks().iter().all(|rank| {
+                    ranks[*rank].advanced.elapsed() > pulse.watch.limit().mul_f32(LATE)
+                });
             if late && !warned {
                 name_the_late(&ranks, &pulse);
             }
             warned = late;
         }
-        for (rank, waiting) in silence.iter_mut().enumerate() {
-            if let Some(waiting) = waiting {
-                pulse.watch.or_end(
-                    waiting.check(&pulse.watch, &format_args!("a sign of life from rank {rank}")),
-                );
-            }
+        for (rank, waiting) in &mut silence {
+            let what = format_args!("a sign of life from rank {rank}");
+            pulse.watch.or_end(waiting.check(&pulse.watch, &what));
         }
         std::thread::sleep(INTERVAL);
     }
@@ -195,7 +195,7 @@ fn hear(rank: &mut Rank, reading: Reading) {
 fn name_the_late(ranks: &[Rank], pulse: &Pulse) {
     let silent = |rank: &usize| ranks[*rank].heard.elapsed() > SILENT;
     let mut order: Vec<usize> =
-        (0..ranks.len()).filter(|rank| pulse.trainers.contains(rank) || silent(rank)).collect();
+        (0..ranks.len()).filter(|rank| pulse.trainers.contains(*rank) || silent(rank)).collect();
     order.sort_by_key(|rank| (!silent(rank), ranks[*rank].reading.steps, ranks[*rank].heard));
     let seconds = pulse.watch.limit().mul_f32(LATE).as_secs();
     eprintln!("umbra: no training step on any rank for {seconds} s; the furthest behind first:");

@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use crate::checkpoint::{Checkpoint, Manifest};
 use crate::comm::Comm;
-use crate::config::{Config, Save, SyncMethod};
+use crate::comm::watch::Lost;
+use crate::config::{Config, Save};
 use crate::dense::driver::Gaps;
 use crate::error::Error;
 use crate::launch::environment::Cores;
@@ -72,13 +73,14 @@ pub fn train(
         seconds: Duration::ZERO,
         publishing: Duration::ZERO,
     };
-    let ended = session.train();
+    // While its threads live: nobody else could end them.
+    let ended = control.watch().end_if_lost(session.train());
     session.finish(ended)
 }
 
 /// Resolves a configuration on these ranks and opens every input. *Collective.*
 pub(crate) fn plan(world: &World, control: &Comm, config: Config) -> Result<Plan, Error> {
-    let facts = world.node_facts(control, &Cores::allowed());
+    let facts = world.node_facts(control, &Cores::allowed())?;
     let job = world.agree(control, config.resolve(world.size, facts.ranks, facts.cores))?;
     control.watch().set_limit(Duration::from_secs(job.config.run.watchdog_s));
     if world.rank == 0 {
@@ -86,7 +88,7 @@ pub(crate) fn plan(world: &World, control: &Comm, config: Config) -> Result<Plan
     }
     let plan = Plan::new(job, world.size).and_then(|mut plan| {
         plan.check_memory(world.rank, facts.ranks)?;
-        let trains = plan.roles.trainers.contains(&world.rank);
+        let trains = plan.roles.trainers.contains(world.rank);
         if plan.job.config.train.pin_workers && trains {
             plan.pins = Pins::new(&Cores::allowed(), plan.job.worker_threads, &facts)?;
         }
@@ -132,7 +134,7 @@ impl Session<'_> {
             let figures = if stopped { None } else { Some(self.run.evaluate(&valid)?) };
             self.run.plan.valid = Some(valid);
             let Some(figures) = figures else { break };
-            self.evaluated(&figures);
+            self.evaluated(&figures)?;
             let verdict = stopper.observe(&figures);
             // The figures of the model that the run ends with.
             if verdict.improved || !keep_best || best_step.is_none() {
@@ -195,19 +197,20 @@ impl Session<'_> {
         stopped
     }
 
-    fn evaluated(&self, figures: &Figures) {
-        let reading = self.total_reading();
+    fn evaluated(&self, figures: &Figures) -> Result<(), Lost> {
+        let reading = self.total_reading()?;
         if let Some(recorder) = &self.recorder {
             recorder.evaluated(reading, eval_figures(figures));
         }
+        Ok(())
     }
 
     /// Counters over all ranks. *Collective.*
-    fn total_reading(&self) -> Reading {
+    fn total_reading(&self) -> Result<Reading, Lost> {
         let mut all = vec![0; READING_WORDS * self.world.size];
-        self.control.all_gather(&self.run.reading().to_words(), &mut all, "counters of the run");
+        self.control.all_gather(&self.run.reading().to_words(), &mut all, "counters of the run")?;
         let readings = all.as_chunks::<READING_WORDS>().0.iter();
-        readings.fold(Reading::default(), |sum, words| sum.plus(Reading::from_words(*words)))
+        Ok(readings.fold(Reading::default(), |sum, words| sum.plus(Reading::from_words(*words))))
     }
 
     fn save(&mut self, dir: &Path, step: u64) -> Result<(), Error> {
@@ -223,8 +226,9 @@ impl Session<'_> {
 
     /// Ends the threads and writes the summary, whatever came before.
     fn finish(mut self, ended: Result<bool, Error>) -> Result<Outcome, Error> {
-        let total = self.total_reading();
-        self.measure(&total);
+        let watch = self.control.watch();
+        let total = watch.or_end(self.total_reading());
+        watch.or_end(self.measure(&total));
         if let Some(recorder) = &self.recorder {
             recorder.end_progress(total);
         }
@@ -235,6 +239,7 @@ impl Session<'_> {
             let path = self.recorder.as_ref().map(Recorder::trace_path);
             trace.write(self.control, &self.world.host, path.as_deref())
         });
+        let traced = watch.end_if_lost(traced);
         let Self { world, control, run, recorder, mut summary, signals, .. } = self;
         run.finish();
         summary.status = match ended {
@@ -259,18 +264,17 @@ impl Session<'_> {
     }
 
     /// Fills in what was counted. *Collective.*
-    fn measure(&mut self, total: &Reading) {
+    fn measure(&mut self, total: &Reading) -> Result<(), Lost> {
         let plan = &self.run.plan;
         let workers = plan.order.workers_total as f64;
         let seconds = self.seconds.as_secs_f64();
         let own =
             [rss_bytes(), self.run.embedding_bytes_sent(), plan.embedding_bytes(self.world.rank)];
         let mut all = vec![0; own.len() * self.world.size];
-        self.control.all_gather(&own, &mut all, "memory and bytes of the run");
+        self.control.all_gather(&own, &mut all, "memory and bytes of the run")?;
         let of = |index| all.iter().skip(index).step_by(own.len()).copied();
-        let sync = sync_figures(&self.run, self.control, total);
-        let method = plan.job.method;
-        let published = method.rounds().is_some() || method == SyncMethod::Independent;
+        let sync = sync_figures(&self.run, self.control, total)?;
+        let published = self.run.publishes();
         let share = |ns: u64| Some(Duration::from_nanos(ns).as_secs_f64() / workers);
         let several = self.world.size > 1;
         let summary = &mut self.summary;
@@ -304,11 +308,12 @@ impl Session<'_> {
             embedding_seconds: share(total.embedding_ns),
             sync_seconds: share(total.sync_ns),
         });
+        Ok(())
     }
 }
 
 /// What the rounds of the run came to. *Collective.*
-fn sync_figures(run: &Run<'_>, control: &Comm, total: &Reading) -> SyncFigures {
+fn sync_figures(run: &Run<'_>, control: &Comm, total: &Reading) -> Result<SyncFigures, Lost> {
     let seconds = |ns: u64| Duration::from_nanos(ns).as_secs_f64();
     let reading = run.reading();
     let rounds = reading.rounds;
@@ -323,12 +328,12 @@ fn sync_figures(run: &Run<'_>, control: &Comm, total: &Reading) -> SyncFigures {
     ];
     let fixed = own.len();
     own.extend(run.gaps.iter().flat_map(|(gap, count)| [*gap, *count]));
-    let ranks = control.all_gather_varied(&own, "gaps between rounds");
+    let ranks = control.all_gather_varied(&own, "gaps between rounds")?;
     let gaps_of = |words: &[u64]| -> Gaps {
         words[fixed..].as_chunks().0.iter().map(|[gap, count]| (*gap, *count)).collect()
     };
-    let trainers: Vec<TrainerSync> = ranks[run.plan.roles.trainers.clone()]
-        .iter()
+    let of_trainers = || run.plan.roles.trainers.ranks().iter().map(|rank| &ranks[*rank]);
+    let trainers: Vec<TrainerSync> = of_trainers()
         .map(|words| {
             let gaps = gaps_of(words);
             TrainerSync {
@@ -350,15 +355,15 @@ fn sync_figures(run: &Run<'_>, control: &Comm, total: &Reading) -> SyncFigures {
     if all.is_empty() {
         let rounds = (first > 0).then_some(first);
         let trainers = if trainers.len() > 1 { trainers } else { vec![] };
-        return SyncFigures { rounds, trainers, ..SyncFigures::default() };
+        return Ok(SyncFigures { rounds, trainers, ..SyncFigures::default() });
     }
     let count = trainers.len() as f64;
     let over = |figure: fn(&TrainerSync) -> f64| trainers.iter().map(figure).sum::<f64>() / count;
     let with_gaps = trainers.iter().filter_map(|trainer| trainer.gap_mean);
     let center: u64 = ranks.iter().map(|words| words[3]).sum();
-    let distances = ranks[run.plan.roles.trainers.clone()].iter().map(|words| words[6]);
+    let distances = of_trainers().map(|words| words[6]);
     let distance = distances.map(f64::from_bits).sum::<f64>() / count;
-    SyncFigures {
+    Ok(SyncFigures {
         rounds: Some(first),
         gap_mean: Some(with_gaps.clone().sum::<f64>() / with_gaps.count().max(1) as f64),
         gap_p99: percentile(&all, 0.99),
@@ -371,7 +376,7 @@ fn sync_figures(run: &Run<'_>, control: &Comm, total: &Reading) -> SyncFigures {
         refused: (total.rounds.refused > 0).then_some(total.rounds.refused),
         trainers,
         ..SyncFigures::default()
-    }
+    })
 }
 
 fn mean(gaps: &Gaps) -> Option<f64> {

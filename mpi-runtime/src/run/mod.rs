@@ -20,6 +20,7 @@ use core::time::Duration;
 use std::path::Path;
 use std::sync::Arc;
 
+use umbra_core::sync::Published;
 use umbra_datasets::Dataset;
 
 use crate::checkpoint::{self, Checkpoint, Dense, Manifest};
@@ -32,10 +33,10 @@ use crate::launch::signals::Signals;
 use crate::launch::world::World;
 use crate::measure::counters::{Counters, Reading};
 use crate::measure::trace::Trace;
-use crate::rows::servers::{ServiceConfig, Services};
+use crate::rows::servers::{ServiceConfig, ServiceError, Services};
 use crate::run::heartbeat::{Heartbeat, Pulse, Report};
 use crate::run::plan::Plan;
-use crate::score::figures::{Figures, Scores};
+use crate::score::figures::{Figures, FiguresError, Scores};
 use crate::score::pass::{Share, score};
 use crate::trainer::Segment;
 use trainer_threads::{Around, TrainerThreads};
@@ -63,7 +64,7 @@ pub struct Run<'w> {
     trainer: Option<TrainerThreads>,
     counters: Arc<Counters>,
     dense: Option<Comm>,
-    sync: Option<DenseSync>,
+    sync: DenseSync,
     /// Steps between rounds so far.
     pub gaps: Gaps,
     /// Training so far, until this trainer's last worker had ended.
@@ -94,7 +95,7 @@ impl<'w> Run<'w> {
             control.watch().end_job(error.exit_code(), error);
         }
         // Large tables take long to fill, and not equally long on all ranks.
-        control.barrier("the start of the run", true);
+        control.barrier("the start of the run", true)?;
         run
     }
 
@@ -108,16 +109,35 @@ impl<'w> Run<'w> {
     ) -> Result<Self, Error> {
         let config = &plan.job.config;
         let watch = world.watch(Duration::from_secs(config.run.watchdog_s));
-        // The fixed order: dense, embedding, heartbeat, slices; control was made before.
         let alone = world.size == 1;
-        let all = world.communicator(&watch);
-        let dense = all.subset(plan.roles.trainers.clone());
-        let embedding = (!alone).then(|| world.communicator(&watch));
-        let heartbeats = (!alone).then(|| world.communicator(&watch));
+        let trains = plan.roles.trainers.contains(world.rank);
+        let workers = if trains { plan.workers_per_trainer() } else { 0 };
+        let instances = plan.instances();
+        let threads = instances.of_a_trainer();
+        let counters = Arc::new(Counters::new(workers, threads, instances.slices));
+        // The fixed order: heartbeat, dense, embedding by link, slices; control was made before. Hearts beat
+        // before anything that takes long: a rank that stops while others make communicators with
+        // it or fill their tables is missed.
+        let heartbeats = if alone { None } else { Some(world.communicator(&watch)?) };
+        let heartbeat = Heartbeat::start(Pulse {
+            counters: Arc::clone(&counters),
+            trainers: plan.roles.trainers.clone(),
+            comm: heartbeats,
+            watch: Arc::clone(&watch),
+            report,
+            signals: Arc::clone(signals),
+        })
+        .map_err(|error| no_resources(&error))?;
+        let dense = world.communicator(&watch)?.subset(plan.roles.trainers.ranks())?;
+        let links = if alone { 0 } else { config.embedding.links };
+        let embedding: Vec<Comm> =
+            (0..links).map(|_| world.communicator(&watch)).collect::<Result<_, _>>()?;
         let mut initial = vec![0.0; plan.model.replica_len()];
         plan.model.initialize(config.seed, &mut initial);
-        let sync = DenseSync::new(world, config, &plan.roles, &initial, &watch);
-        let trains = plan.roles.trainers.contains(&world.rank);
+        let parameters = plan.model.parameters_len();
+        let model = (&*initial, parameters);
+        let all = plan.workers_per_trainer();
+        let sync = DenseSync::new(world, config, &plan.roles, all, model, &watch);
         let service = ServiceConfig {
             rank: world.rank,
             roles: &plan.roles,
@@ -129,24 +149,14 @@ impl<'w> Run<'w> {
             watch: &watch,
         };
         let started = Services::start(&service, &plan.model, config.seed, embedding);
-        let (services, clients) = started.map_err(|error| no_resources(&error))?;
-        let workers = if trains { plan.workers_per_trainer() } else { 0 };
-        // bsp counts its rounds where one slice would.
-        let slices = sync.as_ref().map_or(1, DenseSync::slices);
-        let counters = Arc::new(Counters::new(workers, slices));
+        let (services, clients) = started.map_err(|error| match error {
+            ServiceError::Resources(error) => no_resources(&error),
+            ServiceError::Workers { .. } => Error::Launch(error.to_string()),
+        })?;
         let names = (0..workers).map(|worker| format!("worker {worker}"));
-        let names = names.chain((0..slices).map(|slice| format!("synchronization {slice}")));
+        let names = names.chain((0..threads).map(|thread| format!("synchronization {thread}")));
         let names = names.chain(["center".to_owned()]);
         let trace = config.run.trace.then(|| Trace::new(names));
-        let heartbeat = Heartbeat::start(Pulse {
-            counters: Arc::clone(&counters),
-            trainers: plan.roles.trainers.clone(),
-            comm: heartbeats,
-            watch: Arc::clone(&watch),
-            report,
-            signals: Arc::clone(signals),
-        })
-        .map_err(|error| no_resources(&error))?;
         let trainer = if trains {
             Some(TrainerThreads::new(&plan, world.rank, clients, training, signals, &watch)?)
         } else {
@@ -178,20 +188,21 @@ impl<'w> Run<'w> {
     pub fn train(&mut self, segment: Segment) -> Result<StretchEnd, Error> {
         self.heartbeat.set_training(true);
         let Self { sync, counters, trace, dense, plan, .. } = self;
-        let around = Around { sync: sync.as_mut(), counters, trace: trace.as_ref() };
-        let outcome = match (&mut self.trainer, around) {
-            (Some(side), around) => side.train(dense.as_mut(), plan, segment, around),
-            (None, Around { sync: Some(sync), counters, trace }) => {
-                let served = sync.run(None, counters, trace, &plan.pins, |_| ());
-                served.map(|(_, gaps)| (false, Duration::ZERO, gaps))
+        let outcome = match &mut self.trainer {
+            Some(side) => {
+                let around = Around { sync, counters, trace: trace.as_ref() };
+                side.train(dense.as_mut(), plan, segment, around)
             }
-            (None, _) => Ok((false, Duration::ZERO, Gaps::new())),
+            None => {
+                let served = sync.run(None, counters, trace.as_ref(), &plan.pins, |_| ());
+                served.map(|_| (false, Duration::ZERO, Gaps::new()))
+            }
         };
         if let (Err(error), true) = (&outcome, self.world.size > 1) {
             // The others wait for this rank's gradients or rows: only ending the job frees them.
             self.watch.end_job(error.exit_code(), error);
         }
-        self.control.barrier("the end of a stretch of training", true);
+        self.control.barrier("the end of a stretch of training", true)?;
         self.heartbeat.set_training(false);
         let (stopped, trained, gaps) = outcome?;
         self.trained += trained;
@@ -203,7 +214,7 @@ impl<'w> Run<'w> {
         let due = (segment.first_step + segment.steps) * self.counters.workers.len() as u64;
         let own = [u64::from(stop), u64::from(self.reading().steps < due), nanoseconds(trained)];
         let mut all = vec![0; own.len() * self.world.size];
-        self.control.all_gather(&own, &mut all, "the agreement to go on");
+        self.control.all_gather(&own, &mut all, "the agreement to go on")?;
         Ok(StretchEnd {
             stop_asked: all.chunks(own.len()).any(|rank| rank[0] != 0),
             incomplete: all.chunks(own.len()).any(|rank| rank[1] != 0),
@@ -226,14 +237,14 @@ impl<'w> Run<'w> {
                 &mut side.workers[..self.plan.job.worker_threads],
                 dataset,
                 Share {
-                    trainer: self.world.rank - roles.trainers.start,
+                    trainer: roles.trainers.number_of(self.world.rank).unwrap_or(0),
                     trainers: roles.trainers.len(),
                     batch_size: config.train.eval_batch_size,
                     prefetch: config.data.prefetch_batches,
                 },
             ),
         };
-        self.control.barrier("the end of an evaluation", true);
+        self.control.barrier("the end of an evaluation", true)?;
         self.world.agree(self.control, scores)
     }
 
@@ -243,12 +254,17 @@ impl<'w> Run<'w> {
     /// When the data can't be read, or a score is not a number.
     pub fn evaluate(&mut self, dataset: &Dataset) -> Result<Figures, Error> {
         let scores = self.score(dataset)?;
-        let figures = scores.figures(self.control).map_err(|error| {
-            Error::Failure(format!(
+        let figures = scores.figures(self.control).map_err(|error| match error {
+            FiguresError::Lost(lost) => lost.into(),
+            FiguresError::Metric(error) => Error::Failure(format!(
                 "evaluation: {error}; lower the learning rates, or warm up with \
                  optim.dense.warmup_steps"
-            ))
+            )),
         });
+        if let Err(Error::Lost(_)) = figures {
+            // Nobody is left to agree with.
+            return figures;
+        }
         // All ranks have the same error: one of them speaks.
         self.world.agree(self.control, figures)
     }
@@ -259,6 +275,13 @@ impl<'w> Run<'w> {
             let now = f32::from_bits(side.shared.rate_factor.load(Relaxed));
             side.shared.rate_factor.store((now * factor).to_bits(), Relaxed);
         }
+    }
+
+    /// Whether the model that is evaluated and saved is another than a trainer's own replica, or a
+    /// round made it. *Not collective.*
+    #[must_use]
+    pub fn publishes(&self) -> bool {
+        self.sync.has_rounds() || self.sync.published() != Published::Replica
     }
 
     /// Learning rates of dense parameters and rows at `step`; `None` on a rank that does not train.
@@ -339,7 +362,7 @@ impl<'w> Run<'w> {
     /// Bytes of embedding messages this rank sent. *Not collective.*
     #[must_use]
     pub fn embedding_bytes_sent(&self) -> u64 {
-        self.services.bytes_sent()
+        self.services.traffic().sent.bytes
     }
 
     /// Ends all threads of the run.
@@ -353,12 +376,14 @@ impl<'w> Run<'w> {
                 pipeline.join();
             }
         }
-        control.barrier("the end of the run", true);
-        services.quiesce(control.watch());
-        control.barrier("the last messages", true);
+        let watch = control.watch();
+        let meet = |what, patient| watch.or_end(control.barrier(what, patient));
+        meet("the end of the run", true);
+        watch.or_end(services.quiesce(watch));
+        meet("the last messages", true);
         services.finish();
         heartbeat.finish();
-        control.barrier("the end of the threads", false);
+        meet("the end of the threads", false);
         drop((dense, sync));
     }
 }

@@ -3,6 +3,7 @@
 use core::fmt;
 
 use umbra_core::model::Model;
+use umbra_core::sync::{Dealing, Instances};
 use umbra_datasets::{Dataset, TrainOrder, steps_per_epoch};
 
 use crate::config::convert;
@@ -11,6 +12,7 @@ use crate::error::Error;
 use crate::launch::processor::Pins;
 use crate::launch::roles::Roles;
 use crate::rows::tables::TableLayout;
+use crate::rows::wire::push_words_max;
 use crate::trainer::buffers::StepBuffers;
 
 /// Everything a run is made of; equal on all ranks.
@@ -114,6 +116,14 @@ impl Plan {
         self.slices / self.roles.trainers.len()
     }
 
+    /// The instances of the method.
+    #[must_use]
+    pub fn instances(&self) -> Instances {
+        let nodes = Dealing::Nodes { node: &[], place: &[] };
+        let method = self.job.config.method(self.roles.sync_ps.len(), nodes);
+        method.instances(self.roles.trainers.len(), self.workers_per_trainer())
+    }
+
     /// Steps and messages must fit the numbers they travel in.
     fn check_counts(&self) -> Result<(), Error> {
         if u32::try_from(self.steps).is_err() {
@@ -124,10 +134,14 @@ impl Plan {
                 u32::MAX
             )));
         }
-        let words = self.batch_max(0) * self.values_per_example() * (self.layout.width + 1);
+        // Under bsp the workers of a trainer send their pushes together.
+        let batches = if self.synchronous() { self.workers_per_trainer() } else { 1 };
+        let rows = batches * self.batch_max(0) * self.values_per_example();
+        let sections = batches * self.roles.partitions as usize;
+        let words = push_words_max(sections, rows, self.layout.width);
         if i32::try_from(words).is_err() {
             return Err(Error::Usage(format!(
-                "a batch of train.batch_size = {} can touch rows of {words} values, more than one \
+                "{batches} batches of {} examples can touch rows of {words} values, more than one \
                  MPI message holds ({}): lower train.batch_size",
                 self.batch_max(0),
                 i32::MAX
@@ -269,7 +283,7 @@ impl fmt::Display for Plan {
             self.steps_per_epoch,
             job.method.name()
         )?;
-        let most = roles.embedding_ps.clone().map(|rank| self.embedding_bytes(rank)).max();
+        let most = roles.embedding_ps.ranks().iter().map(|rank| self.embedding_bytes(*rank)).max();
         write!(
             f,
             "memory      {:.1} MiB of rows on the fullest rank, {:.1} MiB dense on every trainer",

@@ -9,11 +9,12 @@
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use umbra_core::dense::replica::{load, store};
+use umbra_core::sync::Published;
 use umbra_datasets::Dataset;
 
 use super::{Run, TrainerThreads};
-use crate::config::{Algorithm, SyncMethod};
-use crate::dense::replica_sync::{DenseSync, average_once};
+use crate::comm::watch::Lost;
+use crate::dense::replica_sync::average_once;
 use crate::error::Error;
 use crate::score::figures::Figures;
 
@@ -22,12 +23,11 @@ impl Run<'_> {
     /// trains on: the center, the mean, or the first trainer's replica, whichever the method ends
     /// with.
     pub(super) fn publish(&mut self) -> Result<(), Error> {
-        let trainers = self.plan.roles.trainers.len();
-        let algorithm = self.sync.as_ref().map(DenseSync::algorithm);
-        let independent = self.plan.job.method == SyncMethod::Independent;
-        let published = match algorithm {
-            Some(Algorithm::Elastic) => self.gather_center(),
-            Some(_) if trainers > 1 => {
+        let published = match self.sync.published() {
+            Published::Replica => return Ok(()),
+            Published::Center => self.gather_center()?,
+            Published::First => self.gather_first()?,
+            Published::Mean => {
                 if let (Some(side), Some(dense)) = (&mut self.trainer, &mut self.dense) {
                     side.keep_own();
                     average_once(dense, &side.shared.replica)?;
@@ -41,8 +41,6 @@ impl Run<'_> {
                 }
                 vec![]
             }
-            None if independent && trainers > 1 => self.gather_first(),
-            _ => return Ok(()),
         };
         if let Some(side) = &mut self.trainer {
             side.keep_own();
@@ -53,18 +51,19 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn gather_center(&self) -> Vec<f32> {
-        let Some(sync) = &self.sync else { return vec![] };
+    fn gather_center(&self) -> Result<Vec<f32>, Lost> {
+        let sync = &self.sync;
         let own: Vec<f32> = sync.center().flatten().copied().collect();
         let lengths = sync.center_lengths(self.world.size);
         let mut center = vec![0.0; lengths.iter().sum()];
-        self.control.all_gather_stretches(&own, &mut center, &lengths, "the center of replicas");
-        center
+        let what = "the center of replicas";
+        self.control.all_gather_stretches(&own, &mut center, &lengths, what)?;
+        Ok(center)
     }
 
     /// The first trainer's own replica.
-    fn gather_first(&self) -> Vec<f32> {
-        let first = self.plan.roles.trainers.start;
+    fn gather_first(&self) -> Result<Vec<f32>, Lost> {
+        let first = self.plan.roles.trainers.rank_of(0);
         let own = match &self.trainer {
             Some(side) if self.world.rank == first => side.own_replica(),
             _ => vec![],
@@ -72,8 +71,8 @@ impl Run<'_> {
         let mut lengths = vec![0; self.world.size];
         lengths[first] = self.plan.model.replica_len();
         let mut replica = vec![0.0; lengths[first]];
-        self.control.all_gather_stretches(&own, &mut replica, &lengths, "the first replica");
-        replica
+        self.control.all_gather_stretches(&own, &mut replica, &lengths, "the first replica")?;
+        Ok(replica)
     }
 
     /// As [`evaluate`](Self::evaluate), of the first trainer's own replica as training left it;
@@ -82,15 +81,10 @@ impl Run<'_> {
     /// # Errors
     /// As `evaluate`.
     pub fn evaluate_first_replica(&mut self, dataset: &Dataset) -> Result<Option<Figures>, Error> {
-        let apart = match self.sync.as_ref().map(DenseSync::algorithm) {
-            None => false,
-            Some(Algorithm::Elastic) => true,
-            Some(_) => self.plan.roles.trainers.len() > 1,
-        };
-        if !apart {
+        if let Published::Replica | Published::First = self.sync.published() {
             return Ok(None);
         }
-        let first = self.gather_first();
+        let first = self.gather_first()?;
         let swap = |side: &TrainerThreads, values: &[f32]| {
             let mut before = vec![0.0; values.len()];
             load(&side.shared.replica, &mut before);

@@ -6,24 +6,23 @@ use core::time::Duration;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crossbeam_channel::unbounded;
 use umbra_core::dense::replica::{element, load, store};
 use umbra_datasets::Pipeline;
 
 use crate::comm::Comm;
 use crate::comm::watch::Watch;
-use crate::config::{BatchNormScope, SyncMethod};
-use crate::dense::bsp::{Bsp, DenseLink, add_trainers};
+use crate::config::BatchNormScope;
+use crate::dense::bsp::Bsp;
 use crate::dense::driver::Gaps;
-use crate::dense::replica_sync::{DenseSync, TrainerEnd};
+use crate::dense::replica_sync::{DenseSync, StepEnd, TrainerEnd};
 use crate::error::Error;
 use crate::launch::processor::Pins;
 use crate::launch::signals::Signals;
-use crate::measure::counters::{Counters, Reading, RoundReading, WorkerCounters};
+use crate::measure::counters::{Counters, Reading, WorkerCounters};
 use crate::measure::trace::{Trace, Track};
 use crate::run::plan::Plan;
 use crate::trainer::batches::Batches;
-use crate::trainer::{Method, Segment, Trainer, Worker};
+use crate::trainer::{Segment, Trainer, Worker};
 
 /// A trainer of this rank.
 pub(super) struct TrainerThreads {
@@ -56,7 +55,7 @@ impl TrainerThreads {
     ) -> Result<Self, Error> {
         let config = &plan.job.config;
         let mut shared = Trainer::new(plan.model, config, signals, watch)?;
-        let number = rank - plan.roles.trainers.start;
+        let number = plan.roles.trainers.number_of(rank).unwrap_or(0);
         let inject = &config.recovery.inject;
         shared.nan_step = inject.nan_step.filter(|_| inject.nan_trainer == Some(number));
         let short_share = inject.short_share.filter(|_| inject.short_trainer == Some(number));
@@ -134,7 +133,6 @@ impl TrainerThreads {
         around: Around<'_>,
     ) -> Result<(bool, Duration, Gaps), Error> {
         let (start, Around { sync, counters, trace }) = (Instant::now(), around);
-        let count = self.workers.len();
         let steps = self.short_share.map_or(segment.steps, |share| {
             #[expect(
                 clippy::cast_possible_truncation,
@@ -151,65 +149,34 @@ impl TrainerThreads {
         self.mean_state = None;
         let Self { shared, workers, losses, .. } = self;
         let dense = dense.filter(|comm| comm.size() > 1);
-        if let Some(sync) = sync {
-            let parameters = shared.model.parameters_len();
-            let replica = &shared.replica;
-            let end = TrainerEnd { comm: dense, replica, parameters, workers: count };
-            let every = sync.every();
-            let (worked, gaps) = sync.run(Some(end), counters, trace, &plan.pins, |gate| {
-                let method = gate.map_or(Method::Ungated, |gate| Method::Gated { gate, every });
-                let stopped =
-                    run_workers(shared, workers, method, segment, counters, trace, &plan.pins);
-                if let (Err(error), false) = (&stopped, plan.local) {
-                    // The threads beside the workers stay in rounds until all trainers have ended:
-                    // nobody would hear of it before.
-                    shared.watch.end_job(error.exit_code(), error);
-                }
-                (stopped, start.elapsed())
-            })?;
-            let (stopped, trained) = worked.unwrap_or((Ok(false), Duration::ZERO));
-            return Ok((stopped?, trained, gaps));
-        }
-        if plan.job.method != SyncMethod::Bsp {
-            let stopped = run_workers(
-                shared,
-                workers,
-                Method::Ungated,
-                segment,
-                counters,
-                trace,
-                &plan.pins,
-            )?;
-            return Ok((stopped, start.elapsed(), Gaps::new()));
-        }
         let global_norm = plan.job.config.sync.batch_norm == BatchNormScope::Global;
-        let (jobs, jobs_out) = unbounded();
-        let (done_in, done) = unbounded();
-        let link = dense.is_some().then_some(DenseLink { jobs, done });
-        let sizes = (count, plan.slices);
-        let bsp = Bsp::new(sizes, plan.job.worker_threads, link, global_norm, &shared.watch);
-        let before = losses.len();
-        let (stopped, bytes) = std::thread::scope(|scope| {
-            let adder =
-                dense.map(|comm| scope.spawn(move || add_trainers(comm, &jobs_out, &done_in)));
-            let method = Method::Bsp { bsp: &bsp };
+        let (sizes, threads) = ((workers.len(), plan.slices), plan.job.worker_threads);
+        let watch = &shared.watch;
+        let bsp = |link| Bsp::new(sizes, threads, link, global_norm, watch);
+        let end = TrainerEnd { comm: dense, replica: &shared.replica, bsp: Box::new(bsp) };
+        let stretch = sync.run(Some(end), counters, trace, &plan.pins, |step_end| {
             let stopped =
-                run_workers(shared, workers, method, segment, counters, trace, &plan.pins);
-            let stalled = Reading { sync_ns: bsp.stalled_ns(), ..Reading::default() };
-            counters.workers.iter().for_each(|counters| counters.add(&stalled));
-            losses.append(&mut bsp.close());
-            (stopped, adder.map(|thread| thread.join().unwrap_or(0)))
-        });
-        let rounds = if bytes.is_some() { (losses.len() - before) as u64 } else { 0 };
-        let bytes = bytes.unwrap_or(0);
-        counters.rounds[0].add(&RoundReading { rounds, bytes, ..RoundReading::default() });
-        Ok((stopped?, start.elapsed(), Gaps::new()))
+                run_workers(shared, workers, step_end, segment, counters, trace, &plan.pins);
+            if let (Err(error), false) = (&stopped, plan.local) {
+                // The threads beside the workers stay in rounds until all trainers have ended:
+                // nobody would hear of it before.
+                shared.watch.end_job(error.exit_code(), error);
+            }
+            if let StepEnd::Sum(bsp) = step_end {
+                let stalled = Reading { sync_ns: bsp.stalled_ns(), ..Reading::default() };
+                counters.workers.iter().for_each(|counters| counters.add(&stalled));
+            }
+            (stopped, start.elapsed())
+        })?;
+        losses.extend(stretch.losses);
+        let (stopped, trained) = stretch.worked.unwrap_or((Ok(false), Duration::ZERO));
+        Ok((stopped?, trained, stretch.gaps))
     }
 }
 
 /// What a trainer's threads share beside the replica.
 pub(super) struct Around<'a> {
-    pub(super) sync: Option<&'a mut DenseSync>,
+    pub(super) sync: &'a mut DenseSync,
     pub(super) counters: &'a Counters,
     pub(super) trace: Option<&'a Trace>,
 }
@@ -218,17 +185,18 @@ pub(super) struct Around<'a> {
 fn run_workers(
     trainer: &Trainer,
     workers: &mut [Worker],
-    method: Method<'_>,
+    step_end: StepEnd<'_>,
     segment: Segment,
     counters: &Counters,
     trace: Option<&Trace>,
     pins: &Pins,
 ) -> Result<bool, Error> {
-    let together = workers.len() > 1 && !matches!(method, Method::Ungated);
+    let together = workers.len() > 1 && !matches!(step_end, StepEnd::Free);
     let train = |worker: &mut Worker, counters: &WorkerCounters| {
         let track = Track::of(trace, &format!("worker {}", worker.local));
         let pinned = pins.worker(worker.local);
-        let result = pinned.and_then(|()| worker.train(trainer, method, segment, counters, track));
+        let result =
+            pinned.and_then(|()| worker.train(trainer, step_end, segment, counters, track));
         if let (Err(error), true) = (&result, together) {
             // The other workers would wait for this one at the next meeting.
             trainer.watch.end_job(error.exit_code(), error);

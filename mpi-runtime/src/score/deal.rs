@@ -3,14 +3,18 @@
 use mpi::traits::Equivalence;
 
 use crate::comm::Comm;
+use crate::comm::watch::Lost;
 
 /// Sends each of `items` to its rank, and returns the words of those that came, by sending rank and
 /// in its order. What goes out and what comes in are held once. *Collective.*
+///
+/// # Errors
+/// When not all come in time.
 pub(super) fn deal<T: Equivalence + Copy + Default, const N: usize>(
     comm: &Comm,
     items: impl Iterator<Item = (usize, [T; N])> + Clone,
     what: &str,
-) -> Vec<T> {
+) -> Result<Vec<T>, Lost> {
     let mut counts = vec![0; comm.size()];
     items.clone().for_each(|(rank, _)| counts[rank] += N);
     let mut next = counts.clone();
@@ -23,10 +27,8 @@ pub(super) fn deal<T: Equivalence + Copy + Default, const N: usize>(
     }
     let lengths: Vec<u64> = counts.iter().map(|count| *count as u64).collect();
     let mut arriving = vec![0; comm.size()];
-    comm.all_to_all(&lengths, &mut arriving, what);
+    comm.all_to_all(&lengths, &mut arriving, what)?;
     let arriving: Vec<usize> =
         arriving.iter().map(|n| usize::try_from(*n).unwrap_or(usize::MAX)).collect();
-    let mut received = vec![T::default(); arriving.iter().sum()];
-    comm.all_to_all_varied(&sent, &counts, &mut received, &arriving, what);
-    received
+    comm.all_to_all_varied(sent, &counts, &arriving, what)
 }

@@ -11,6 +11,7 @@ use umbra_core::sync::reduction::add;
 
 use crate::comm::Comm;
 use crate::comm::reduce::combine;
+use crate::comm::watch::Lost;
 use crate::score::deal::deal;
 use crate::score::exact::ExactSum;
 
@@ -42,6 +43,17 @@ pub struct Figures {
     pub gauc: Option<f64>,
 }
 
+/// Why there are no figures.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum FiguresError {
+    /// Scores that have none; on all ranks.
+    #[error(transparent)]
+    Metric(#[from] MetricError),
+    /// Ranks that did not come.
+    #[error(transparent)]
+    Lost(#[from] Lost),
+}
+
 impl Scores {
     /// Appends another worker's scores.
     pub fn append(&mut self, mut other: Self) {
@@ -53,23 +65,24 @@ impl Scores {
     /// The figures over the scores of all ranks, equal on all of them. *Collective over `comm`.*
     ///
     /// # Errors
-    /// When some score is not finite, as happens when training has diverged; on all ranks.
-    pub fn figures(mut self, comm: &Comm) -> Result<Figures, MetricError> {
+    /// When some score is not finite, as happens when training has diverged; on all ranks. When not
+    /// all ranks come in time.
+    pub fn figures(mut self, comm: &Comm) -> Result<Figures, FiguresError> {
         let mut counts = [self.scored.len() as u64, u64::from(!self.group.is_empty())];
-        combine(comm, &mut counts, add, WHAT);
+        combine(comm, &mut counts, add, WHAT)?;
         let [examples, grouped] = counts;
         let bad = self.scored.iter().position(|example| !example.score.is_finite());
         // Of several ranks the first speaks: rank and index are compared as one number.
         let of_rank = (comm.rank() as u128) << 64;
         let mut bad = [bad.map_or(u128::MAX, |index| of_rank | index as u128)];
-        combine(comm, &mut bad, |to, from| to[0] = to[0].min(from[0]), WHAT);
+        combine(comm, &mut bad, |to, from| to[0] = to[0].min(from[0]), WHAT)?;
         if bad[0] != u128::MAX {
             let index = bad[0] & u128::from(u64::MAX);
             let index = usize::try_from(index).unwrap_or(usize::MAX);
-            return Err(MetricError::Score { index });
+            return Err(MetricError::Score { index }.into());
         }
         let gauc = if grouped == 0 { None } else { self.gauc(comm)? };
-        let sums = self.loss_sums(comm);
+        let sums = self.loss_sums(comm)?;
         Ok(Figures {
             examples,
             auc: self.auc(comm)?.auc(),
@@ -80,7 +93,7 @@ impl Scores {
         })
     }
 
-    fn loss_sums(&self, comm: &Comm) -> LossSums {
+    fn loss_sums(&self, comm: &Comm) -> Result<LossSums, Lost> {
         let mut sums = [ExactSum::default(); 4];
         for Scored { score, label, weight } in &self.scored {
             let mut one = LossSums::default();
@@ -88,21 +101,21 @@ impl Scores {
             let terms = [one.loss, one.weight, one.label, one.prediction];
             sums.iter_mut().zip(terms).for_each(|(sum, term)| sum.add(term));
         }
-        let [loss, weight, label, prediction] = add_ranks(comm, sums);
-        LossSums { loss, weight, label, prediction }
+        let [loss, weight, label, prediction] = add_ranks(comm, sums)?;
+        Ok(LossSums { loss, weight, label, prediction })
     }
 
-    fn auc(&mut self, comm: &Comm) -> Result<AucPart, MetricError> {
+    fn auc(&mut self, comm: &Comm) -> Result<AucPart, FiguresError> {
         if comm.size() == 1 {
-            return AucPart::of(&mut self.scored);
+            return Ok(AucPart::of(&mut self.scored)?);
         }
-        let ends = range_ends(comm, &self.scored);
+        let ends = range_ends(comm, &self.scored)?;
         let rank_of = |example: &Scored| {
             let bin = (order_key(example.score) >> BIN_SHIFT) as usize;
             ends.partition_point(|end| *end <= bin)
         };
         let words = |x: &Scored| (rank_of(x), [x.score, x.label, x.weight]);
-        let received = deal(comm, self.scored.iter().map(words), "scores of an evaluation");
+        let received = deal(comm, self.scored.iter().map(words), "scores of an evaluation")?;
         let mut own: Vec<Scored> = received
             .as_chunks()
             .0
@@ -114,12 +127,12 @@ impl Scores {
         // Three numbers per rank, merged in the order of ranges.
         let mut parts = vec![[0.0; 3]; comm.size()];
         let own = [part.positive, part.negative, part.area];
-        comm.all_gather(&own, parts.as_flattened_mut(), WHAT);
+        comm.all_gather(&own, parts.as_flattened_mut(), WHAT)?;
         let part = |[positive, negative, area]: [f64; 3]| AucPart { positive, negative, area };
         Ok(parts.into_iter().map(part).fold(AucPart::default(), AucPart::merge))
     }
 
-    fn gauc(&self, comm: &Comm) -> Result<Option<f64>, MetricError> {
+    fn gauc(&self, comm: &Comm) -> Result<Option<f64>, FiguresError> {
         let words = |(group, example): (&u64, &Scored)| {
             let words = [example.score, example.label, example.weight].map(f32::to_bits);
             let label = u64::from(words[1]) << 32 | u64::from(words[2]);
@@ -127,7 +140,7 @@ impl Scores {
             (rank, [*group, u64::from(words[0]), label])
         };
         let items = self.group.iter().zip(&self.scored).map(words);
-        let received = deal(comm, items, "groups of an evaluation");
+        let received = deal(comm, items, "groups of an evaluation")?;
         let number = |word: u64| f32::from_bits(u32::try_from(word).unwrap_or(u32::MAX));
         let mut own: Vec<Grouped> = received
             .as_chunks()
@@ -146,7 +159,7 @@ impl Scores {
             sums[0].add(part.weighted_auc);
             sums[1].add(part.weight);
         }
-        let [weighted_auc, weight] = add_ranks(comm, sums);
+        let [weighted_auc, weight] = add_ranks(comm, sums)?;
         Ok(GaucPart { weighted_auc, weight }.gauc())
     }
 }
@@ -159,12 +172,12 @@ pub(super) const BINS: usize = 1 << (32 - BIN_SHIFT);
 const WHAT: &str = "figures of an evaluation";
 
 /// Last bin + 1 of every rank's range but the last, so that ranges hold about equal counts.
-fn range_ends(comm: &Comm, scored: &[Scored]) -> Vec<usize> {
+fn range_ends(comm: &Comm, scored: &[Scored]) -> Result<Vec<usize>, Lost> {
     let mut histogram = vec![0u64; BINS];
     for example in scored {
         histogram[(order_key(example.score) >> BIN_SHIFT) as usize] += 1;
     }
-    combine(comm, &mut histogram, add, WHAT);
+    combine(comm, &mut histogram, add, WHAT)?;
     let total: u64 = histogram.iter().sum();
     let (mut ends, mut seen) = (vec![], 0);
     for (bin, count) in histogram.iter().enumerate() {
@@ -175,17 +188,17 @@ fn range_ends(comm: &Comm, scored: &[Scored]) -> Vec<usize> {
             ends.push(bin + 1);
         }
     }
-    ends
+    Ok(ends)
 }
 
 /// Sums over all ranks. *Collective.*
-fn add_ranks<const N: usize>(comm: &Comm, sums: [ExactSum; N]) -> [f64; N] {
+fn add_ranks<const N: usize>(comm: &Comm, sums: [ExactSum; N]) -> Result<[f64; N], Lost> {
     let mut words = sums.map(ExactSum::to_words);
     let add = |to: &mut [[u64; 2]], from: &[[u64; 2]]| {
         for (to, from) in to.iter_mut().zip(from) {
             *to = ExactSum::from_words(*to).plus(ExactSum::from_words(*from)).to_words();
         }
     };
-    combine(comm, &mut words, add, WHAT);
-    words.map(|words| ExactSum::from_words(words).value())
+    combine(comm, &mut words, add, WHAT)?;
+    Ok(words.map(|words| ExactSum::from_words(words).value()))
 }

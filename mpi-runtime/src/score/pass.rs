@@ -7,6 +7,7 @@ use umbra_datasets::{Dataset, Pipeline};
 
 use crate::error::Error;
 use crate::score::figures::Scores;
+use crate::trainer::batches::next_read;
 use crate::trainer::{Trainer, Worker};
 
 /// This trainer's share of a dataset, and how it is read.
@@ -51,13 +52,14 @@ pub fn score(
                     let (mut ticket, mut ended) = (0, false);
                     loop {
                         while !ended && worker.client.ahead() < AHEAD {
-                            match batches.next()? {
+                            match next_read(&mut batches, &trainer.watch)? {
                                 Some(batch) => worker.client.ask_now(batch, ticket),
                                 None => ended = true,
                             }
                             ticket += 1;
                         }
-                        let Some((lookup, _)) = worker.client.take() else { break };
+                        let taken = trainer.watch.or_end(worker.client.take());
+                        let Some((lookup, _)) = taken else { break };
                         let input = Input {
                             batch: lookup.batch.batch(),
                             rows: &lookup.rows,

@@ -16,13 +16,12 @@ mod training;
 use std::sync::Arc;
 
 use serde_json::json;
-use umbra_core::sim::{self, Method, Outcome, Simulated};
+use umbra_core::sim::{self, Outcome, Simulated, Training};
 use umbra_core::sync::Dealing;
 
 use crate::comm::Comm;
 use crate::comm::watch::Watch;
-use crate::config::{Algorithm, Config, Layout, SyncMethod};
-use crate::dense::replica_sync::Settings;
+use crate::config::{BatchNormScope, Config, Layout, SyncMethod};
 use crate::error::Error;
 use crate::record::{
     Status, Summary, SyncFigures, TrainFigures, TrainerSync, WaitFigures, WireFigures, say,
@@ -44,7 +43,7 @@ pub struct Virtual {
     steps: u64,
     ranks: usize,
     fidelity: Fidelity,
-    method: Method,
+    simulated: sim::Job<'static>,
     cluster: sim::Cluster,
 }
 
@@ -63,8 +62,7 @@ impl Virtual {
     /// A job that does not fit the cluster, a method without rounds to simulate, data that can't be
     /// opened.
     pub fn plan(mut config: Config, file: &ClusterFile, trainers: usize) -> Result<Self, Error> {
-        let rounds = config.sync.method.rounds();
-        let elastic = rounds.is_some_and(|rounds| rounds.algorithm == Algorithm::Elastic);
+        let elastic = config.sync.method.shape().has_centers();
         let sync_ps = file.sync_ps.or(config.roles.sync_ps).unwrap_or(1).max(1);
         let (layout, embedding_ps) = match file.embedding_ps {
             0 => (Layout::Collocated, trainers),
@@ -87,11 +85,15 @@ impl Virtual {
         };
         let cores = if file.cores == 0 { worker_threads + 1 } else { file.cores };
         let job = config.resolve(ranks, 1, cores)?;
-        if job.method == SyncMethod::Bsp && file.fidelity == Fidelity::Training {
+        let config = &job.config;
+        if job.method == SyncMethod::Bsp
+            && file.fidelity == Fidelity::Training
+            && config.model.batch_norm
+            && config.sync.batch_norm == BatchNormScope::Global
+        {
             return Err(Error::Usage(
-                "sync.method = bsp: its time alone is simulated (fidelity = \"timing\"); expected one of independent, \
-                 local_sgd, shadow_easgd, shadow_ma, shadow_bmuf, foreground_easgd, foreground_ma, \
-                 foreground_bmuf, ds_sync, shadow_ds_sync (none with one trainer)"
+                "sync.batch_norm = \"global\": workers would meet in the middle of a step, which \
+                 only real ranks do; expected \"local\", or fidelity = \"timing\""
                     .into(),
             ));
         }
@@ -108,7 +110,7 @@ impl Virtual {
         };
         let cluster = file.cluster(&plan.job, steps, sizes);
         Ok(Self {
-            method: method(&plan, file.nodes_of_leaf()),
+            simulated: synchronized(&plan, file.nodes_of_leaf()),
             plan,
             steps,
             ranks,
@@ -125,14 +127,17 @@ impl Virtual {
         let trace = self.plan.job.config.run.trace;
         let (simulated, learned) = match self.fidelity {
             Fidelity::Timing => {
-                let simulated = sim::simulate(&self.cluster, &self.method, &[], &mut |_| {}, trace);
+                let (step, update) = (&mut |_: sim::Step<'_>| {}, &mut |_| {});
+                let training = Training { replicas: &[], gradients: &[], step, update };
+                let simulated = sim::simulate(&self.cluster, &self.simulated, training, trace);
                 (simulated.map_err(defect)?, None)
             }
             Fidelity::Training => {
                 let mut learners = Learners::new(&self.plan, watch)?;
-                let simulated = learners.train(&self.cluster, &self.method, trace);
+                let simulated = learners.train(&self.cluster, &self.simulated, trace);
                 let learned = simulated.and_then(|simulated| {
-                    let learned = learners.learned(&self.plan, &self.method, &simulated, control);
+                    let learned =
+                        learners.learned(&self.plan, &self.simulated, &simulated, control);
                     Ok((simulated, Some(learned?)))
                 });
                 learners.finish();
@@ -215,40 +220,16 @@ impl Virtual {
     }
 }
 
-/// The job's method in the simulator's words.
-fn method(plan: &Plan, leaf: Option<usize>) -> Method {
-    let model = &plan.model;
-    let nothing = Method {
-        algorithm: sim::Algorithm::None,
-        alpha: 0.0,
-        rounds: sim::Rounds::Gated { every: 1 },
-        replica_bytes: 4 * model.replica_len() as u64,
-        parameters: model.parameters_len(),
-    };
-    if plan.job.method == SyncMethod::Bsp {
-        // Gradients are as many as parameters, and all wait for all after every step.
-        return Method {
-            algorithm: sim::Algorithm::Average { delta: false },
-            alpha: 1.0,
-            ..nothing
-        };
+/// What the simulator synchronizes.
+fn synchronized(plan: &Plan, leaf: Option<usize>) -> sim::Job<'static> {
+    // A node of the simulated cluster has one trainer, so it is the leaves that "nodes" tells
+    // apart.
+    let leaves = Dealing::Grid { columns: leaf.unwrap_or(1) };
+    sim::Job {
+        method: plan.job.config.method(plan.roles.sync_ps.len(), leaves),
+        replica_bytes: 4 * plan.model.replica_len() as u64,
+        parameters: plan.model.parameters_len(),
     }
-    let Some(settings) = Settings::new(&plan.job.config) else { return nothing };
-    let Settings { rounds, every, alpha, pair, delta, blocks, pace, .. } = settings;
-    let algorithm = match rounds.algorithm {
-        Algorithm::Elastic => sim::Algorithm::Elastic { pair, slices: plan.roles.sync_ps.len() },
-        Algorithm::Average => sim::Algorithm::Average { delta },
-        Algorithm::BlockMomentum => sim::Algorithm::BlockMomentum { blocks, delta },
-        Algorithm::DivideShuffle => {
-            // A node of the simulated cluster has one trainer, so it is the leaves that "nodes"
-            // tells apart.
-            let leaves = Dealing::Grid { columns: leaf.unwrap_or(1) };
-            sim::Algorithm::DivideShuffle { dealing: settings.dealing(leaves), delta }
-        }
-    };
-    let rounds =
-        if rounds.gated { sim::Rounds::Gated { every } } else { sim::Rounds::Background(pace) };
-    Method { algorithm, alpha, rounds, ..nothing }
 }
 
 /// Spans for chrome://tracing: a process per trainer and one for the instances that synchronize.

@@ -9,13 +9,15 @@ use core::sync::atomic::AtomicU32;
 use std::sync::Arc;
 
 use umbra_core::dense::replica::{load, load_finite, store};
-use umbra_core::sim::{self, Method as SimMethod, Simulated, Step, simulate};
+use umbra_core::sim::{self, Job, Simulated, Step, Training, simulate};
+use umbra_core::sync::Published;
 use umbra_core::sync::reduction::{TAIL, add, conclude, contribute, slice, sum_into_first};
 use umbra_datasets::{Dataset, Pipeline};
 
 use super::defect;
 use crate::comm::Comm;
 use crate::comm::watch::Watch;
+use crate::dense::replica_sync::StepEnd;
 use crate::error::Error;
 use crate::launch::signals::Signals;
 use crate::measure::counters::{Reading, WorkerCounters};
@@ -23,10 +25,10 @@ use crate::measure::trace::Track;
 use crate::rows::client::Client;
 use crate::rows::tables::{Partition, TableLayout};
 use crate::run::plan::Plan;
-use crate::score::figures::Figures;
+use crate::score::figures::{Figures, FiguresError};
 use crate::score::pass::{Share, score};
 use crate::trainer::batches::Batches;
-use crate::trainer::{Method, Segment, Trainer, Worker};
+use crate::trainer::{Segment, Trainer, Worker};
 
 /// The trainers of a virtual cluster.
 pub(super) struct Learners {
@@ -98,7 +100,7 @@ impl Learners {
     pub(super) fn train(
         &mut self,
         cluster: &sim::Cluster,
-        method: &SimMethod,
+        job: &Job<'_>,
         trace: bool,
     ) -> Result<Simulated, Error> {
         let Self { trainers, workers, counters, threads, .. } = self;
@@ -113,12 +115,14 @@ impl Learners {
             // After the first error the rest of the simulation only has to end.
             if wrong.is_none()
                 && let Err(error) =
-                    workers[index].train(trainer, Method::Ungated, segment, counters, track)
+                    workers[index].train(trainer, StepEnd::Free, segment, counters, track)
             {
                 wrong = Some(error);
             }
         };
-        let simulated = simulate(cluster, method, &replicas, &mut step, trace).map_err(defect);
+        let update = &mut |_| {};
+        let training = Training { replicas: &replicas, gradients: &[], step: &mut step, update };
+        let simulated = simulate(cluster, job, training, trace).map_err(defect);
         wrong.map_or(simulated, Err)
     }
 
@@ -129,7 +133,7 @@ impl Learners {
     pub(super) fn learned(
         &mut self,
         plan: &Plan,
-        method: &SimMethod,
+        job: &Job<'_>,
         simulated: &Simulated,
         control: &Comm,
     ) -> Result<Learned, Error> {
@@ -137,13 +141,10 @@ impl Learners {
         let reading = readings.fold(Reading::default(), Reading::plus);
         let mut own = vec![0.0; self.trainers[0].replica.len()];
         load(&self.trainers[0].replica, &mut own);
-        let several = self.trainers.len() > 1;
-        let (model, apart) = match method.algorithm {
-            sim::Algorithm::None => (own.clone(), false),
-            sim::Algorithm::Elastic { .. } => (simulated.center.clone(), true),
-            sim::Algorithm::Average { .. }
-            | sim::Algorithm::BlockMomentum { .. }
-            | sim::Algorithm::DivideShuffle { .. } => (self.mean(), several),
+        let (model, apart) = match job.method.published(self.trainers.len()) {
+            Published::Replica | Published::First => (own.clone(), false),
+            Published::Center => (simulated.center.clone(), true),
+            Published::Mean => (self.mean(), true),
         };
         store(&self.trainers[0].replica, &model);
         let valid = self.figures(plan, plan.valid.as_ref(), control)?;
@@ -188,8 +189,11 @@ impl Learners {
         let workers = &mut self.workers[..self.threads];
         let scores = score(&self.trainers[0], workers, dataset, share)?;
         let figures = scores.figures(control);
-        figures.map(Some).map_err(|error| {
-            Error::Failure(format!("evaluation: {error}; lower the learning rates"))
+        figures.map(Some).map_err(|error| match error {
+            FiguresError::Lost(lost) => lost.into(),
+            FiguresError::Metric(error) => {
+                Error::Failure(format!("evaluation: {error}; lower the learning rates"))
+            }
         })
     }
 

@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 
 use umbra_datasets::{BatchBuffer, DatasetError, WorkerBatches};
 
+use crate::comm::watch::{Waiting, Watch};
+
 /// The batches of one worker, in order.
 #[derive(Debug)]
 pub enum Batches {
@@ -14,14 +16,14 @@ pub enum Batches {
 }
 
 impl Batches {
-    /// The next batch, or `None` after the last; of a cycle, when all batches are in use.
+    /// The next batch, or `None` after the last; of a cycle, when all batches are in use. Waits for
+    /// the reader at most as long as `watch` allows.
     ///
     /// # Errors
     /// When the data could not be read.
-    #[expect(clippy::should_implement_trait, reason = "fallible: Result<Option<_>>")]
-    pub fn next(&mut self) -> Result<Option<BatchBuffer>, DatasetError> {
+    pub fn next(&mut self, watch: &Watch) -> Result<Option<BatchBuffer>, DatasetError> {
         match self {
-            Self::Read(batches) => batches.next(),
+            Self::Read(batches) => next_read(batches, watch),
             Self::Cycled(batches) => Ok(batches.pop_front()),
         }
     }
@@ -33,4 +35,16 @@ impl Batches {
             Self::Cycled(batches) => batches.push_back(batch),
         }
     }
+}
+
+/// The next batch from the reader thread, which `watch` gives its time.
+///
+/// # Errors
+/// When the data could not be read.
+pub fn next_read(
+    batches: &mut WorkerBatches,
+    watch: &Watch,
+) -> Result<Option<BatchBuffer>, DatasetError> {
+    let mut waiting = Waiting::default();
+    batches.next(&mut || watch.or_end(waiting.check(watch, &"a batch from the reader thread")))
 }

@@ -2,7 +2,7 @@
 //!
 //! A worker takes a batch whose rows have arrived, computes on the dense replica where it stands,
 //! pushes the row gradients, and updates every dense parameter once. It calls no MPI. How replicas
-//! stay together is the [`Method`]'s affair: `bsp` hands the gradient to the meeting of all
+//! stay together is the [`StepEnd`]'s affair: `bsp` hands the gradient to the meeting of all
 //! workers; everywhere else a worker updates the shared replica at once, Hogwild fashion, and at
 //! most stands at a gate now and then.
 
@@ -14,16 +14,15 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-use umbra_core::dense::replica::{Update, interpolate, store, update};
+use umbra_core::dense::replica::{Update, all_finite, interpolate, store, update};
 use umbra_core::model::{Gradients, Input, Model, StepKey};
 use umbra_core::optim::{Optimizer, Rate, StepSize};
 use umbra_datasets::BatchBuffer;
 
-use crate::comm::watch::Watch;
+use crate::comm::watch::{Lost, Watch};
 use crate::config::Config;
 use crate::config::convert;
-use crate::dense::bsp::Bsp;
-use crate::dense::gate::Gate;
+use crate::dense::replica_sync::StepEnd;
 use crate::error::Error;
 use crate::launch::signals::Signals;
 use crate::measure::counters::{Reading, WorkerCounters};
@@ -139,30 +138,9 @@ impl Trainer {
     }
 }
 
-/// How the replicas of a run stay together, as a worker sees it.
-#[derive(Clone, Copy)]
-pub enum Method<'a> {
-    /// Nothing to do: one trainer, or a shadow thread does it.
-    Ungated,
-    /// One update per step for all.
-    Bsp {
-        /// The meeting of all workers.
-        bsp: &'a Bsp,
-    },
-    /// Rounds with the workers gated.
-    Gated {
-        /// The gate.
-        gate: &'a Gate,
-        /// Steps between rounds.
-        every: u64,
-    },
-}
-
-impl Method<'_> {
-    /// Waits without holding the turn to compute, where there are turns.
-    fn rest<T>(&self, wait: impl FnOnce() -> T) -> T {
-        if let Method::Bsp { bsp } = self { bsp.turns().rest(wait) } else { wait() }
-    }
+/// Waits without holding the slot to compute, where there are slots.
+fn rest<T>(step_end: StepEnd<'_>, wait: impl FnOnce() -> T) -> Result<T, Lost> {
+    if let StepEnd::Sum(bsp) = step_end { bsp.turns().rest(wait) } else { Ok(wait()) }
 }
 
 /// A stretch of training between two evaluations; equal on all workers.
@@ -190,20 +168,20 @@ impl Worker {
     /// Trains a segment. True when it ended early because a stop was asked for.
     ///
     /// # Errors
-    /// When the data can't be read.
+    /// When the data can't be read, or those it trains with do not come in time.
     pub fn train(
         &mut self,
         trainer: &Trainer,
-        method: Method<'_>,
+        step_end: StepEnd<'_>,
         segment: Segment,
         counters: &WorkerCounters,
         track: Track<'_>,
     ) -> Result<bool, Error> {
-        let Method::Bsp { bsp } = method else {
-            return self.train_in_turn(trainer, method, segment, counters, track);
+        let StepEnd::Sum(bsp) = step_end else {
+            return self.train_in_turn(trainer, step_end, segment, counters, track);
         };
-        bsp.turns().take();
-        let stopped = self.train_in_turn(trainer, method, segment, counters, track);
+        bsp.turns().take()?;
+        let stopped = self.train_in_turn(trainer, step_end, segment, counters, track);
         bsp.turns().give();
         stopped
     }
@@ -211,7 +189,7 @@ impl Worker {
     fn train_in_turn(
         &mut self,
         trainer: &Trainer,
-        method: Method<'_>,
+        step_end: StepEnd<'_>,
         segment: Segment,
         counters: &WorkerCounters,
         track: Track<'_>,
@@ -219,17 +197,17 @@ impl Worker {
         let (mut asked, mut since_round) = (0, 0);
         for done in 0..segment.steps {
             let mut reading = Reading { steps: 1, ..Reading::default() };
-            reading.embedding_ns += method.rest(|| self.client.settle(false));
+            reading.embedding_ns += rest(step_end, || self.client.settle(false))??;
             while asked < segment.steps && (self.client.ahead() == 0 || self.client.may_ask()) {
-                let (batch, waited) = method.rest(|| {
+                let (batch, waited) = rest(step_end, || {
                     let start = Instant::now();
-                    (self.next_batch(), nanoseconds(start))
-                });
+                    (self.next_batch(&trainer.watch), nanoseconds(start))
+                })?;
                 reading.data_ns += waited;
                 self.client.ask(batch?, clock(segment.first_step + asked));
                 asked += 1;
             }
-            let Some((lookup, waited)) = method.rest(|| self.client.take()) else { break };
+            let Some((lookup, waited)) = rest(step_end, || self.client.take())?? else { break };
             reading.embedding_ns += waited;
             reading.examples = lookup.batch.len() as u64;
             let step = segment.first_step + done;
@@ -237,7 +215,7 @@ impl Worker {
                 trainer.replica[0].store(f32::NAN.to_bits(), Relaxed);
             }
             let began = Instant::now();
-            let mut stop = self.step(trainer, method, &lookup, step, &mut reading);
+            let mut stop = self.step(trainer, step_end, &lookup, step, &mut reading);
             track.span("step", began.elapsed());
             let batch = self.client.recycle(lookup);
             if let Some(batches) = &mut self.batches {
@@ -246,28 +224,33 @@ impl Worker {
             since_round += 1;
             // Before the gate: the round there carries this step.
             counters.add(&reading);
-            if let Method::Gated { gate, every } = method
+            if let StepEnd::Gate { gates, every } = step_end
                 && since_round == every
             {
                 let start = Instant::now();
-                stop = gate.pass(self.local, trainer.stop_requested(), &trainer.watch);
+                // One of its own, or the one of all.
+                let (gate, place) = match gates {
+                    [all] => (all, self.local),
+                    each => (&each[self.local], 0),
+                };
+                stop = gate.pass(place, trainer.stop_requested(), &trainer.watch)?;
                 counters.add(&Reading { sync_ns: nanoseconds(start), ..Reading::default() });
                 track.span("gate", start.elapsed());
                 since_round = 0;
             }
             if stop {
-                self.client.settle(true);
+                trainer.watch.or_end(self.client.settle(true));
                 // The reader must not wait for room in this ring while another worker waits for it.
                 self.batches = None;
                 return Ok(true);
             }
         }
-        self.client.settle(true);
+        trainer.watch.or_end(self.client.settle(true));
         Ok(false)
     }
 
-    fn next_batch(&mut self) -> Result<BatchBuffer, Error> {
-        let next = self.batches.as_mut().map_or(Ok(None), Batches::next)?;
+    fn next_batch(&mut self, watch: &Watch) -> Result<BatchBuffer, Error> {
+        let next = self.batches.as_mut().map_or(Ok(None), |batches| batches.next(watch))?;
         next.ok_or_else(|| {
             Error::Failure("the reader ended before the epoch did: a defect of the reader".into())
         })
@@ -277,7 +260,7 @@ impl Worker {
     fn step(
         &mut self,
         trainer: &Trainer,
-        method: Method<'_>,
+        step_end: StepEnd<'_>,
         lookup: &Lookup,
         step: u64,
         reading: &mut Reading,
@@ -288,7 +271,7 @@ impl Worker {
         let input = Input { batch, rows: &lookup.rows, slot: &lookup.slot };
         let (mut calls, sums) = (0, &mut buffers.sums);
         let mut reduce = |values: &mut [f64]| {
-            if let Method::Bsp { bsp } = method
+            if let StepEnd::Sum(bsp) = step_end
                 && (bsp.global_norm() || calls == 0)
             {
                 bsp.sum(local, values, sums);
@@ -297,7 +280,7 @@ impl Worker {
         };
         // Alone with its batch, a worker updates the replica as its gradients come.
         let update =
-            (!matches!(method, Method::Bsp { .. }) && batch.weight_sum() > 0.0).then(|| {
+            (!matches!(step_end, StepEnd::Sum(_)) && batch.weight_sum() > 0.0).then(|| {
                 let size = trainer.step_size(step);
                 Update::new(&trainer.optimizer, size, trainer.parameters(), &trainer.state)
             });
@@ -316,33 +299,46 @@ impl Worker {
             &mut buffers.workspace.lend(),
             &mut gradients,
         );
-        // A step without a finite loss has changed nothing, and must not move rows either.
-        let sound = !updated || loss.loss_sum.is_finite();
-        let rate = if sound { trainer.rates(step).1 } else { 0.0 };
+        // A step without a finite loss has changed nothing, and must not move rows either; one
+        // whose row gradients are not finite would spoil them for all; one without weights has
+        // gradients of 0, and would move their state all the same.
+        let row_gradients = &buffers.row_gradients[..lookup.rows.len()];
+        let changed = updated && loss.loss_sum.is_finite();
+        if updated && !changed {
+            trainer.updates.fetch_sub(1, Relaxed);
+        }
+        let sound = loss.loss_sum.is_finite() && all_finite(row_gradients);
         if sound {
             (reading.loss_sum, reading.weight_sum) = (loss.loss_sum, loss.weight_sum);
-        } else {
-            reading.dropped = 1;
         }
-        let row_gradients = &buffers.row_gradients[..lookup.rows.len()];
-        self.client.push(lookup, row_gradients, rate);
+        let pushed = if sound && loss.weight_sum > 0.0 { row_gradients } else { &[] };
+        self.client.push(lookup, pushed, trainer.rates(step).1);
         let mut contribution = core::mem::take(&mut buffers.contribution);
-        let stop = match method {
-            Method::Bsp { bsp } => {
+        let stop = match step_end {
+            StepEnd::Sum(bsp) => {
                 contribution.sums.clear();
                 let stop = f64::from(u8::from(trainer.stop_requested()));
-                contribution.sums.extend([loss.loss_sum, loss.weight_sum, stop]);
-                contribution = bsp.finish_step(local, contribution, |gradient, statistics| {
-                    trainer.update(gradient, step);
-                    trainer.update_statistics(statistics);
-                });
+                // What is no number here is none in the sum: all trainers drop the step, or none.
+                let loss_sum = if sound { loss.loss_sum } else { f64::NAN };
+                contribution.sums.extend([loss_sum, loss.weight_sum, stop]);
+                contribution =
+                    bsp.finish_step(local, contribution, |gradient, statistics, sums| {
+                        if !(sums[0].is_finite() && all_finite(gradient) && all_finite(statistics))
+                        {
+                            reading.dropped = 1;
+                        } else if sums[1] > 0.0 {
+                            trainer.update(gradient, step);
+                            trainer.update_statistics(statistics);
+                        }
+                    });
                 contribution.sums[2] > 0.0
             }
-            Method::Ungated | Method::Gated { .. } => {
-                if updated && sound {
+            StepEnd::Free | StepEnd::Gate { .. } => {
+                reading.dropped = u64::from(!sound);
+                if changed {
                     trainer.update_statistics(&contribution.statistics);
                 }
-                matches!(method, Method::Ungated) && trainer.stop_requested()
+                matches!(step_end, StepEnd::Free) && trainer.stop_requested()
             }
         };
         buffers.contribution = contribution;

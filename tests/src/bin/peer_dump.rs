@@ -16,7 +16,7 @@ use std::{env, fs};
 use umbra_core::batch::{Batch, Jagged};
 use umbra_core::kernel::shared;
 use umbra_core::model::{
-    Gradients, Input, Model, ModelConfig, ModelKind, Pooling, StepKey, Workspace,
+    Cross, Gradients, Input, Model, ModelConfig, ModelKind, Pooling, StepKey, Structure, Workspace,
 };
 use umbra_core::rng::{Purpose, Stream};
 use umbra_core::sparse::{Numbering, coalesce, heads_len};
@@ -47,7 +47,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn cases() -> [Case; 4] {
+fn cases() -> [Case; 7] {
     let plain = ModelConfig {
         kind: ModelKind::Lr,
         dense_features: 5,
@@ -56,6 +56,7 @@ fn cases() -> [Case; 4] {
         pooling: Pooling::Sum,
         bottom: &[],
         top: &[],
+        cross: Cross::NONE,
         batch_norm: false,
         batch_norm_momentum: 0.1,
         dropout: 0.0,
@@ -68,11 +69,32 @@ fn cases() -> [Case; 4] {
         pooling: Pooling::Mean,
         ..plain
     };
+    let wide_deep = ModelConfig {
+        kind: ModelKind::WideDeep,
+        top: &[24, 12],
+        batch_norm: true,
+        pooling: Pooling::Mean,
+        ..plain
+    };
+    let dcn = ModelConfig {
+        kind: ModelKind::DcnV2,
+        top: &[24, 12],
+        cross: Cross { layers: 3, rank: 0, structure: Structure::Parallel },
+        ..plain
+    };
+    let low_rank = ModelConfig {
+        cross: Cross { layers: 2, rank: 6, structure: Structure::Stacked },
+        batch_norm: true,
+        ..dcn
+    };
     [
         Case { name: "lr", config: plain },
         Case { name: "fm", config: ModelConfig { kind: ModelKind::Fm, ..plain } },
         Case { name: "dlrm", config: dlrm },
         Case { name: "deepfm", config: deepfm },
+        Case { name: "wide_deep", config: wide_deep },
+        Case { name: "dcn_v2", config: dcn },
+        Case { name: "dcn_v2_low_rank", config: low_rank },
     ]
 }
 

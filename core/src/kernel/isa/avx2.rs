@@ -2,16 +2,17 @@
 
 use core::arch::asm;
 use core::arch::x86_64::{
-    __m256, __m256i, _CMP_LE_OQ, _CMP_LT_OQ, _mm256_add_ps, _mm256_andnot_ps, _mm256_cmp_ps,
-    _mm256_cmpgt_epi32, _mm256_div_ps, _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_maskload_ps,
-    _mm256_maskstore_ps, _mm256_mul_ps, _mm256_permute2f128_ps, _mm256_set1_epi32, _mm256_set1_ps,
-    _mm256_setr_epi32, _mm256_setzero_ps, _mm256_shuffle_ps, _mm256_sqrt_ps, _mm256_storeu_ps,
-    _mm256_sub_ps, _mm256_unpackhi_ps, _mm256_unpacklo_ps,
+    __m256, __m256i, _CMP_LE_OQ, _CMP_LT_OQ, _CMP_UNORD_Q, _mm256_add_ps, _mm256_andnot_ps,
+    _mm256_cmp_ps, _mm256_cmpgt_epi32, _mm256_div_ps, _mm256_fmadd_ps, _mm256_loadu_ps,
+    _mm256_maskload_ps, _mm256_maskstore_ps, _mm256_movemask_ps, _mm256_mul_ps,
+    _mm256_permute2f128_ps, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setr_epi32,
+    _mm256_setzero_ps, _mm256_shuffle_ps, _mm256_sqrt_ps, _mm256_storeu_ps, _mm256_sub_ps,
+    _mm256_unpackhi_ps, _mm256_unpacklo_ps,
 };
 use core::sync::atomic::AtomicU32;
 
 use super::x86::{one_instruction, shared_memory};
-use super::{Isa, Source};
+use super::{FLUSHED_BELOW, Isa, Source};
 
 /// Proof that the machine has AVX2 and FMA.
 #[derive(Clone, Copy)]
@@ -71,6 +72,21 @@ impl Isa for Avx2 {
     fn where_positive(self, y: __m256, x: __m256) -> __m256 {
         // SAFETY: as above.
         unsafe { _mm256_andnot_ps(_mm256_cmp_ps::<_CMP_LE_OQ>(y, _mm256_setzero_ps()), x) }
+    }
+
+    #[inline(always)]
+    fn flush(self, x: __m256) -> __m256 {
+        // SAFETY: as above.
+        unsafe {
+            let size = _mm256_andnot_ps(self.splat(-0.0), x);
+            _mm256_andnot_ps(_mm256_cmp_ps::<_CMP_LT_OQ>(size, self.splat(FLUSHED_BELOW)), x)
+        }
+    }
+
+    #[inline(always)]
+    fn has_nan(self, x: __m256) -> bool {
+        // SAFETY: as above.
+        unsafe { _mm256_movemask_ps(_mm256_cmp_ps::<_CMP_UNORD_Q>(x, x)) != 0 }
     }
 
     #[inline(always)]

@@ -2,16 +2,17 @@
 
 use core::arch::asm;
 use core::arch::x86_64::{
-    __m512, __mmask16, _CMP_NLE_UQ, _CMP_NLT_UQ, _mm_setzero_ps, _mm512_add_ps, _mm512_castpd_ps,
-    _mm512_castps_pd, _mm512_cmp_ps_mask, _mm512_div_ps, _mm512_fmadd_ps, _mm512_loadu_ps,
-    _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps, _mm512_maskz_mov_ps, _mm512_mul_ps,
-    _mm512_set1_ps, _mm512_setzero_ps, _mm512_shuffle_f32x4, _mm512_sqrt_ps, _mm512_storeu_ps,
-    _mm512_sub_ps, _mm512_unpackhi_pd, _mm512_unpackhi_ps, _mm512_unpacklo_pd, _mm512_unpacklo_ps,
+    __m512, __mmask16, _CMP_NLE_UQ, _CMP_NLT_UQ, _CMP_UNORD_Q, _mm_setzero_ps, _mm512_abs_ps,
+    _mm512_add_ps, _mm512_castpd_ps, _mm512_castps_pd, _mm512_cmp_ps_mask, _mm512_div_ps,
+    _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps,
+    _mm512_maskz_mov_ps, _mm512_mul_ps, _mm512_set1_ps, _mm512_setzero_ps, _mm512_shuffle_f32x4,
+    _mm512_sqrt_ps, _mm512_storeu_ps, _mm512_sub_ps, _mm512_unpackhi_pd, _mm512_unpackhi_ps,
+    _mm512_unpacklo_pd, _mm512_unpacklo_ps,
 };
 use core::sync::atomic::AtomicU32;
 
 use super::x86::{one_instruction, shared_memory};
-use super::{Isa, Source};
+use super::{FLUSHED_BELOW, Isa, Source};
 
 /// Proof that the machine has AVX-512 F.
 #[derive(Clone, Copy)]
@@ -63,6 +64,22 @@ impl Isa for Avx512 {
     fn where_positive(self, y: __m512, x: __m512) -> __m512 {
         // SAFETY: as above.
         unsafe { _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_NLE_UQ>(y, _mm512_setzero_ps()), x) }
+    }
+
+    #[inline(always)]
+    fn flush(self, x: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe {
+            let kept =
+                _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(_mm512_abs_ps(x), self.splat(FLUSHED_BELOW));
+            _mm512_maskz_mov_ps(kept, x)
+        }
+    }
+
+    #[inline(always)]
+    fn has_nan(self, x: __m512) -> bool {
+        // SAFETY: as above.
+        unsafe { _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x, x) != 0 }
     }
 
     #[inline(always)]

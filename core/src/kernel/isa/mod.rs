@@ -29,6 +29,11 @@ pub(crate) use plain::Plain;
 
 use super::{Simd, selected};
 
+/// What an update leaves of smaller numbers is 0. Numbers below 1.2e-38 (denormal) take several
+/// times as long on every processor; this much above them, products with rates and shares are not
+/// denormal either.
+pub(crate) const FLUSHED_BELOW: f32 = 1e-30;
+
 /// An instruction set. Making one asserts that the machine has it; that is all the safety of the
 /// arithmetic below needs. Functions that take pointers say what the pointers must be good for.
 pub(crate) trait Isa: Copy {
@@ -60,6 +65,10 @@ pub(crate) trait Isa: Copy {
     fn relu(self, x: Self::Vector) -> Self::Vector;
     /// 0 where `y <= 0`, else `x`.
     fn where_positive(self, y: Self::Vector, x: Self::Vector) -> Self::Vector;
+    /// 0 where |x| < [`FLUSHED_BELOW`], else `x`: a NaN stays a NaN.
+    fn flush(self, x: Self::Vector) -> Self::Vector;
+    /// Whether a lane is a NaN.
+    fn has_nan(self, x: Self::Vector) -> bool;
 
     /// Reads `LANES` private f32s.
     ///
@@ -71,6 +80,17 @@ pub(crate) trait Isa: Copy {
     /// # Safety
     /// `from` is good for reading them.
     unsafe fn load_part(self, from: *const f32, count: usize) -> Self::Vector;
+    /// Reads `LANES` private f32s as shared ones are read: by one instruction, where the set has
+    /// one, that the compiler leaves where it stands.
+    ///
+    /// # Safety
+    /// `from` is good for reading them.
+    unsafe fn load_in_place(self, from: *const f32) -> Self::Vector;
+    /// Reads `count` ≤ `LANES` private f32s so, zeros behind them.
+    ///
+    /// # Safety
+    /// `from` is good for reading them.
+    unsafe fn load_in_place_part(self, from: *const f32, count: usize) -> Self::Vector;
     /// Reads `LANES` shared f32s.
     ///
     /// # Safety
@@ -190,6 +210,36 @@ impl Source for *const AtomicU32 {
     unsafe fn load_part<I: Isa>(self, isa: I, count: usize) -> I::Vector {
         // SAFETY: as above.
         unsafe { isa.load_shared_part(self, count) }
+    }
+}
+
+/// Private memory that is read in place ([`Isa::load_in_place`]). It is not shared memory by a
+/// cast: a `&AtomicU32` permits writing, which a pointer made of a `&[f32]` does not.
+#[derive(Clone, Copy)]
+pub(crate) struct InPlace(pub(crate) *const f32);
+
+impl Source for InPlace {
+    #[inline(always)]
+    fn advance(self, elements: usize) -> Self {
+        Self(self.0.wrapping_add(elements))
+    }
+
+    #[inline(always)]
+    unsafe fn get(self) -> f32 {
+        // SAFETY: the caller's promise, here and below.
+        unsafe { *self.0 }
+    }
+
+    #[inline(always)]
+    unsafe fn load<I: Isa>(self, isa: I) -> I::Vector {
+        // SAFETY: as above.
+        unsafe { isa.load_in_place(self.0) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_part<I: Isa>(self, isa: I, count: usize) -> I::Vector {
+        // SAFETY: as above.
+        unsafe { isa.load_in_place_part(self.0, count) }
     }
 }
 

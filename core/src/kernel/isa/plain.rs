@@ -3,7 +3,7 @@
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use super::{Isa, Source};
+use super::{FLUSHED_BELOW, Isa, Source};
 use crate::float;
 
 /// Four floats in an array.
@@ -82,6 +82,16 @@ impl Isa for Plain {
     }
 
     #[inline(always)]
+    fn flush(self, x: Self::Vector) -> Self::Vector {
+        lanes(|lane| if x[lane].abs() < FLUSHED_BELOW { 0.0 } else { x[lane] })
+    }
+
+    #[inline(always)]
+    fn has_nan(self, x: Self::Vector) -> bool {
+        x.into_iter().any(f32::is_nan)
+    }
+
+    #[inline(always)]
     unsafe fn load(self, from: *const f32) -> Self::Vector {
         // SAFETY: the caller's promise, here and below.
         lanes(|lane| unsafe { *from.add(lane) })
@@ -91,6 +101,18 @@ impl Isa for Plain {
     unsafe fn load_part(self, from: *const f32, count: usize) -> Self::Vector {
         // SAFETY: as above.
         lanes(|lane| if lane < count { unsafe { *from.add(lane) } } else { 0.0 })
+    }
+
+    #[inline(always)]
+    unsafe fn load_in_place(self, from: *const f32) -> Self::Vector {
+        // SAFETY: as above.
+        unsafe { self.load(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_in_place_part(self, from: *const f32, count: usize) -> Self::Vector {
+        // SAFETY: as above.
+        unsafe { self.load_part(from, count) }
     }
 
     #[inline(always)]

@@ -66,6 +66,19 @@ macro_rules! one_instruction {
             unsafe { $store(to, x) }
         }
 
+        // The instructions behind these know pointers only, so they read private memory as well.
+        #[inline(always)]
+        unsafe fn load_in_place(self, from: *const f32) -> $vector {
+            // SAFETY: as above.
+            unsafe { load_shared(from.cast()) }
+        }
+
+        #[inline(always)]
+        unsafe fn load_in_place_part(self, from: *const f32, count: usize) -> $vector {
+            // SAFETY: as above.
+            unsafe { load_shared_part(from.cast(), self.mask(count)) }
+        }
+
         #[inline(always)]
         unsafe fn load_shared(self, from: *const AtomicU32) -> $vector {
             // SAFETY: as above.

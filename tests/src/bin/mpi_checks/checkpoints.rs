@@ -4,7 +4,7 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::path::Path;
 use std::sync::Arc;
 
-use umbra_core::model::{Model, ModelConfig, ModelKind, Pooling};
+use umbra_core::model::{Cross, Model, ModelConfig, ModelKind, Pooling};
 use umbra_core::optim::SparseOptimizer;
 use umbra_mpi::checkpoint::{Checkpoint, Contents, Dense, Manifest, Target, write};
 use umbra_mpi::comm::Comm;
@@ -28,6 +28,7 @@ fn model() -> Model {
         batch_norm: true,
         batch_norm_momentum: 0.1,
         dropout: 0.0,
+        cross: Cross::NONE,
     };
     Model::new(&config).unwrap()
 }
@@ -110,7 +111,7 @@ fn load(world: &World, control: &Comm, dir: &Path, partitions_here: u32) -> [u64
         assert!(words.iter().map(|word| word.load(Relaxed)).eq((first..).take(words.len())));
     }
     let mut all = vec![0; control.size()];
-    control.all_gather(&[bytes], &mut all, "test");
+    control.all_gather(&[bytes], &mut all, "test").unwrap();
     let of_files: u64 = checkpoint.manifest.files.iter().map(|file| file.bytes).sum();
     assert_eq!(all.iter().sum::<u64>(), of_files, "{all:?}");
     [of_files, all.iter().filter(|bytes| **bytes > 0).count() as u64]
@@ -120,13 +121,14 @@ fn load(world: &World, control: &Comm, dir: &Path, partitions_here: u32) -> [u64
 /// the same bits, and every byte is read once.
 pub(super) fn checkpoints(world: &World, watch: &Arc<Watch>, control: &Comm) {
     let size = control.size();
-    let all = world.communicator(watch);
+    let all = world.communicator(watch).unwrap();
     for (writers, written) in [(1, 1), (1, 3), (2, 2), (2, 5), (3, 3), (size, 2 * size as u32)] {
         let dir = std::env::current_dir().unwrap().join(format!("saved-{writers}-{written}"));
-        if let Some(control) = all.subset(0..writers.min(size)) {
+        let members: Vec<usize> = (0..writers.min(size)).collect();
+        if let Some(control) = all.subset(&members).unwrap() {
             save(world, &control, &dir, written);
         }
-        control.barrier("test", false);
+        control.barrier("test", false).unwrap();
         for here in [1, 2, size as u32, 2 * size as u32 + 1] {
             let [bytes, readers] = load(world, control, &dir, here);
             assert!(bytes > 3_000_000, "{bytes}");
@@ -143,7 +145,7 @@ fn changed(control: &Comm, name: &str, change: impl FnOnce(&Path)) -> std::path:
     if control.rank() == 0 {
         change(&dir);
     }
-    control.barrier("test", false);
+    control.barrier("test", false).unwrap();
     dir
 }
 
@@ -184,7 +186,7 @@ fn damaged(world: &World, control: &Comm) {
         assert_eq!(error.exit_code(), 4, "{name}: {error}");
         let spoke = [u64::from(!error.is_silent())];
         let mut all = vec![0; control.size()];
-        control.all_gather(&spoke, &mut all, "test");
+        control.all_gather(&spoke, &mut all, "test").unwrap();
         assert_eq!(all.iter().sum::<u64>(), 1, "{name}: one rank has the message");
         assert!(error.is_silent() || error.to_string().contains(says), "{name}: {error}");
     }

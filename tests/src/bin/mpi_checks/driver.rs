@@ -5,19 +5,18 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use core::time::Duration;
 use std::sync::Arc;
 
-use crossbeam_channel::unbounded;
+use crossbeam_channel::{Receiver, Sender, unbounded};
 use umbra_core::dense::replica::{load, store};
 use umbra_core::rng::{Purpose, Stream};
 use umbra_core::sync::reduction::TAIL;
 use umbra_core::sync::{
-    Action, Completion, ElasticCenter, ElasticTrainer, Intake, ModelAverage, OutOfTurn, Pair,
-    Protocol,
+    Action, Completion, Conductor, ElasticCenter, ElasticTrainer, GateOf, Group, Intake,
+    ModelAverage, OutOfTurn, Pair, Payload, Protocol, Rounds,
 };
-use umbra_core::units::Nanos;
 use umbra_mpi::comm::post::Post;
 use umbra_mpi::comm::watch::Watch;
 use umbra_mpi::comm::{Comm, Mailbox};
-use umbra_mpi::dense::driver::{Endpoints, GateKeeper, Workers, drive};
+use umbra_mpi::dense::driver::{DriveError, Endpoints, GateKeeper, Seat, Steps, Workers, drive};
 use umbra_mpi::launch::world::World;
 use umbra_mpi::measure::counters::RoundCounters;
 use umbra_mpi::measure::trace::Track;
@@ -27,19 +26,40 @@ use umbra_tests::tree_sum;
 const LENGTH: usize = 101;
 const ROUNDS: usize = 20;
 
-/// A driver's surroundings without trace or pace.
-fn around<'a>(
-    comm: Option<&'a Comm>,
+/// Endpoints without groups and gradients.
+fn ends<'a>(
+    comm: Option<&'a mut Comm>,
     post: Option<&'a mut Post>,
+    watch: &'a Watch,
+) -> Endpoints<'a> {
+    let (poll, grace) = (Duration::from_micros(50), Duration::ZERO);
+    Endpoints { comm, groups: None, post, gradients: None, poll, grace, watch }
+}
+
+/// A seat without trace or pace.
+fn seat<'a>(
+    number: usize,
+    machine: &'a mut (dyn Protocol + Send),
     replica: &'a [AtomicU32],
     workers: Workers<'a>,
     counters: &'a RoundCounters,
-    watch: &'a Watch,
-) -> Endpoints<'a> {
-    let (poll, track) = (Duration::from_micros(50), Track::of(None, ""));
-    let steps = None;
-    let groups = None;
-    Endpoints { comm, groups, post, replica, workers, steps, poll, counters, track, watch }
+) -> Seat<'a> {
+    let (conductor, track) = (Conductor::new(GATED, 0), Track::of(None, ""));
+    Seat { number, machine, replica, workers, conductor, counters, track }
+}
+
+const GATED: Rounds = Rounds::Gated { every: 1, gate: GateOf::Trainer };
+
+/// Workers that knock when they have made a step.
+const fn gated<'a>(knocks: Receiver<()>, opens: Sender<()>) -> Workers<'a> {
+    Workers::Gated { gate: GateKeeper { knocks, opens }, steps: Steps::Uncounted }
+}
+
+/// Instance `number` is on rank `number`, but for those of `here`, which are on the first.
+fn post(world: &World, watch: &Arc<Watch>, instances: usize, first: Option<usize>) -> Post {
+    let rank = |number| if Some(number) == first { 0 } else { number };
+    let rank_of: Arc<[usize]> = (0..instances).map(rank).collect();
+    Post::new(world.rank, rank_of, Some(Mailbox::new(world.communicator(watch).unwrap())))
 }
 
 /// Where rank `rank` is before round `round`.
@@ -52,7 +72,7 @@ fn position(rank: usize, round: usize) -> Vec<f32> {
 /// when the workers of all ranks have gone.
 pub(super) fn model_average(world: &World, watch: &Arc<Watch>, control: &Comm) {
     let (rank, size) = (world.rank, world.size);
-    let mut comm = world.communicator(watch);
+    let mut comm = world.communicator(watch).unwrap();
     // Twice over the same communicator: a run has one driver per stretch of training.
     for _ in 0..2 {
         let replica: Vec<AtomicU32> = (0..LENGTH).map(|_| AtomicU32::new(0)).collect();
@@ -63,8 +83,9 @@ pub(super) fn model_average(world: &World, watch: &Arc<Watch>, control: &Comm) {
             let driver = scope.spawn(move || {
                 let mut staging = vec![0.0; LENGTH + TAIL];
                 let mut protocol = ModelAverage::new(&mut staging, 1.0, Intake::Interpolate);
-                let workers = Workers::Gated(GateKeeper { knocks, opens });
-                drive(&mut protocol, around(Some(comm), None, live, workers, counted, watch))
+                let workers = gated(knocks, opens);
+                let seats = vec![seat(rank, &mut protocol, live, workers, counted)];
+                drive(seats, ends(Some(comm), None, watch))
             });
             for round in 0..ROUNDS {
                 store(&replica, &position(rank, round));
@@ -78,13 +99,13 @@ pub(super) fn model_average(world: &World, watch: &Arc<Watch>, control: &Comm) {
                     assert_eq!(value.to_bits(), expected.to_bits(), "round {round} element {i}");
                 }
                 let bits: Vec<u32> = replica.iter().map(|x| x.load(Relaxed)).collect();
-                let others = control.all_gather_varied(&bits, "test");
+                let others = control.all_gather_varied(&bits, "test").unwrap();
                 assert!(others.iter().all(|other| *other == bits), "replicas differ");
             }
             drop(knock);
             driver.join().unwrap().unwrap()
         });
-        assert_eq!(gaps.into_iter().collect::<Vec<_>>(), [(0, ROUNDS as u64)]);
+        assert_eq!(gaps[0].clone().into_iter().collect::<Vec<_>>(), [(0, ROUNDS as u64)]);
         let reading = counters.read();
         assert_eq!(reading.rounds, ROUNDS as u64);
         // A last reduction finds that all have ended.
@@ -111,35 +132,22 @@ pub(super) fn elastic(world: &World, watch: &Arc<Watch>, control: &Comm) {
         let replica: Vec<AtomicU32> = (0..LENGTH).map(|_| AtomicU32::new(0)).collect();
         store(&replica, &position(rank, 0));
         let mut center = position(size, 0);
-        let mailbox = Mailbox::new(world.communicator(watch));
-        let (mut post, center_post) = if rank == 0 {
-            let (trainer, center) = Post::both(rank, Some(mailbox));
-            (trainer, Some(center))
-        } else {
-            (Post::remote(rank, mailbox), None)
-        };
+        // The center is instance `size`, in a seat beside the first trainer's.
+        let mut post = post(world, watch, size + 1, Some(size));
         let (counters, counters_of_center) = (RoundCounters::default(), RoundCounters::default());
         let ((knock, knocks), (opens, open)) = (unbounded(), unbounded());
         let (live, counted, served, values) =
             (&replica, &counters, &counters_of_center, &mut center);
         std::thread::scope(|scope| {
-            if let Some(mut post) = center_post {
-                scope.spawn(move || {
-                    let mut staging = vec![0.0; LENGTH + TAIL];
-                    let mut protocol = ElasticCenter::new(&mut staging, values, ALPHA, pair, size);
-                    drive(
-                        &mut protocol,
-                        around(None, Some(&mut post), &[], Workers::None, served, watch),
-                    )
-                    .unwrap();
-                });
-            }
             scope.spawn(move || {
-                let mut staging = vec![0.0; LENGTH + TAIL];
-                let mut protocol = ElasticTrainer::new(&mut staging, 0, ALPHA, pair);
-                let workers = Workers::Gated(GateKeeper { knocks, opens });
-                drive(&mut protocol, around(None, Some(&mut post), live, workers, counted, watch))
-                    .unwrap();
+                let (mut staging, mut lent) = (vec![0.0; LENGTH + TAIL], vec![0.0; LENGTH + TAIL]);
+                let mut trainer = ElasticTrainer::new(&mut staging, size, ALPHA, pair);
+                let mut center = ElasticCenter::new(&mut lent, values, ALPHA, pair, size);
+                let mut seats = vec![seat(rank, &mut trainer, live, gated(knocks, opens), counted)];
+                if rank == 0 {
+                    seats.push(seat(size, &mut center, &[], Workers::None, served));
+                }
+                drive(seats, ends(None, Some(&mut post), watch)).unwrap();
             });
             for _ in 0..exchanges {
                 knock.send(()).unwrap();
@@ -148,9 +156,9 @@ pub(super) fn elastic(world: &World, watch: &Arc<Watch>, control: &Comm) {
             drop(knock);
         });
         let bits: Vec<u32> = replica.iter().map(|x| x.load(Relaxed)).collect();
-        let replicas = control.all_gather_varied(&bits, "replicas");
+        let replicas = control.all_gather_varied(&bits, "replicas").unwrap();
         let bits: Vec<u32> = center.iter().map(|x| x.to_bits()).collect();
-        let center = &control.all_gather_varied(&bits, "centers")[0];
+        let center = &control.all_gather_varied(&bits, "centers").unwrap()[0];
         let value = |bits: u32| f64::from(f32::from_bits(bits));
         for i in 0..LENGTH {
             let started: Vec<f64> =
@@ -175,64 +183,53 @@ pub(super) fn elastic(world: &World, watch: &Arc<Watch>, control: &Comm) {
     }
 }
 
-/// Passes staging round the ring, sleeps, waits for what never comes, finishes.
+/// Two protocols of a rank that talk to those of its neighbours at once: each passes staging round
+/// a ring of its own and takes what comes from one rank, and from any.
 struct Ring {
-    rank: usize,
-    size: usize,
+    /// The instance, and those before and after it in its ring.
+    number: usize,
+    before: usize,
+    after: usize,
     staging: Vec<f32>,
     hops: usize,
     state: State,
-    slept_until: Nanos,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum State {
     Send,
     Receive,
-    Wait,
     Finish,
 }
 
 const HOPS: usize = 50;
-const MILLISECOND: u64 = 1_000_000;
 
 impl Protocol for Ring {
-    fn step(&mut self, now: Nanos, last: Completion) -> Result<Action, OutOfTurn> {
-        let left = (self.rank + self.size - 1) % self.size;
-        let after = |ms: u64| Nanos(now.0 + ms * MILLISECOND);
+    fn step(&mut self, last: Completion) -> Result<Action, OutOfTurn> {
         match (self.state, last) {
             (State::Send, Completion::Start | Completion::Received { .. }) => {
-                if let Completion::Received { from, word } = last {
-                    let start = (self.rank + self.size * HOPS - self.hops) % self.size;
-                    assert_eq!((from, word), (left, self.hops as u64 | 1 << 40));
-                    assert_eq!(self.staging[..2], [start as f32, self.hops as f32]);
+                if let Completion::Received { from, word, elements } = last {
+                    assert_eq!(
+                        (from, word, elements),
+                        (self.before, self.hops as u64 | 1 << 40, 2)
+                    );
+                    assert_eq!(self.staging[1], self.hops as f32);
                 }
                 if self.hops == HOPS {
-                    self.state = State::Wait;
-                    self.slept_until = after(30);
-                    return Ok(Action::Sleep { until: self.slept_until });
+                    self.state = State::Finish;
+                    return Ok(Action::Finish);
                 }
                 self.hops += 1;
                 self.staging[1] = self.hops as f32;
                 self.state = State::Receive;
-                let to = (self.rank + 1) % self.size;
-                Ok(Action::Send { to, word: self.hops as u64 | 1 << 40, values: true })
+                let word = self.hops as u64 | 1 << 40;
+                Ok(Action::Send { to: self.after, word, payload: Payload::Whole })
             }
             (State::Receive, Completion::Done) => {
                 self.state = State::Send;
-                // From one rank, and from any.
-                let from = self.hops.is_multiple_of(2).then_some(left);
-                Ok(Action::Receive { from, until: after(60_000) })
-            }
-            (State::Wait, Completion::Done) => {
-                assert!(now >= self.slept_until, "slept too short");
-                self.slept_until = after(30);
-                self.state = State::Finish;
-                Ok(Action::Receive { from: None, until: self.slept_until })
-            }
-            (State::Finish, Completion::TimedOut) => {
-                assert!(now >= self.slept_until, "timed out too early");
-                Ok(Action::Finish)
+                // From one instance, and from any.
+                let from = self.hops.is_multiple_of(2).then_some(self.before);
+                Ok(Action::Receive { from })
             }
             (_, got) => Err(OutOfTurn { expected: None, got }),
         }
@@ -243,19 +240,58 @@ impl Protocol for Ring {
     }
 }
 
-/// Send, receive from one and from any, sleep, a receive that times out, finish.
+/// Send, receive from one and from any, finish: two rings at once, one up and one down the ranks.
 pub(super) fn protocol(world: &World, watch: &Arc<Watch>, _control: &Comm) {
     let (rank, size) = (world.rank, world.size);
-    let mut post = Post::remote(rank, Mailbox::new(world.communicator(watch)));
-    let mut staging = vec![0.0; 2 + TAIL];
-    staging[0] = rank as f32;
-    let (state, slept_until) = (State::Send, Nanos(0));
-    let mut protocol = Ring { rank, size, staging, hops: 0, state, slept_until };
+    let (left, right) = ((rank + size - 1) % size, (rank + 1) % size);
+    let rank_of: Arc<[usize]> = (0..2 * size).map(|number| number % size).collect();
+    let mailbox = Mailbox::new(world.communicator(watch).unwrap());
+    let mut post = Post::new(rank, rank_of, Some(mailbox));
+    let ring = |number: usize, before, after| {
+        let mut staging = vec![0.0; 2 + TAIL];
+        staging[0] = number as f32;
+        Ring { number, before, after, staging, hops: 0, state: State::Send }
+    };
+    let mut up = ring(rank, left, right);
+    let mut down = ring(size + rank, size + right, size + left);
     let counters = RoundCounters::default();
-    let around = around(None, Some(&mut post), &[], Workers::None, &counters, watch);
-    drive(&mut protocol, around).unwrap();
-    assert_eq!(protocol.state, State::Finish);
-    // Three words of header and two of staging.
-    let bytes = if size == 1 { 0 } else { 20 * HOPS as u64 };
+    let seats = [&mut up, &mut down].map(|ring| {
+        let number = ring.number;
+        seat(number, ring, &[], Workers::None, &counters)
+    });
+    drive(seats.into(), ends(None, Some(&mut post), watch)).unwrap();
+    assert!(up.state == State::Finish && down.state == State::Finish);
+    // Five words of header and two of staging.
+    let bytes = if size == 1 { 0 } else { 2 * 28 * HOPS as u64 };
     assert_eq!((counters.read().rounds, counters.read().bytes), (0, bytes));
+}
+
+/// What a protocol asks for and its thread has not is an error, and never done.
+pub(super) fn missing_endpoint(world: &World, watch: &Arc<Watch>, _control: &Comm) {
+    struct Asks(Action);
+    impl Protocol for Asks {
+        fn step(&mut self, last: Completion) -> Result<Action, OutOfTurn> {
+            let first = last == Completion::Start;
+            Ok(if first { self.0 } else { Action::Finish })
+        }
+        fn staging(&mut self) -> &mut [f32] {
+            &mut []
+        }
+    }
+    let dealt = Group::Dealt { round: 0 };
+    for action in [
+        Action::Send { to: 0, word: 1, payload: Payload::None },
+        Action::Receive { from: None },
+        Action::ReduceMean { group: dealt, weight: 1.0, silent: 0 },
+        Action::ReduceSum { group: Group::All },
+        Action::Take,
+        Action::Give,
+    ] {
+        let counters = RoundCounters::default();
+        let mut asks = Asks(action);
+        let seats = vec![seat(world.rank, &mut asks, &[], Workers::None, &counters)];
+        let refused = drive(seats, ends(None, None, watch)).unwrap_err();
+        let is_missing = matches!(refused, DriveError::Missing { action: of, .. } if of == action);
+        assert!(is_missing, "{refused}");
+    }
 }

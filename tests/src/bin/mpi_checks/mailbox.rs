@@ -10,6 +10,8 @@ use umbra_mpi::comm::watch::{Backoff, Watch};
 use umbra_mpi::comm::{Comm, Mailbox};
 use umbra_mpi::launch::world::World;
 
+use crate::{say_done, stand_still_until};
+
 /// Waits for the next message.
 fn next(mailbox: &mut Mailbox) -> (usize, Vec<u32>) {
     let mut backoff = Backoff::default();
@@ -25,7 +27,7 @@ fn next(mailbox: &mut Mailbox) -> (usize, Vec<u32>) {
 pub(super) fn ring(world: &World, watch: &Arc<Watch>, _: &Comm) {
     const LAPS: usize = 1000;
     let (rank, size) = (world.rank, world.size);
-    let mut mailbox = Mailbox::new(world.communicator(watch));
+    let mut mailbox = Mailbox::new(world.communicator(watch).unwrap());
     if rank == 0 {
         mailbox.send(1 % size, vec![]);
     }
@@ -62,7 +64,7 @@ fn messages(from: usize, size: usize) -> impl Iterator<Item = (usize, Vec<u32>)>
 /// Thousands of messages of all sizes between all ranks, oneself included, while receiving.
 pub(super) fn storm(world: &World, watch: &Arc<Watch>, _: &Comm) {
     let (rank, size) = (world.rank, world.size);
-    let mut mailbox = Mailbox::new(world.communicator(watch));
+    let mut mailbox = Mailbox::new(world.communicator(watch).unwrap());
     let mut expected: Vec<VecDeque<Vec<u32>>> = (0..size)
         .map(|from| messages(from, size).filter(|(to, _)| *to == rank).map(|(_, w)| w).collect())
         .collect();
@@ -111,7 +113,7 @@ pub(super) fn large_messages(world: &World, watch: &Arc<Watch>, _: &Comm) {
     const MESSAGES: usize = 6;
     let (rank, size) = (world.rank, world.size);
     for poll in [None, Some(Duration::ZERO), Some(Duration::from_micros(200))] {
-        let mut comm = world.communicator(watch);
+        let mut comm = world.communicator(watch).unwrap();
         if let Some(poll) = poll {
             comm.set_poll(Some(poll));
         }
@@ -134,8 +136,8 @@ pub(super) fn large_messages(world: &World, watch: &Arc<Watch>, _: &Comm) {
 pub(super) fn receive_does_not_block(world: &World, watch: &Arc<Watch>, control: &Comm) {
     const ASLEEP: Duration = Duration::from_millis(500);
     let (rank, last) = (world.rank, world.size - 1);
-    let mut mailbox = Mailbox::new(world.communicator(watch));
-    control.barrier("the start", false);
+    let mut mailbox = Mailbox::new(world.communicator(watch).unwrap());
+    control.barrier("the start", false).unwrap();
     if rank == last {
         // Announced, and nothing more: the library crosses the rest when its sender calls it again.
         mailbox.send(0, large(last, 0));
@@ -160,7 +162,7 @@ pub(super) fn receive_does_not_block(world: &World, watch: &Arc<Watch>, control:
 pub(super) fn nobody_takes(world: &World, watch: &Arc<Watch>, control: &Comm) {
     let (rank, size) = (world.rank, world.size);
     for looks in [false, true] {
-        let mut mailbox = Mailbox::new(world.communicator(watch));
+        let mut mailbox = Mailbox::new(world.communicator(watch).unwrap());
         for number in 0..3 {
             mailbox.send((rank + 1) % size, large(rank, number));
         }
@@ -172,10 +174,74 @@ pub(super) fn nobody_takes(world: &World, watch: &Arc<Watch>, control: &Comm) {
         }
         drop(mailbox);
         // What comes after is not disturbed by it.
-        let mut next_mailbox = Mailbox::new(world.communicator(watch));
+        let mut next_mailbox = Mailbox::new(world.communicator(watch).unwrap());
         next_mailbox.send((rank + 1) % size, vec![7]);
         let left = (rank + size - 1) % size;
         assert_eq!(next(&mut next_mailbox), (left, vec![7]));
-        control.barrier("the end", false);
+        control.barrier("the end", false).unwrap();
     }
+}
+
+/// Words of a message that no library sends before its receiver has asked for it.
+const ANNOUNCED: usize = 100_000;
+
+/// The `number`-th announced message of `from`.
+fn announced(from: usize, number: usize) -> Vec<u32> {
+    let first = (from * 1000 + number) as u32;
+    (0..ANNOUNCED as u32).map(|i| first.wrapping_mul(2_654_435_761).wrapping_add(i)).collect()
+}
+
+/// The last rank announces more messages than have a buffer at a time and stands still, without a
+/// call of MPI: all that the others send arrives, and when it moves again, all of its own.
+pub(super) fn a_silent_sender(world: &World, watch: &Arc<Watch>, control: &Comm) {
+    const SILENT: usize = 70;
+    const OTHERS: usize = 40;
+    let (rank, size) = (world.rank, world.size);
+    let mut mailbox = Mailbox::new(world.communicator(watch).unwrap());
+    let silent = size - 1;
+    let messages = |from: usize| if from == silent { SILENT } else { OTHERS };
+    if rank == silent {
+        (0..SILENT).for_each(|number| mailbox.send(0, announced(rank, number)));
+        // A library that has more to announce than fits does it when it is called again.
+        for _ in 0..200 {
+            assert_eq!(mailbox.sending(), SILENT);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        say_done("silent: announced");
+        stand_still_until("silent: others are through");
+    } else if rank == 0 {
+        stand_still_until("silent: announced");
+        // It takes up all of them before the others begin.
+        for _ in 0..100 {
+            assert!(mailbox.receive().is_none(), "a message whose sender stands still has crossed");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        say_done("silent: taken up");
+    } else {
+        stand_still_until("silent: taken up");
+    }
+    if rank == 0 {
+        let mut taken = vec![0; size];
+        let mut take = |mailbox: &mut Mailbox| {
+            let (from, words) = next(mailbox);
+            assert!(words == announced(from, taken[from]), "message {} of {from}", taken[from]);
+            taken[from] += 1;
+            mailbox.recycle(words);
+            from
+        };
+        for _ in 0..OTHERS * (size - 2) {
+            let from = take(&mut mailbox);
+            assert_ne!(from, silent, "a message whose sender stands still has crossed");
+        }
+        say_done("silent: others are through");
+        (0..SILENT).for_each(|_| assert_eq!(take(&mut mailbox), silent));
+        assert_eq!(taken[1..], (1..size).map(messages).collect::<Vec<_>>());
+    } else if rank != silent {
+        (0..OTHERS).for_each(|number| mailbox.send(0, announced(rank, number)));
+    }
+    let mut backoff = Backoff::default();
+    while mailbox.sending() > 0 {
+        backoff.wait();
+    }
+    control.barrier("the end", false).unwrap();
 }

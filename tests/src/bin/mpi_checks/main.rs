@@ -13,6 +13,8 @@ mod collectives;
 mod driver;
 mod mailbox;
 mod memory;
+mod post;
+mod rows;
 mod scores;
 
 use core::time::Duration;
@@ -26,7 +28,7 @@ use umbra_mpi::launch::world::World;
 /// A check; collective over all ranks. Communicators are made by the check, on the main thread.
 type Check = fn(&World, &Arc<Watch>, &Comm);
 
-const CHECKS: [(&str, Check); 21] = [
+const CHECKS: [(&str, Check); 29] = [
     ("all_gather", collectives::all_gather),
     ("all_gather_varied", collectives::all_gather_varied),
     ("exchange", collectives::exchange),
@@ -36,14 +38,22 @@ const CHECKS: [(&str, Check); 21] = [
     ("subset", collectives::subset),
     ("reduce", collectives::reduce),
     ("combined", collectives::combined),
+    ("lost", collectives::lost),
+    ("traffic", collectives::traffic),
     ("mailbox_ring", mailbox::ring),
     ("mailbox_storm", mailbox::storm),
     ("large_messages", mailbox::large_messages),
     ("receive_does_not_block", mailbox::receive_does_not_block),
     ("nobody_takes", mailbox::nobody_takes),
+    ("a_silent_sender", mailbox::a_silent_sender),
+    ("post_pieces", post::pieces),
+    ("post_selects", post::selects),
+    ("a_receiver_that_stands_still", post::stands_still),
     ("model_average", driver::model_average),
     ("elastic", driver::elastic),
     ("protocol", driver::protocol),
+    ("missing_endpoint", driver::missing_endpoint),
+    ("row_traffic", rows::traffic),
     ("scores", scores::figures),
     ("evaluation", memory::evaluation),
     ("trace", memory::trace),
@@ -54,22 +64,34 @@ fn main() {
     let world = World::init().unwrap();
     install_panic_hook(world.rank, world.size, &world.host, |code| comm::abort(code));
     let watch = world.watch(Duration::from_secs(120));
-    let control = world.communicator(&watch);
+    let control = world.communicator(&watch).unwrap();
     if std::env::args().nth(1).as_deref() == Some("panic") {
         if world.rank + 1 == world.size {
             // Not the main thread: nobody would notice but for the hook.
             std::thread::spawn(|| panic!("as asked")).join().unwrap_err();
         }
-        control.barrier("a rank that never comes", false);
+        control.barrier("a rank that never comes", false).unwrap();
     }
-    // `mpi_checks NAME…` runs these alone.
-    let named: Vec<String> = std::env::args().skip(1).collect();
-    let wanted = |name: &str| named.is_empty() || named.iter().any(|wanted| wanted == name);
-    for (name, check) in CHECKS.into_iter().filter(|(name, _)| wanted(name)) {
+    let names: Vec<String> = std::env::args().skip(1).collect();
+    let asked = |name: &str| names.is_empty() || names.iter().any(|asked| asked == name);
+    for (name, check) in CHECKS.into_iter().filter(|(name, _)| asked(name)) {
         check(&world, &watch, &control);
-        control.barrier(name, false);
+        control.barrier(name, false).unwrap();
         if world.rank == 0 {
             println!("ok {name}");
         }
+    }
+}
+
+/// Says to ranks that stand still, and so cannot be sent to, that `what` is done. One folder is the
+/// working directory of all.
+fn say_done(what: &str) {
+    std::fs::write(what, "").unwrap();
+}
+
+/// Stands still, without a call of MPI, until another rank has said that `what` is done.
+fn stand_still_until(what: &str) {
+    while !std::path::Path::new(what).exists() {
+        std::thread::sleep(Duration::from_millis(1));
     }
 }

@@ -110,7 +110,7 @@ pub(super) fn figures(_: &World, _: &Arc<Watch>, control: &Comm) {
                 close(&what("normalized entropy"), got.normalized_entropy, entropy);
                 let figures = [got.auc, got.logloss, got.calibration, got.gauc];
                 let bits = figures.map(|figure| figure.map_or(0, f64::to_bits));
-                let all = control.all_gather_varied(&bits, "test");
+                let all = control.all_gather_varied(&bits, "test").unwrap();
                 assert!(all.iter().all(|other| *other == bits), "{}", what("ranks differ"));
             }
         }

@@ -1,0 +1,123 @@
+//! The lent workspace, handed out in pieces.
+//!
+//! A model takes its buffers from a [`Space`] in one function, which serves twice: on lent memory
+//! it cuts that up, on none it counts what is needed. Backward takes the same pieces as forward
+//! did, and finds in them what forward left.
+//!
+//! Invariant: pieces whose length does not depend on the number of examples are taken first. They
+//! stay where they are from tile to tile.
+
+use core::mem;
+
+use super::body::Body;
+
+/// Scratch lent for a step: nothing in it outlives the call, and its contents do not matter.
+#[derive(Debug)]
+pub struct Workspace<'a> {
+    /// `[Model::workspace_len]` or more.
+    pub single: &'a mut [f32],
+    /// `[Model::workspace_f64_len]` or more.
+    pub double: &'a mut [f64],
+}
+
+/// f32s of a cache line, on which every piece starts.
+const LINE: usize = 16;
+
+/// f32s for a tile of `n` examples.
+pub(super) fn single_len(body: &Body, n: usize) -> usize {
+    LINE + count(body, n).0 + 2 * n.next_multiple_of(LINE)
+}
+
+/// f64s for a tile of any size.
+pub(super) fn double_len(body: &Body) -> usize {
+    count(body, 0).1
+}
+
+/// f32s and f64s of a body's own buffers.
+fn count(body: &Body, n: usize) -> (usize, usize) {
+    let mut space = Space::Counted { single: 0, double: 0 };
+    body.take(n, &mut space);
+    match space {
+        Space::Counted { single, double } => (single, double),
+        Space::Lent { .. } => (0, 0),
+    }
+}
+
+/// The workspace of one tile.
+pub(super) struct Lent<'a> {
+    /// `[n]`
+    pub(super) logits: &'a mut [f32],
+    /// `[n]`
+    pub(super) d_logits: &'a mut [f32],
+    pub(super) memory: Memory<'a>,
+}
+
+/// Memory of a body's buffers.
+pub(super) struct Memory<'a> {
+    single: &'a mut [f32],
+    double: &'a mut [f64],
+}
+
+impl<'a> Lent<'a> {
+    /// Divides the workspace for a tile of `n` examples.
+    ///
+    /// # Panics
+    /// When it is too short.
+    pub(super) fn new(body: &Body, n: usize, workspace: &'a mut Workspace<'_>) -> Self {
+        let (needed, got) = (single_len(body, n), workspace.single.len());
+        assert!(got >= needed, "workspace needs {needed} f32 for {n} examples, got {got}");
+        let (needed, got) = (double_len(body), workspace.double.len());
+        assert!(got >= needed, "workspace needs {needed} f64, got {got}");
+        let skip = workspace.single.as_ptr().align_offset(LINE).min(LINE);
+        let (single, rest) = workspace.single[skip..].split_at_mut(count(body, n).0);
+        let (logits, d_logits) = rest.split_at_mut(n.next_multiple_of(LINE));
+        let memory = Memory { single, double: workspace.double };
+        Self { logits: &mut logits[..n], d_logits: &mut d_logits[..n], memory }
+    }
+}
+
+impl Memory<'_> {
+    /// All of it, to be taken from.
+    pub(super) const fn space(&mut self) -> Space<'_> {
+        Space::Lent { single: self.single, double: self.double }
+    }
+}
+
+/// Where a body takes its buffers from.
+pub(super) enum Space<'a> {
+    /// Nowhere: what is taken is empty, and its length is counted.
+    Counted { single: usize, double: usize },
+    /// What is left.
+    Lent { single: &'a mut [f32], double: &'a mut [f64] },
+}
+
+impl<'a> Space<'a> {
+    /// The next `len` f32s, up to the end of a cache line.
+    pub(super) fn single(&mut self, len: usize) -> &'a mut [f32] {
+        let len = len.next_multiple_of(LINE);
+        match self {
+            Self::Counted { single, .. } => {
+                *single += len;
+                &mut []
+            }
+            Self::Lent { single, .. } => cut(single, len),
+        }
+    }
+
+    /// The next `len` f64s.
+    pub(super) fn double(&mut self, len: usize) -> &'a mut [f64] {
+        match self {
+            Self::Counted { double, .. } => {
+                *double += len;
+                &mut []
+            }
+            Self::Lent { double, .. } => cut(double, len),
+        }
+    }
+}
+
+fn cut<'a, T>(rest: &mut &'a mut [T], len: usize) -> &'a mut [T] {
+    let (piece, after) = mem::take(rest).split_at_mut(len);
+    *rest = after;
+    piece
+}

@@ -1,0 +1,10 @@
+//! What keeps embedding rows in step: how a partition takes pushes, how far a worker runs ahead.
+//!
+//! Both are values without threads or messages: a driver moves the messages and asks them what to
+//! do with each. Memory is lent, or the value is generic over it.
+//!
+//! - [`intake`]: a push is applied at once, or kept until the pushes of all are here
+//! - [`permits`]: flow control between the lookup of a step and the acknowledgement of its push
+
+pub mod intake;
+pub mod permits;

@@ -1,0 +1,485 @@
+//! A synchronization method as data: the one description that the configuration resolves to and
+//! that both drivers, the trainers and whoever publishes a model read.
+//!
+//! | question | answer |
+//! | --- | --- |
+//! | what does it exchange? | [`Algorithm`] |
+//! | how do workers meet its rounds? | [`Rounds`] |
+//! | which instances run where? | [`Instances`]: a machine per slice and gate of each trainer, then the centers |
+//! | what is it lent? | [`Method::sizes`], [`Scratch`], [`Memory`] |
+//! | who builds its protocols? | [`Method::trainer`], [`Method::center`] |
+//! | which model does a run end with? | [`Method::published`] |
+//!
+//! Instances are numbered: those of trainer 0 first, slice by slice and within a slice gate by gate,
+//! then those of trainer 1 and so on; the centers, one per slice, come last. Messages go from
+//! instance to instance.
+
+use core::ops::Range;
+
+use super::block_momentum::{BlockMomentum, BlockState, Blocks};
+use super::divide_shuffle::{DivideShuffle, Spread};
+use super::elastic::{ElasticCenter, ElasticTrainer, Pair};
+use super::groups::Dealing;
+use super::model_average::{Intake, ModelAverage};
+use super::pace::Pace;
+use super::protocol::{Action, Completion, OutOfTurn, Protocol};
+use super::reduction::TAIL;
+use super::step_sum::StepSum;
+
+/// How the replicas of trainers stay together.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Method<'a> {
+    /// What is exchanged.
+    pub algorithm: Algorithm<'a>,
+    /// How workers meet rounds.
+    pub rounds: Rounds,
+    /// Share of the way that a round moves a replica.
+    pub alpha: f32,
+}
+
+/// What trainers exchange.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Algorithm<'a> {
+    /// Nothing.
+    None,
+    /// Gradients, summed every step (`step_sum.rs`).
+    StepSum,
+    /// Replicas, which move towards their mean (`model_average.rs`).
+    Average {
+        /// A round keeps what workers did meanwhile.
+        delta: bool,
+    },
+    /// The same with momentum from round to round (`block_momentum.rs`).
+    BlockMomentum {
+        /// How the global model follows the mean.
+        blocks: Blocks,
+        /// A round keeps what workers did meanwhile.
+        delta: bool,
+    },
+    /// Replicas, within groups that change from round to round (`divide_shuffle.rs`).
+    DivideShuffle {
+        /// How they are dealt.
+        dealing: Dealing<'a>,
+        /// A round keeps what workers did meanwhile.
+        delta: bool,
+    },
+    /// Each replica with a center (`elastic.rs`).
+    Elastic {
+        /// Which values the two sides see.
+        pair: Pair,
+        /// Slices of the replica, each with a center of its own; 0 is 1.
+        slices: usize,
+    },
+}
+
+/// How the workers of a trainer meet rounds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Rounds {
+    /// There are none.
+    Never,
+    /// At the end of every step, all workers together.
+    EveryStep,
+    /// They stand still during rounds.
+    Gated {
+        /// Steps of a worker between two rounds.
+        every: u64,
+        /// Who stands still together.
+        gate: GateOf,
+    },
+    /// They train on.
+    Background(Pace),
+}
+
+/// Who meets a foreground round.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GateOf {
+    /// The workers of a trainer, all together.
+    #[default]
+    Trainer,
+    /// Each worker by itself, while the others train on: the published baseline of arXiv
+    /// 2003.03477, where every worker exchanges after so many of its own steps.
+    Worker,
+}
+
+/// The model that is evaluated and saved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Published {
+    /// The replica of any trainer: all are alike, or there is one.
+    Replica,
+    /// The first trainer's replica.
+    First,
+    /// The mean of all replicas.
+    Mean,
+    /// The center.
+    Center,
+}
+
+/// Who runs the instances of a method, by their numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Instances {
+    /// Trainers that have instances.
+    pub trainers: usize,
+    /// Slices of the replica.
+    pub slices: usize,
+    /// Gates of a trainer: its workers, where each has one of its own, else 1.
+    pub gates: usize,
+    /// One per slice, or none.
+    pub centers: usize,
+}
+
+/// What an instance is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Synchronizes a slice of a trainer's replica.
+    Trainer {
+        /// Whose.
+        trainer: usize,
+        /// Which slice.
+        slice: usize,
+        /// At which gate.
+        gate: usize,
+    },
+    /// Serves a slice.
+    Center {
+        /// Which.
+        slice: usize,
+    },
+}
+
+impl Instances {
+    /// All of them.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.trainers * self.slices * self.gates + self.centers
+    }
+
+    /// The method has none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Those of one trainer.
+    #[must_use]
+    pub const fn of_a_trainer(&self) -> usize {
+        if self.trainers == 0 { 0 } else { self.slices * self.gates }
+    }
+
+    /// What instance `number` is for.
+    #[must_use]
+    pub const fn part(&self, number: usize) -> Part {
+        let each = self.slices * self.gates;
+        if number >= self.trainers * each {
+            return Part::Center { slice: number - self.trainers * each };
+        }
+        let (trainer, within) = (number / each, number % each);
+        Part::Trainer { trainer, slice: within / self.gates, gate: within % self.gates }
+    }
+
+    /// The number of a trainer's instance.
+    #[must_use]
+    pub const fn trainer(&self, trainer: usize, slice: usize, gate: usize) -> usize {
+        (trainer * self.slices + slice) * self.gates + gate
+    }
+
+    /// The number of the center of a slice.
+    #[must_use]
+    pub const fn center(&self, slice: usize) -> usize {
+        self.trainers * self.slices * self.gates + slice
+    }
+}
+
+/// What an instance needs for a stretch of training. Lent, and of no value between two.
+#[derive(Debug)]
+pub struct Scratch<'a> {
+    /// `[slice + TAIL]`; empty where gradients are exchanged.
+    pub staging: &'a mut [f32],
+    /// `[slice]` if a round keeps what workers did meanwhile, else `[0]`.
+    pub loaded: &'a mut [f32],
+    /// `[trainers]` where groups are dealt, else `[0]`.
+    pub labels: &'a mut [usize],
+    /// `[Spread::words(trainers)]` where groups are dealt, else `[0]`.
+    pub sets: &'a mut [u64],
+}
+
+/// What an instance remembers from round to round and from stretch to stretch. Lent.
+#[derive(Debug)]
+pub struct Memory<'a> {
+    /// The number of the next round.
+    pub round: &'a mut u64,
+    /// Block momentum: the global model; a center: its values. `[slice]`, else `[0]`
+    pub global: &'a mut [f32],
+    /// Block momentum: its velocity, 0 at first. `[slice]`, else `[0]`
+    pub velocity: &'a mut [f32],
+}
+
+/// Lengths of [`Scratch`] and [`Memory`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Sizes {
+    pub staging: usize,
+    pub loaded: usize,
+    pub labels: usize,
+    pub sets: usize,
+    pub global: usize,
+    pub velocity: usize,
+}
+
+impl<'a> Method<'a> {
+    /// Trainers that share nothing but the rows.
+    pub const NONE: Self = Self { algorithm: Algorithm::None, rounds: Rounds::Never, alpha: 0.0 };
+
+    /// The same on a machine with these nodes, which is what [`Dealing::Nodes`] means there: the
+    /// node of every trainer, and its number on it. `[trainers]` each.
+    #[must_use]
+    pub const fn with_nodes<'b>(&self, node: &'b [usize], place: &'b [usize]) -> Method<'b>
+    where
+        'a: 'b,
+    {
+        let algorithm = match self.algorithm {
+            Algorithm::DivideShuffle { dealing: Dealing::Nodes { .. }, delta } => {
+                Algorithm::DivideShuffle { dealing: Dealing::Nodes { node, place }, delta }
+            }
+            other => other,
+        };
+        Method { algorithm, rounds: self.rounds, alpha: self.alpha }
+    }
+
+    /// Slices of the replica that are synchronized on their own.
+    #[must_use]
+    pub const fn slices(&self) -> usize {
+        match self.algorithm {
+            Algorithm::Elastic { slices, .. } if slices > 0 => slices,
+            _ => 1,
+        }
+    }
+
+    /// Slice `number` of a replica of `elements`.
+    #[must_use]
+    pub const fn slice(&self, number: usize, elements: usize) -> Range<usize> {
+        let slices = self.slices();
+        elements * number / slices..elements * (number + 1) / slices
+    }
+
+    /// Each slice has a center.
+    #[must_use]
+    pub const fn has_centers(&self) -> bool {
+        matches!(self.algorithm, Algorithm::Elastic { .. })
+    }
+
+    /// Gates of a trainer with so many workers.
+    #[must_use]
+    pub const fn gates(&self, workers: usize) -> usize {
+        match self.rounds {
+            Rounds::Gated { gate: GateOf::Worker, .. } => workers,
+            _ => 1,
+        }
+    }
+
+    /// Its instances on `trainers` of so many workers each.
+    #[must_use]
+    pub const fn instances(&self, trainers: usize, workers: usize) -> Instances {
+        let slices = self.slices();
+        Instances {
+            trainers: if matches!(self.algorithm, Algorithm::None) { 0 } else { trainers },
+            slices,
+            gates: self.gates(workers),
+            centers: if self.has_centers() { slices } else { 0 },
+        }
+    }
+
+    /// How its groups are dealt, if it has any.
+    #[must_use]
+    pub const fn dealing(&self) -> Option<Dealing<'a>> {
+        match self.algorithm {
+            Algorithm::DivideShuffle { dealing, .. } => Some(dealing),
+            _ => None,
+        }
+    }
+
+    /// Replicas are averaged, with all others or in groups.
+    #[must_use]
+    pub const fn averages(&self) -> bool {
+        match self.algorithm {
+            Algorithm::Average { .. }
+            | Algorithm::BlockMomentum { .. }
+            | Algorithm::DivideShuffle { .. } => true,
+            Algorithm::None | Algorithm::StepSum | Algorithm::Elastic { .. } => false,
+        }
+    }
+
+    /// How a model follows the mean with momentum from round to round, if one does.
+    #[must_use]
+    pub const fn blocks(&self) -> Option<Blocks> {
+        match self.algorithm {
+            Algorithm::BlockMomentum { blocks, .. } => Some(blocks),
+            _ => None,
+        }
+    }
+
+    /// A round keeps what workers did meanwhile.
+    #[must_use]
+    pub const fn delta(&self) -> bool {
+        match self.algorithm {
+            Algorithm::Average { delta }
+            | Algorithm::BlockMomentum { delta, .. }
+            | Algorithm::DivideShuffle { delta, .. } => delta,
+            Algorithm::None | Algorithm::StepSum | Algorithm::Elastic { .. } => false,
+        }
+    }
+
+    /// Which model a run of so many trainers ends with.
+    #[must_use]
+    pub const fn published(&self, trainers: usize) -> Published {
+        match self.algorithm {
+            Algorithm::Elastic { .. } => Published::Center,
+            _ if trainers <= 1 => Published::Replica,
+            Algorithm::None => Published::First,
+            Algorithm::StepSum => Published::Replica,
+            Algorithm::Average { .. }
+            | Algorithm::BlockMomentum { .. }
+            | Algorithm::DivideShuffle { .. } => Published::Mean,
+        }
+    }
+
+    /// What an instance of a trainer is lent, for a slice of `len` elements.
+    #[must_use]
+    pub const fn sizes(&self, len: usize, trainers: usize) -> Sizes {
+        let blocks = self.blocks().is_some();
+        let dealt = if self.dealing().is_some() { trainers } else { 0 };
+        let sums = matches!(self.algorithm, Algorithm::StepSum);
+        Sizes {
+            staging: if sums { 0 } else { len + TAIL },
+            loaded: if self.delta() { len } else { 0 },
+            labels: dealt,
+            sets: Spread::words(dealt),
+            global: if blocks { len } else { 0 },
+            velocity: if blocks { len } else { 0 },
+        }
+    }
+
+    /// What the instance of a center is lent, for a slice of `len` elements.
+    #[must_use]
+    pub const fn center_sizes(&self, len: usize) -> Sizes {
+        let (loaded, labels, sets, velocity) = (0, 0, 0, 0);
+        Sizes { staging: len + TAIL, loaded, labels, sets, global: len, velocity }
+    }
+
+    /// The protocol of an instance of a trainer; `None` where a method has none. `center`: the
+    /// instance that serves its slice; `parameters`: elements of the slice that are no running
+    /// statistics.
+    #[must_use]
+    pub fn trainer<'m>(
+        &self,
+        scratch: Scratch<'m>,
+        memory: Memory<'m>,
+        center: usize,
+        parameters: usize,
+    ) -> Option<Machine<'m>>
+    where
+        'a: 'm,
+    {
+        let Scratch { staging, loaded, labels, sets } = scratch;
+        let Memory { round, global, velocity } = memory;
+        let alpha = self.alpha;
+        let intake = if self.delta() { Intake::Delta { loaded } } else { Intake::Interpolate };
+        Some(match self.algorithm {
+            Algorithm::None => return None,
+            Algorithm::StepSum => Machine::StepSum(StepSum::default()),
+            Algorithm::Average { .. } => {
+                Machine::Average(ModelAverage::new(staging, alpha, intake))
+            }
+            Algorithm::BlockMomentum { blocks, .. } => {
+                let parameters = parameters.min(global.len());
+                let state = BlockState { global, momentum: velocity };
+                let machine = BlockMomentum::new(staging, alpha, intake, blocks, state, parameters);
+                Machine::BlockMomentum(machine)
+            }
+            Algorithm::DivideShuffle { dealing, .. } => {
+                let spread = Spread::new(dealing, labels, sets);
+                Machine::DivideShuffle(DivideShuffle::new(staging, alpha, intake, spread, round))
+            }
+            Algorithm::Elastic { pair, .. } => {
+                Machine::Elastic(ElasticTrainer::new(staging, center, alpha, pair))
+            }
+        })
+    }
+
+    /// The protocol of a center, which serves so many `clients`; `None` where a method has none.
+    #[must_use]
+    pub fn center<'m>(
+        &self,
+        scratch: Scratch<'m>,
+        memory: Memory<'m>,
+        clients: usize,
+    ) -> Option<Machine<'m>> {
+        let Algorithm::Elastic { pair, .. } = self.algorithm else { return None };
+        let (staging, global) = (scratch.staging, memory.global);
+        Some(Machine::Center(ElasticCenter::new(staging, global, self.alpha, pair, clients)))
+    }
+}
+
+/// The protocol of any method.
+#[derive(Debug)]
+#[allow(missing_docs)]
+pub enum Machine<'a> {
+    StepSum(StepSum),
+    Average(ModelAverage<'a>),
+    BlockMomentum(BlockMomentum<'a>),
+    DivideShuffle(DivideShuffle<'a>),
+    Elastic(ElasticTrainer<'a>),
+    Center(ElasticCenter<'a>),
+}
+
+impl<'a> Machine<'a> {
+    fn protocol(&mut self) -> &mut (dyn Protocol + 'a) {
+        match self {
+            Self::StepSum(it) => it,
+            Self::Average(it) => it,
+            Self::BlockMomentum(it) => it,
+            Self::DivideShuffle(it) => it,
+            Self::Elastic(it) => it,
+            Self::Center(it) => it,
+        }
+    }
+}
+
+impl Protocol for Machine<'_> {
+    fn step(&mut self, last: Completion) -> Result<Action, OutOfTurn> {
+        self.protocol().step(last)
+    }
+
+    fn staging(&mut self) -> &mut [f32] {
+        self.protocol().staging()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn instances_are_numbered_by_trainer_slice_and_gate() {
+        let rounds = Rounds::Gated { every: 1, gate: GateOf::Worker };
+        let algorithm = Algorithm::Elastic { pair: Pair::Same, slices: 2 };
+        let method = Method { algorithm, rounds, alpha: 0.5 };
+        let all = method.instances(3, 4);
+        assert_eq!((all.len(), all.center(1)), (3 * 2 * 4 + 2, 25));
+        for trainer in 0..3 {
+            for (slice, gate) in [(0, 0), (0, 3), (1, 0), (1, 2)] {
+                let part = Part::Trainer { trainer, slice, gate };
+                assert_eq!(all.part(all.trainer(trainer, slice, gate)), part);
+            }
+        }
+        assert_eq!(all.part(24), Part::Center { slice: 0 });
+        assert!(Method::NONE.instances(3, 4).is_empty());
+    }
+
+    #[test]
+    fn slices_cover_the_replica() {
+        let algorithm = Algorithm::Elastic { pair: Pair::Same, slices: 3 };
+        let method = Method { algorithm, ..Method::NONE };
+        let ends: [Range<usize>; 3] = core::array::from_fn(|i| method.slice(i, 10));
+        assert_eq!(ends, [0..3, 3..6, 6..10]);
+    }
+}

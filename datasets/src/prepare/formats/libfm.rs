@@ -1,0 +1,186 @@
+//! The sparse text format of LIBSVM (Chang, Lin 2011) and libFM (Rendle 2012): `label id:value …`.
+//!
+//! Values must be 1: the layout of a dataset holds ids, not values. Ids are names, not positions:
+//! they become keys of a vocabulary, so gaps and the first number do not matter. Columns are
+//! separated by spaces or tabs, also at the end of a line; `#` starts a comment.
+//!
+//! Two shapes ([`Fields`]): by position, the n-th id of a line belonging to field n (Frappe,
+//! MovieLens), or one field that holds all ids of a line as a bag (a9a).
+
+use super::malformed::{Malformed, Quoted};
+use super::parsed::{Line, LineFormat, Parsed};
+use crate::prepare::keys::key_column::Keys;
+use crate::prepare::options::Fields;
+
+/// The format, with the meaning of its columns.
+pub(crate) struct Libfm {
+    fields: Fields,
+    /// Ids of every line, by position. Not used by bags.
+    width: usize,
+}
+
+impl Libfm {
+    /// By position: the first line that holds a row tells the number of fields.
+    pub(crate) fn new(fields: Fields, first_row: &[u8]) -> Self {
+        Self { fields, width: words(first_row).skip(1).count() }
+    }
+
+    /// Names of the fields: the format has none.
+    pub(crate) fn sparse_names(&self) -> Vec<String> {
+        match self.fields {
+            Fields::Positional => (1..=self.width).map(|i| format!("F{i}")).collect(),
+            Fields::Bag => vec!["features".to_string()],
+        }
+    }
+}
+
+impl LineFormat for Libfm {
+    fn columns(&self) -> Parsed {
+        let fields = match self.fields {
+            Fields::Positional => self.width,
+            Fields::Bag => 1,
+        };
+        Parsed {
+            keys: (0..fields).map(|_| Keys::Number(Vec::new())).collect(),
+            bag_ends: (self.fields == Fields::Bag).then(Vec::new),
+            ..Parsed::default()
+        }
+    }
+
+    fn parse_line(&self, line: &[u8], columns: &mut Parsed) -> Result<Line, Malformed> {
+        let mut words = words(line);
+        let Some(label) = words.next() else { return Ok(Line::Skipped) };
+        columns.label.push(parse_label(label)?);
+        let mut features = 0;
+        for word in words {
+            features += 1;
+            let key = parse_feature(word, features)?;
+            match self.fields {
+                Fields::Bag => columns.keys[0].push_number(key),
+                Fields::Positional if features <= self.width => {
+                    columns.keys[features - 1].push_number(key);
+                }
+                // Counted below.
+                Fields::Positional => {}
+            }
+        }
+        match &mut columns.bag_ends {
+            Some(ends) => ends.push(columns.keys[0].len()),
+            None if features != self.width => {
+                return Err(Malformed::Features { expected: self.width, got: features });
+            }
+            None => {}
+        }
+        Ok(Line::Row)
+    }
+}
+
+/// True if the line holds more than blanks and a comment.
+pub(crate) fn holds_row(line: &[u8]) -> bool {
+    words(line).next().is_some()
+}
+
+fn words(line: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let end = memchr::memchr(b'#', line).unwrap_or(line.len());
+    line[..end].split(u8::is_ascii_whitespace).filter(|word| !word.is_empty())
+}
+
+fn parse_label(text: &[u8]) -> Result<f32, Malformed> {
+    let number = || core::str::from_utf8(text).ok()?.parse::<f32>().ok();
+    match text {
+        b"0" | b"-1" => Ok(0.0),
+        b"1" | b"+1" => Ok(1.0),
+        _ => match number() {
+            Some(-1.0 | 0.0) => Ok(0.0),
+            Some(1.0) => Ok(1.0),
+            _ => {
+                Err(Malformed::Label { expected: "0, 1, -1 or +1".into(), got: Quoted::new(text) })
+            }
+        },
+    }
+}
+
+/// `number` counts the features of the line from 1.
+fn parse_feature(word: &[u8], number: usize) -> Result<u64, Malformed> {
+    let malformed = || Malformed::Feature { number, got: Quoted::new(word) };
+    let colon = memchr::memchr(b':', word).ok_or_else(malformed)?;
+    let (id, value) = (&word[..colon], &word[colon + 1..]);
+    let mut key = 0u64;
+    for &digit in id {
+        if !digit.is_ascii_digit() {
+            return Err(malformed());
+        }
+        key = key * 10 + u64::from(digit - b'0');
+        if u32::try_from(key).is_err() {
+            return Err(malformed());
+        }
+    }
+    if id.is_empty() {
+        return Err(malformed());
+    }
+    let is_one = || core::str::from_utf8(value).ok()?.parse::<f64>().ok().map(|v| v == 1.0);
+    if value != b"1" && is_one() != Some(true) {
+        return Err(Malformed::FeatureValue { number, got: Quoted::new(word) });
+    }
+    Ok(key)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn parse(format: &Libfm, line: &str) -> Result<Parsed, String> {
+        let mut columns = format.columns();
+        match format.parse_line(line.as_bytes(), &mut columns) {
+            Ok(Line::Row) => Ok(columns),
+            Ok(Line::Skipped) => Err("skipped".into()),
+            Err(malformed) => Err(malformed.to_string()),
+        }
+    }
+
+    #[test]
+    fn positions_are_fields() {
+        let format = Libfm::new(Fields::Positional, b"0 1:1 2:1 3:1  # first");
+        let parsed = parse(&format, "-1 91:1 3055:1.0\t007:1  # a comment 5:5").unwrap();
+        assert_eq!(parsed.label, [0.0]);
+        let keys = [91, 3055, 7].map(|key| Keys::Number(vec![key]));
+        assert_eq!(parsed.keys, keys);
+        assert_eq!(parsed.bag_ends, None);
+        assert_eq!(format.sparse_names(), ["F1", "F2", "F3"]);
+    }
+
+    #[test]
+    fn bags_have_any_length() {
+        let format = Libfm::new(Fields::Bag, b"");
+        let parsed = parse(&format, "+1 3:1 11:1 ").unwrap();
+        assert_eq!((parsed.label[0], parsed.bag_ends), (1.0, Some(vec![2])));
+        assert_eq!(parsed.keys, [Keys::Number(vec![3, 11])]);
+        assert_eq!(parse(&format, "0").unwrap().bag_ends, Some(vec![0]));
+    }
+
+    #[test]
+    fn every_defect_is_named() {
+        let format = Libfm::new(Fields::Positional, b"0 1:1 2:1");
+        let cases = [
+            ("  # only a comment", "skipped"),
+            ("", "skipped"),
+            ("2 1:1 2:1", "label: expected 0, 1, -1 or +1, got `2`"),
+            ("x 1:1 2:1", "label: expected 0, 1, -1 or +1, got `x`"),
+            ("1 1:1", "expected 2 features as in the first line, got 1: with --fields positional"),
+            ("1 1:1 2:1 3:1", "expected 2 features as in the first line, got 3"),
+            ("1 1 2:1", "feature 1: expected ID:1 with a whole id below 2^32, got `1`"),
+            ("1 1:1 :1", "feature 2: expected ID:1 with a whole id below 2^32, got `:1`"),
+            ("1 1:1 -2:1", "feature 2: expected ID:1"),
+            ("1 qid:1 2:1", "feature 1: expected ID:1"),
+            ("1 1:1 4294967296:1", "feature 2: expected ID:1 with a whole id below 2^32"),
+            ("1 1:1 2:0.5", "feature 2: expected the value 1, got `2:0.5`: a dataset holds ids"),
+            ("1 1:1 2:", "feature 2: expected the value 1"),
+        ];
+        for (line, expected) in cases {
+            let got = parse(&format, line).unwrap_err();
+            assert!(got.starts_with(expected), "{line:?}: {got}");
+        }
+        assert!(parse(&format, "1 1:1").unwrap_err().contains("--fields bag"));
+    }
+}

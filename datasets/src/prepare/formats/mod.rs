@@ -1,0 +1,15 @@
+//! Raw text formats: from a line to numbers and keys.
+//!
+//! - `parsed`: what a format is ([`LineFormat`](parsed::LineFormat)), and the columns that the
+//!   lines of one block become.
+//! - `criteo`, `libfm`, `csv`: the formats. `schema_file`: the TOML file that a csv needs.
+//! - `transform`: numbers to dense features.
+//! - `malformed`: why a line is not a row.
+
+pub(super) mod criteo;
+pub(super) mod csv;
+pub(super) mod libfm;
+mod malformed;
+pub(super) mod parsed;
+pub(super) mod schema_file;
+pub(super) mod transform;

@@ -1,0 +1,133 @@
+//! The rows of one block of text, before their keys have ids, and the loop that turns lines into
+//! them.
+//!
+//! Shapes: `label` [n] · `weight` [n] or empty · `group` [n] or empty · `dense` [n, D] row-major ·
+//! `keys` one column per field, [n] each, or for a bag one column of all values with `bag_ends`
+//! [n].
+//!
+//! Invariant: a malformed line leaves no trace in the columns.
+
+use core::ops::Range;
+
+use super::malformed::Malformed;
+use crate::prepare::keys::key_column::Keys;
+use crate::prepare::text::blocks::TextBlock;
+
+/// What a line turned out to be.
+pub(crate) enum Line {
+    Row,
+    /// Blank, or only a comment.
+    Skipped,
+}
+
+/// One raw text format: knows how to read a line, and nothing of files or ids.
+pub(crate) trait LineFormat: Send + Sync {
+    /// Empty columns of this format's shape.
+    fn columns(&self) -> Parsed;
+
+    /// True if the first line of every file is a header.
+    fn has_header(&self) -> bool {
+        false
+    }
+
+    /// Appends the row of `line` (without its line end) to the columns. After an error the columns
+    /// may hold part of it.
+    fn parse_line(&self, line: &[u8], columns: &mut Parsed) -> Result<Line, Malformed>;
+}
+
+/// A malformed line of a block.
+#[derive(Debug, PartialEq)]
+pub(crate) struct BadLine {
+    /// From 0, within the block.
+    pub(crate) line: u64,
+    /// Where it stands in the block, without its line end. Its defect is found again when it is to
+    /// be shown.
+    pub(crate) span: Range<usize>,
+}
+
+/// Columns of the rows of one block. Reused from block to block.
+#[derive(Debug, Default)]
+pub(crate) struct Parsed {
+    pub(crate) label: Vec<f32>,
+    pub(crate) weight: Vec<f32>,
+    pub(crate) group: Vec<u64>,
+    pub(crate) dense: Vec<f32>,
+    pub(crate) keys: Vec<Keys>,
+    /// Number of values of rows 0..=i; `None` when every field has one value per row.
+    pub(crate) bag_ends: Option<Vec<usize>>,
+    /// D.
+    pub(crate) dense_features: usize,
+    /// Rows complete so far, n.
+    pub(crate) rows: usize,
+    /// Lines of the block.
+    pub(crate) lines: u64,
+    pub(crate) skipped: u64,
+    pub(crate) bad: Vec<BadLine>,
+    /// Lent to the format while it reads a line.
+    pub(crate) scratch: Scratch,
+}
+
+/// Buffers of a format that has to find all values of a line before it can use them.
+#[derive(Debug, Default)]
+pub(crate) struct Scratch {
+    /// Values without their quotes.
+    pub(crate) text: Vec<u8>,
+    /// Where each value ends: in the line, or in `text`.
+    pub(crate) ends: Vec<usize>,
+}
+
+impl Parsed {
+    /// Replaces the contents with the rows of `block`.
+    pub(crate) fn parse(&mut self, format: &dyn LineFormat, block: &TextBlock) {
+        self.clear();
+        let bytes = &block.bytes;
+        let mut start = 0;
+        while start < bytes.len() {
+            let end = memchr::memchr(b'\n', &bytes[start..]).map_or(bytes.len(), |at| start + at);
+            let text_end = end - usize::from(end > start && bytes[end - 1] == b'\r');
+            let is_header = self.lines == 0 && block.starts_file && format.has_header();
+            if !is_header {
+                self.line(format, bytes, start..text_end);
+            }
+            self.lines += 1;
+            start = end + 1;
+        }
+    }
+
+    fn line(&mut self, format: &dyn LineFormat, bytes: &[u8], span: Range<usize>) {
+        match format.parse_line(&bytes[span.clone()], self) {
+            Ok(Line::Row) => self.rows += 1,
+            Ok(Line::Skipped) => self.skipped += 1,
+            Err(_) => {
+                self.truncate_to_rows();
+                self.bad.push(BadLine { line: self.lines, span });
+            }
+        }
+    }
+
+    fn truncate_to_rows(&mut self) {
+        let rows = self.rows;
+        self.label.truncate(rows);
+        self.weight.truncate(rows);
+        self.group.truncate(rows);
+        self.dense.truncate(rows * self.dense_features);
+        let values = match &mut self.bag_ends {
+            Some(ends) => {
+                ends.truncate(rows);
+                ends.last().copied().unwrap_or(0)
+            }
+            None => rows,
+        };
+        for keys in &mut self.keys {
+            keys.truncate(values);
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.rows = 0;
+        self.lines = 0;
+        self.skipped = 0;
+        self.bad.clear();
+        self.truncate_to_rows();
+    }
+}

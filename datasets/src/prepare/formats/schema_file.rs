@@ -1,0 +1,180 @@
+//! The TOML file that says what the columns of a csv are.
+//!
+//! ```toml
+//! delimiter = ","                  # one ASCII character; "\t" for a tab. Default ","
+//! quote = true                     # values may stand in double quotes. Default true
+//! trim = true                      # drop blanks around values. Default false
+//! missing = ["?"]                  # values that mean nothing; an empty value always does
+//! header = false                   # the first line of every file names the columns. Default true
+//! columns = ["age", "work", "income"]   # without a header: the names, or how many there are
+//! label = "income"                 # a column, here and below: its name, or its number from 1
+//! label_positive = [">50K"]        # these values are 1, others 0
+//! label_negative = ["<=50K"]       # optional: these are 0, others malformed
+//! # label_at_least = 4             # instead: numbers from 4 are 1
+//!                                  # with none of these: the label is a number from 0 to 1
+//! dense = ["age"]                  # numeric features; { column = "gain", transform = "log" }
+//! dense_transform = "none"         # of those without one of their own: none | log
+//! sparse = ["work"]                # categorical fields
+//! weight = "fnlwgt"                # optional
+//! group = ["user"]                 # optional, for AUC per group: the hash of these values
+//! ```
+
+use std::path::Path;
+
+use serde::Deserialize;
+
+use crate::prepare::error::{PrepareError, SchemaError};
+use crate::prepare::options::DenseTransform;
+
+/// A schema as it is written, before its columns are looked up.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SchemaFile {
+    #[serde(default = "comma")]
+    pub(crate) delimiter: String,
+    #[serde(default = "yes")]
+    pub(crate) quote: bool,
+    #[serde(default)]
+    pub(crate) trim: bool,
+    #[serde(default)]
+    pub(crate) missing: Vec<String>,
+    #[serde(default = "yes")]
+    pub(crate) header: bool,
+    pub(crate) columns: Option<Columns>,
+    pub(crate) label: Column,
+    pub(crate) label_positive: Option<Vec<String>>,
+    pub(crate) label_negative: Option<Vec<String>>,
+    pub(crate) label_at_least: Option<f64>,
+    #[serde(default)]
+    pub(crate) dense: Vec<Dense>,
+    pub(crate) dense_transform: Option<DenseTransform>,
+    #[serde(default)]
+    pub(crate) sparse: Vec<Column>,
+    pub(crate) weight: Option<Column>,
+    #[serde(default)]
+    pub(crate) group: Vec<Column>,
+}
+
+/// The columns of a file without a header.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged, expecting = "expected a list of names, or how many columns there are")]
+pub(crate) enum Columns {
+    Names(Vec<String>),
+    Count(usize),
+}
+
+/// A column by its name, or by its number from 1.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(untagged, expecting = "expected the name of a column, or its number from 1")]
+pub(crate) enum Column {
+    Name(String),
+    Number(usize),
+}
+
+impl core::fmt::Display for Column {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Name(name) => write!(f, "`{name}`"),
+            Self::Number(number) => write!(f, "{number}"),
+        }
+    }
+}
+
+/// A numeric feature.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(
+    untagged,
+    expecting = "expected a column, or { column = …, transform = \"none\" or \"log\" }"
+)]
+pub(crate) enum Dense {
+    Plain(Column),
+    Own(DenseColumn),
+}
+
+/// A numeric feature with a transform of its own.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct DenseColumn {
+    pub(crate) column: Column,
+    pub(crate) transform: DenseTransform,
+}
+
+impl SchemaFile {
+    /// Reads and parses the schema at `path`.
+    ///
+    /// # Errors
+    /// [`PrepareError::SchemaUnreadable`], or [`PrepareError::Schema`] for what is wrong inside.
+    pub(crate) fn read(path: &Path) -> Result<Self, PrepareError> {
+        let text = std::fs::read_to_string(path).map_err(|source| {
+            PrepareError::SchemaUnreadable { path: path.to_path_buf(), source }
+        })?;
+        Self::parse(&text).map_err(|error| PrepareError::Schema { path: path.to_path_buf(), error })
+    }
+
+    /// Parses the text of a schema, and checks what can be checked without its columns.
+    pub(crate) fn parse(text: &str) -> Result<Self, SchemaError> {
+        let schema: Self =
+            toml::from_str(text).map_err(|error| SchemaError::Toml(error.to_string()))?;
+        let [delimiter] = schema.delimiter.as_bytes() else {
+            return Err(SchemaError::Delimiter { got: schema.delimiter });
+        };
+        if !delimiter.is_ascii() || b"\"\r\n".contains(delimiter) {
+            return Err(SchemaError::Delimiter { got: schema.delimiter });
+        }
+        match (&schema.columns, schema.header) {
+            (None, false) => return Err(SchemaError::ColumnsNeeded),
+            (Some(_), true) => return Err(SchemaError::ColumnsAndHeader),
+            _ => {}
+        }
+        if schema.label_at_least.is_some() && schema.label_positive.is_some() {
+            return Err(SchemaError::TwoLabelRules);
+        }
+        if schema.label_negative.is_some() && schema.label_positive.is_none() {
+            return Err(SchemaError::NegativeAlone);
+        }
+        if schema.dense.is_empty() && schema.sparse.is_empty() {
+            return Err(SchemaError::NoFeatures);
+        }
+        Ok(schema)
+    }
+
+    /// The delimiter; `parse` has checked that there is one.
+    pub(crate) fn delimiter(&self) -> u8 {
+        self.delimiter.as_bytes().first().copied().unwrap_or(b',')
+    }
+}
+
+fn comma() -> String {
+    ",".into()
+}
+
+fn yes() -> bool {
+    true
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defects_are_named() {
+        let cases = [
+            ("label = 1\nsparse = [2]\ncolumns = 2\nheader = false\ndelimeter = ';'", "delimeter"),
+            ("label = 1\nsparse = [2]\ncolumns = 2", "remove one of the two"),
+            ("label = 1\nsparse = [2]\nheader = false", "header = false"),
+            ("label = 1\nsparse = [2]\ndelimiter = ', '", "got \", \""),
+            ("label = 1\nsparse = [2]\ndelimiter = '\"'", "no quote"),
+            ("label = 1", "dense or sparse"),
+            ("sparse = [2]", "missing field `label`"),
+            ("label = 1\nsparse = [2]\nlabel_at_least = 4\nlabel_positive = ['a']", "exclude"),
+            ("label = 1\nsparse = [2]\nlabel_negative = ['a']", "needs label_positive"),
+            ("label = 1\ndense = [{ column = 2, transform = 'sqrt' }]", "transform ="),
+            ("label = true\ndense = [2]", "its number from 1"),
+        ];
+        for (text, expected) in cases {
+            let got = SchemaFile::parse(text).unwrap_err().to_string();
+            assert!(got.contains(expected), "{text:?}: {got}");
+        }
+    }
+}

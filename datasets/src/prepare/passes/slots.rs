@@ -1,0 +1,171 @@
+//! Blocks on their way through a pass: read ahead, parsed and encoded on the pool.
+
+use core::sync::atomic::AtomicU64;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+
+use rayon::ThreadPool;
+use rayon::prelude::*;
+
+use super::plan::Plan;
+use crate::RowBlock;
+use crate::prepare::error::PrepareError;
+use crate::prepare::formats::parsed::{LineFormat, Parsed};
+use crate::prepare::keys::key_column::Keys;
+use crate::prepare::keys::vocabulary::Encoder;
+use crate::prepare::text::blocks::{Blocks, TextBlock};
+
+/// A block on its way: text, columns, ids. Its buffers are used again and again.
+pub(super) struct Slot {
+    pub(super) block: TextBlock,
+    pub(super) parsed: Parsed,
+    /// `[n, S]`, or the values of a bag.
+    ids: Vec<u32>,
+    /// Empty for one id per field, else `[n + 1]`.
+    offsets: Vec<u32>,
+    /// `[S]`
+    pub(super) unknown: Vec<u64>,
+}
+
+impl Slot {
+    pub(super) fn parse(&mut self, format: &dyn LineFormat) {
+        self.parsed.parse(format, &self.block);
+    }
+
+    fn encode(&mut self, plan: &Plan, encoders: &[Encoder]) -> Result<(), PrepareError> {
+        let Self { block, parsed, ids, offsets, unknown } = self;
+        let stride = encoders.len();
+        // Every place is written.
+        ids.resize(parsed.keys.iter().map(Keys::len).sum(), 0);
+        unknown.clear();
+        unknown.resize(stride, 0);
+        // Some rows of all fields at a time: their ids stay in the first cache until all are there.
+        let all = parsed.keys.first().map_or(0, Keys::len);
+        for start in (0..all).step_by(ROWS_ENCODED_AT_ONCE) {
+            let range = start..all.min(start + ROWS_ENCODED_AT_ONCE);
+            for (field, (encoder, keys)) in encoders.iter().zip(&parsed.keys).enumerate() {
+                let places = &mut ids[start * stride + field..];
+                unknown[field] += encoder.encode(keys, range.clone(), places, stride);
+            }
+        }
+        offsets.clear();
+        if let Some(ends) = &parsed.bag_ends {
+            offsets.push(0);
+            for &end in ends {
+                offsets.push(u32::try_from(end).map_err(|_| PrepareError::TooManyValues {
+                    path: plan.inputs[block.file].clone(),
+                })?);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn rows(&self) -> RowBlock<'_> {
+        RowBlock {
+            label: &self.parsed.label,
+            weight: &self.parsed.weight,
+            dense: &self.parsed.dense,
+            values: &self.ids,
+            offsets: &self.offsets,
+            group: &self.parsed.group,
+        }
+    }
+}
+
+/// The blocks that the pool works on at once. Slots beyond the used ones keep their buffers.
+#[derive(Default)]
+pub(super) struct Slots {
+    slots: Vec<Slot>,
+    used: usize,
+}
+
+impl Slots {
+    /// Takes up to one block per thread. False at the end of the text.
+    pub(super) fn fill(
+        &mut self,
+        blocks: &Receiver<Result<TextBlock, PrepareError>>,
+        plan: &Plan,
+        pool: &ThreadPool,
+    ) -> Result<bool, PrepareError> {
+        self.used = 0;
+        while self.used < pool.current_num_threads() {
+            let Ok(block) = blocks.recv() else { break };
+            let block = block?;
+            match self.slots.get_mut(self.used) {
+                Some(slot) => slot.block = block,
+                None => self.slots.push(Slot {
+                    block,
+                    parsed: plan.layout.format.columns(),
+                    ids: Vec::new(),
+                    offsets: Vec::new(),
+                    unknown: Vec::new(),
+                }),
+            }
+            self.used += 1;
+        }
+        Ok(self.used > 0)
+    }
+
+    pub(super) fn used(&self) -> &[Slot] {
+        &self.slots[..self.used]
+    }
+
+    pub(super) fn used_mut(&mut self) -> &mut [Slot] {
+        &mut self.slots[..self.used]
+    }
+}
+
+/// Starts the thread that reads. It ends when its receiver is gone.
+pub(super) fn read_ahead<'scope>(
+    scope: &'scope thread::Scope<'scope, '_>,
+    plan: &Plan,
+    pool: &ThreadPool,
+    bytes_read: &Arc<AtomicU64>,
+) -> Receiver<Result<TextBlock, PrepareError>> {
+    let blocks = Blocks::new(plan.inputs.clone(), plan.block_bytes, Arc::clone(bytes_read));
+    let (give, take) = sync_channel(pool.current_num_threads());
+    scope.spawn(move || {
+        for block in blocks {
+            if give.send(block).is_err() {
+                break;
+            }
+        }
+    });
+    take
+}
+
+/// Parses and encodes, while the writer writes what came before. `used` brings buffers back.
+pub(super) fn encode_ahead(
+    plan: &Plan,
+    pool: &ThreadPool,
+    encoders: &[Encoder],
+    blocks: &Receiver<Result<TextBlock, PrepareError>>,
+    used: &Receiver<Slots>,
+    give: &SyncSender<Result<Slots, PrepareError>>,
+) {
+    loop {
+        let mut slots = used.try_recv().unwrap_or_default();
+        let filled = slots.fill(blocks, plan, pool).and_then(|filled| {
+            pool.install(|| {
+                slots.used_mut().par_iter_mut().try_for_each(|slot| {
+                    slot.parse(plan.layout.format.as_ref());
+                    slot.encode(plan, encoders)
+                })
+            })?;
+            Ok(filled)
+        });
+        let (result, is_last) = match filled {
+            Ok(false) => return,
+            Ok(true) => (Ok(slots), false),
+            Err(error) => (Err(error), true),
+        };
+        // The receiver is gone when writing failed.
+        if give.send(result).is_err() || is_last {
+            return;
+        }
+    }
+}
+
+/// With 26 fields their ids are 26 kB.
+const ROWS_ENCODED_AT_ONCE: usize = 256;

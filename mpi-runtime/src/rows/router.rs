@@ -1,0 +1,401 @@
+//! The way of a message: to another rank over a link, to a thread of this rank without MPI.
+//!
+//! What comes for the partitions of this rank goes to all of them, shared, not copied: each takes
+//! its own sections, and the last to finish sends the one answer. An answer goes to the worker that
+//! asked, or to all of them.
+//!
+//! Invariants: a pair of ranks always uses the same link, in both directions, so their messages
+//! keep their order. Every request is answered exactly once.
+
+use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crossbeam_channel::Sender;
+
+use crate::rows::wire::{Asker, Header, Kind, sections, values};
+
+/// A request on the rank of its partitions, shared by them.
+pub struct Bundle {
+    /// The message.
+    pub words: Vec<u32>,
+    /// Its header.
+    pub header: Header,
+    /// The rank that asks.
+    pub from: usize,
+    /// Partitions that have not finished with it.
+    left: AtomicUsize,
+    /// A lookup's rows, by partition: a header, then values in the order of its sections.
+    found: Mutex<Vec<(u32, Vec<u32>)>>,
+}
+
+/// What a partition's thread is told.
+pub enum Errand {
+    /// To do its part of a request.
+    Serve(Arc<Bundle>),
+    /// To end.
+    End,
+}
+
+/// An answer, shared by the workers it is for.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// The rank that answers.
+    pub from: usize,
+    /// Header and values.
+    pub words: Arc<Vec<u32>>,
+}
+
+/// A message that does not belong where it came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Stray {
+    /// No message of ours, or a damaged one.
+    #[error("rank {from} sent a message that is none of ours")]
+    Unknown {
+        /// Who sent it.
+        from: usize,
+    },
+    /// A request for rows that this rank does not hold.
+    #[error("rank {from} asked for partition {partition}, which is not here")]
+    Partition {
+        /// Who sent it.
+        from: usize,
+        /// The partition.
+        partition: u32,
+    },
+    /// An answer to a worker of another rank.
+    #[error("rank {from} answered worker {worker}, which is not here")]
+    Worker {
+        /// Who sent it.
+        from: usize,
+        /// The worker.
+        worker: u32,
+    },
+}
+
+/// Messages and bytes between this rank and others.
+#[derive(Debug, Default)]
+pub struct Counters {
+    sent: [AtomicU64; 2],
+    received: [AtomicU64; 2],
+}
+
+/// Messages and their bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Amount {
+    /// Messages.
+    pub messages: u64,
+    /// Bytes of their words.
+    pub bytes: u64,
+}
+
+/// What the links of a rank have carried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// To other ranks.
+    pub sent: Amount,
+    /// From other ranks.
+    pub received: Amount,
+}
+
+impl Counters {
+    /// A message of `words` goes out.
+    pub fn sent(&self, words: usize) {
+        count(&self.sent, words);
+    }
+
+    /// A message of `words` came in.
+    pub fn received(&self, words: usize) {
+        count(&self.received, words);
+    }
+
+    /// What was counted so far.
+    #[must_use]
+    pub fn read(&self) -> Traffic {
+        let amount = |[messages, bytes]: &[AtomicU64; 2]| Amount {
+            messages: messages.load(Ordering::Relaxed),
+            bytes: bytes.load(Ordering::Relaxed),
+        };
+        Traffic { sent: amount(&self.sent), received: amount(&self.received) }
+    }
+}
+
+fn count([messages, bytes]: &[AtomicU64; 2], words: usize) {
+    messages.fetch_add(1, Ordering::Relaxed);
+    bytes.fetch_add(4 * words as u64, Ordering::Relaxed);
+}
+
+/// Used buffers of this rank's rows: messages go round between threads.
+#[derive(Debug)]
+pub struct Pool {
+    buffers: Mutex<Vec<Vec<u32>>>,
+    most: usize,
+}
+
+impl Pool {
+    /// Keeps up to `most` buffers; more are freed.
+    #[must_use]
+    pub const fn new(most: usize) -> Self {
+        Self { buffers: Mutex::new(vec![]), most }
+    }
+
+    /// A buffer, a used one where there is one.
+    #[must_use]
+    pub fn take(&self) -> Vec<u32> {
+        self.buffers.lock().unwrap_or_else(PoisonError::into_inner).pop().unwrap_or_default()
+    }
+
+    /// Gives a used buffer back.
+    pub fn give(&self, words: Vec<u32>) {
+        let mut buffers = self.buffers.lock().unwrap_or_else(PoisonError::into_inner);
+        if buffers.len() < self.most {
+            buffers.push(words);
+        }
+    }
+}
+
+/// Where messages go on this rank, and how they leave it.
+pub struct Router {
+    /// This process.
+    pub rank: usize,
+    /// f32s of a row.
+    pub width: usize,
+    /// Number and thread of every partition of this rank, ascending.
+    pub partitions: Vec<(u32, Sender<Errand>)>,
+    /// The workers of this rank.
+    pub workers: Vec<Sender<Answer>>,
+    /// Number over all trainers of the first of them.
+    pub first_worker: u32,
+    /// The links; none on one rank.
+    pub links: Vec<Sender<(usize, Vec<u32>)>>,
+    /// Used buffers.
+    pub pool: Pool,
+}
+
+impl Router {
+    /// Sends a message to `rank`, which may be this one. A thread that has gone needs none any
+    /// more: its run has ended, and ours is about to.
+    pub fn send(&self, rank: usize, words: Vec<u32>) {
+        if rank == self.rank {
+            self.deliver(rank, words).unwrap_or_else(|stray| panic!("{stray}"));
+        } else {
+            // The same for both ranks of a pair.
+            let link = (self.rank + rank) % self.links.len();
+            drop(self.links[link].send((rank, words)));
+        }
+    }
+
+    /// Hands a message of rank `from` to its threads here.
+    ///
+    /// # Errors
+    /// When it is none of ours, or for somebody else.
+    pub fn deliver(&self, from: usize, words: Vec<u32>) -> Result<(), Stray> {
+        let Some(header) = Header::read(&words) else { return Err(Stray::Unknown { from }) };
+        match header.kind {
+            Kind::Lookup | Kind::LookupNow | Kind::Push => {
+                let mut found = sections(&words, header.kind, self.width);
+                if !found.whole() {
+                    return Err(Stray::Unknown { from });
+                }
+                let here = |partition: u32| {
+                    self.partitions.binary_search_by_key(&partition, |(number, _)| *number).is_ok()
+                };
+                if let Some(section) = found.find(|section| !here(section.partition)) {
+                    return Err(Stray::Partition { from, partition: section.partition });
+                }
+                let left = AtomicUsize::new(self.partitions.len());
+                let bundle = Bundle { words, header, from, left, found: Mutex::default() };
+                let bundle = Arc::new(bundle);
+                for (_, thread) in &self.partitions {
+                    drop(thread.send(Errand::Serve(Arc::clone(&bundle))));
+                }
+            }
+            Kind::Rows | Kind::Ack => {
+                let answer = Answer { from, words: Arc::new(words) };
+                let to = match header.asker {
+                    Asker::All => &self.workers[..],
+                    Asker::Worker(worker) => {
+                        let local = worker.checked_sub(self.first_worker).map(|n| n as usize);
+                        let to = local.and_then(|n| self.workers.get(n..=n));
+                        to.ok_or(Stray::Worker { from, worker })?
+                    }
+                };
+                to.iter().for_each(|worker| drop(worker.send(answer.clone())));
+            }
+        }
+        Ok(())
+    }
+
+    /// A partition has done its part of `bundle`: of a lookup, it found these values behind the
+    /// room for a header, if it was asked for any. The last one's call sends the answer.
+    pub fn finish(&self, bundle: Arc<Bundle>, partition: u32, found: Option<Vec<u32>>) {
+        if let Some(found) = found {
+            let mut all = bundle.found.lock().unwrap_or_else(PoisonError::into_inner);
+            all.push((partition, found));
+        }
+        if bundle.left.fetch_sub(1, Ordering::AcqRel) == 1 {
+            let answer = self.answer(&bundle);
+            self.send(bundle.from, answer);
+        }
+        self.release(bundle);
+    }
+
+    /// Gives back the buffer of a request once nobody has it any more.
+    pub fn release(&self, bundle: Arc<Bundle>) {
+        if let Some(bundle) = Arc::into_inner(bundle) {
+            self.pool.give(bundle.words);
+        }
+    }
+
+    fn answer(&self, bundle: &Bundle) -> Vec<u32> {
+        let mut found = bundle.found.lock().unwrap_or_else(PoisonError::into_inner);
+        let Header { kind, clock, asker } = bundle.header;
+        let kind = if kind == Kind::Push { Kind::Ack } else { Kind::Rows };
+        let header = Header { kind, clock, asker };
+        let mut answer = self.pool.take();
+        header.write(&mut answer);
+        // Rows in the order in which they were asked for, whoever found them.
+        let mut rest: Vec<(u32, &[f32])> =
+            found.iter().map(|(partition, words)| (*partition, values(words))).collect();
+        for section in sections(&bundle.words, bundle.header.kind, self.width) {
+            let by = rest.iter_mut().find(|(partition, _)| *partition == section.partition);
+            // A push has sections and no rows to send.
+            let Some((_, values)) = by else { continue };
+            let (own, later) = values.split_at(section.rows.len() * self.width);
+            answer.extend_from_slice(bytemuck::cast_slice(own));
+            *values = later;
+        }
+        found.drain(..).for_each(|(_, words)| self.pool.give(words));
+        answer
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use crossbeam_channel::{Receiver, unbounded};
+
+    use super::*;
+    use crate::rows::wire::{HEADER_LEN, write_lookup};
+
+    /// Rank 2 with partitions 4 and 6, workers 3 and 4, and three links.
+    #[expect(clippy::type_complexity, reason = "the ends of its channels")]
+    fn router()
+    -> (Router, Vec<Receiver<Errand>>, Vec<Receiver<Answer>>, Vec<Receiver<(usize, Vec<u32>)>>)
+    {
+        let (partitions, errands) = [4, 6]
+            .map(|number| {
+                let (sender, receiver) = unbounded();
+                ((number, sender), receiver)
+            })
+            .into_iter()
+            .unzip();
+        let (workers, answers) = (0..2).map(|_| unbounded()).unzip();
+        let (links, out) = (0..3).map(|_| unbounded()).unzip();
+        let pool = Pool::new(2);
+        let router =
+            Router { rank: 2, width: 2, partitions, workers, first_worker: 3, links, pool };
+        (router, errands, answers, out)
+    }
+
+    fn lookup(asker: Asker, wanted: &[(u32, &[u32])]) -> Vec<u32> {
+        let mut words = vec![];
+        Header { kind: Kind::Lookup, clock: 5, asker }.write(&mut words);
+        for (partition, rows) in wanted {
+            let count = u32::try_from(rows.len()).unwrap();
+            write_lookup(&mut words, *partition, count, rows.iter().copied());
+        }
+        words
+    }
+
+    fn bundle(errands: &Receiver<Errand>) -> Arc<Bundle> {
+        let Ok(Errand::Serve(bundle)) = errands.try_recv() else { panic!("no request") };
+        bundle
+    }
+
+    /// Room for a header, then two values for every row.
+    fn found(rows: &[u8]) -> Option<Vec<u32>> {
+        let mut words = vec![0; HEADER_LEN];
+        words.extend(rows.iter().flat_map(|row| [f32::from(*row), 0.5].map(f32::to_bits)));
+        Some(words)
+    }
+
+    #[test]
+    fn the_last_partition_sends_all_rows_in_the_order_of_the_lookup() {
+        let (router, errands, _, out) = router();
+        let wanted: [(u32, &[u32]); 4] = [(6, &[10]), (4, &[20, 30]), (6, &[40]), (4, &[50])];
+        router.deliver(0, lookup(Asker::All, &wanted)).unwrap();
+        router.finish(bundle(&errands[1]), 6, found(&[10, 40]));
+        assert!(out.iter().all(Receiver::is_empty), "partition 4 has not finished");
+        router.finish(bundle(&errands[0]), 4, found(&[20, 30, 50]));
+        let sent: Vec<_> = out.iter().flat_map(Receiver::try_iter).collect();
+        let [(0, words)] = &sent[..] else { panic!("one answer to rank 0: {sent:?}") };
+        let header = Header { kind: Kind::Rows, clock: 5, asker: Asker::All };
+        assert_eq!(Header::read(words), Some(header));
+        let rows: Vec<f32> = values(words).chunks(2).map(|row| row[0]).collect();
+        assert_eq!(rows, [10.0, 20.0, 30.0, 40.0, 50.0]);
+    }
+
+    #[test]
+    fn a_push_is_acknowledged_once_by_all_partitions_together() {
+        let (router, errands, _, out) = router();
+        let mut words = vec![];
+        Header { kind: Kind::Push, clock: 5, asker: Asker::Worker(0) }.write(&mut words);
+        router.deliver(1, words).unwrap();
+        for (partition, errands) in [4, 6].into_iter().zip(&errands) {
+            assert!(out.iter().all(Receiver::is_empty));
+            router.finish(bundle(errands), partition, None);
+        }
+        let sent: Vec<_> = out.iter().flat_map(Receiver::try_iter).collect();
+        let [(1, words)] = &sent[..] else { panic!("one answer to rank 1: {sent:?}") };
+        let header = Header { kind: Kind::Ack, clock: 5, asker: Asker::Worker(0) };
+        assert_eq!((Header::read(words), words.len()), (Some(header), HEADER_LEN));
+    }
+
+    #[test]
+    fn answers_go_to_the_worker_that_asked_or_to_all() {
+        let (router, _, answers, _) = router();
+        for (asker, expected) in
+            [(Asker::Worker(3), [1, 0]), (Asker::Worker(4), [0, 1]), (Asker::All, [1, 1])]
+        {
+            let mut words = vec![];
+            Header { kind: Kind::Rows, clock: 1, asker }.write(&mut words);
+            router.deliver(9, words).unwrap();
+            let came: Vec<usize> =
+                answers.iter().map(|answers| answers.try_iter().count()).collect();
+            assert_eq!(came, expected, "{asker:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_for_somebody_else_is_refused() {
+        let (router, errands, ..) = router();
+        let refused = |words| router.deliver(7, words).unwrap_err();
+        assert_eq!(refused(vec![1]), Stray::Unknown { from: 7 });
+        assert_eq!(refused(vec![77, 0, 0]), Stray::Unknown { from: 7 });
+        let mut cut = lookup(Asker::All, &[(4, &[1, 2])]);
+        cut.pop();
+        assert_eq!(refused(cut), Stray::Unknown { from: 7 });
+        let elsewhere = lookup(Asker::All, &[(4, &[1]), (5, &[2])]);
+        assert_eq!(refused(elsewhere), Stray::Partition { from: 7, partition: 5 });
+        for worker in [2, 5] {
+            let mut words = vec![];
+            Header { kind: Kind::Ack, clock: 1, asker: Asker::Worker(worker) }.write(&mut words);
+            assert_eq!(refused(words), Stray::Worker { from: 7, worker });
+        }
+        assert!(errands.iter().all(Receiver::is_empty));
+    }
+
+    /// Rank r talks to rank 2 on the link on which rank 2 talks to rank r.
+    #[test]
+    fn both_ranks_of_a_pair_use_the_same_link() {
+        let (router, _, _, out) = router();
+        let (mut other, .., other_out) = self::router();
+        for rank in [0, 1, 3, 4, 5, 6] {
+            other.rank = rank;
+            router.send(rank, vec![]);
+            other.send(2, vec![]);
+            let used = |out: &[Receiver<_>]| out.iter().position(|link| link.try_recv().is_ok());
+            assert_eq!(used(&out), used(&other_out), "rank {rank}");
+        }
+    }
+}
