@@ -9,21 +9,20 @@ use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
 
-use crossbeam_channel::unbounded;
 use umbra_datasets::BatchBuffer;
-use umbra_mpi::batches::Batches;
-use umbra_mpi::bsp::Bsp;
-use umbra_mpi::buffers::StepBuffers;
-use umbra_mpi::config::Config;
-use umbra_mpi::convert;
-use umbra_mpi::counters::{Reading, WorkerCounters};
-use umbra_mpi::embedding_client::{Client, Route, Routes};
-use umbra_mpi::embedding_ps::{Outlets, serve};
-use umbra_mpi::signals::Signals;
-use umbra_mpi::tables::{Partition, TableLayout};
-use umbra_mpi::trace::Track;
-use umbra_mpi::trainer::{Method, Segment, Trainer, Worker};
-use umbra_mpi::watch::Watch;
+use umbra_mpi::comm::watch::Watch;
+use umbra_mpi::config::{Config, convert};
+use umbra_mpi::dense::bsp::Bsp;
+use umbra_mpi::dense::replica_sync::StepEnd;
+use umbra_mpi::launch::roles::Roles;
+use umbra_mpi::launch::signals::Signals;
+use umbra_mpi::measure::counters::{Reading, WorkerCounters};
+use umbra_mpi::measure::trace::Track;
+use umbra_mpi::rows::servers::{ServiceConfig, Services};
+use umbra_mpi::rows::tables::{Partition, TableLayout};
+use umbra_mpi::trainer::batches::Batches;
+use umbra_mpi::trainer::buffers::StepBuffers;
+use umbra_mpi::trainer::{Segment, Trainer, Worker};
 
 /// Every step of Adam with decay moves parameters, moments and counts, by gradients of 0 too. The
 /// logit is the dot product of two rows, times a weight, and a bias.
@@ -81,12 +80,11 @@ impl Rig<'_> {
             ..BatchBuffer::default()
         };
         self.worker.batches = Some(Batches::Cycled(VecDeque::from([batch])));
-        let method =
-            if self.way == Way::Bsp { Method::Bsp { bsp: self.bsp } } else { Method::Alone };
+        let step_end = if self.way == Way::Bsp { StepEnd::Sum(self.bsp) } else { StepEnd::Free };
         let segment = Segment { first_step: self.steps, steps: 1 };
         let counters = WorkerCounters::default();
         let track = Track::of(None, "");
-        self.worker.train(self.trainer, method, segment, &counters, track).unwrap();
+        self.worker.train(self.trainer, step_end, segment, &counters, track).unwrap();
         self.steps += 1;
         counters.read()
     }
@@ -118,33 +116,20 @@ fn each_way(scenario: impl Fn(&mut Rig<'_>)) {
         let trainer = Trainer::new(model, &config, &Arc::new(Signals::none()), &watch).unwrap();
         let optimizer = convert::sparse_optimizer(&config.optim.sparse);
         let layout = TableLayout::new(&[u64::from(EXAMPLES); 2], 1, WIDTH, optimizer).unwrap();
-        let rows = Partition::initialized(0, &layout, &model, 1).unwrap();
-        let bsp = Bsp::new((1, 1), 1, None, true, &watch);
-        let ((to_partition, requests), (to_worker, answers)) = (unbounded(), unbounded());
-        let routes = Routes {
-            worker: 0,
-            local: 0,
-            partitions: vec![Route::Here(to_partition)],
-            link: None,
-            answers,
+        let service = ServiceConfig {
+            rank: 0,
+            roles: &Roles::collocated(1, 0, 1),
+            layout: &layout,
+            workers: 1,
             synchronous: way == Way::Bsp,
             permits: 1,
-            watch: Arc::clone(&watch),
-            untaken: VecDeque::new(),
-            buffers: vec![],
+            local: way == Way::Local,
+            watch: &watch,
         };
-        let client = match way {
-            Way::Local => {
-                // The partition's thread ends when nobody can ask it any more.
-                drop(routes);
-                Client::local(layout.clone(), rows.clone())
-            }
-            _ => Client::routed(layout.clone(), routes),
-        };
-        let outlets = Outlets { workers: vec![to_worker], link: None };
-        let contributors = (way == Way::Bsp).then_some(1);
-        std::thread::scope(|scope| {
-            scope.spawn(|| serve(&rows, &layout, contributors, &requests, &outlets));
+        let (services, mut clients) = Services::start(&service, &model, 1, vec![]).unwrap();
+        let (client, rows) = (clients.remove(0), services.partitions[0].clone());
+        let bsp = Bsp::new((1, 1), 1, None, true, &watch);
+        {
             let buffers = StepBuffers::new(&model, EXAMPLES as usize, 2 * EXAMPLES as usize);
             let worker = Worker { local: 0, batches: None, client, buffers };
             let (trainer, bsp, rows, layout) = (&trainer, &bsp, &rows, &layout);
@@ -159,7 +144,8 @@ fn each_way(scenario: impl Fn(&mut Rig<'_>)) {
             (0..2).for_each(|_| ordinary(&mut rig));
             scenario(&mut rig);
             (0..2).for_each(|_| ordinary(&mut rig));
-        });
+        }
+        services.finish();
     }
 }
 

@@ -200,8 +200,11 @@ fn early_work_is_kept_in_full_under_every_schedule() {
                 let share = sum / *steps as f64;
                 let least = kept.entry(name.clone()).or_insert(f64::INFINITY);
                 *least = least.min(share);
+                // In groups nobody's work weighs more than another's either; where all average,
+                // those that go on speak for those that have ended.
+                let most = if job.method.dealing().is_some() { 1.0 + 1e-5 } else { f64::MAX };
                 assert!(
-                    (share - 1.0).abs() < 1e-5,
+                    (1.0 - 1e-5..=most).contains(&share),
                     "{name}, {trainers} trainers, case {number}: {share} of {steps} steps of \
                      trainer {trainer}"
                 );
