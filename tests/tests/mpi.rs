@@ -6,7 +6,7 @@ use std::path::Path;
 
 use umbra_tests::{Ended, Folder, LIMIT, start};
 
-const NAMES: [&str; 25] = [
+const NAMES: [&str; 29] = [
     "all_gather",
     "all_gather_varied",
     "exchange",
@@ -15,6 +15,7 @@ const NAMES: [&str; 25] = [
     "barrier",
     "subset",
     "reduce",
+    "combined",
     "lost",
     "traffic",
     "mailbox_ring",
@@ -32,6 +33,9 @@ const NAMES: [&str; 25] = [
     "missing_endpoint",
     "row_traffic",
     "scores",
+    "evaluation",
+    "trace",
+    "checkpoints",
 ];
 
 fn run(ranks: usize, arguments: &[&str], threads: &str) -> Ended {
@@ -67,6 +71,15 @@ fn every_check_holds_on_3_ranks() {
 #[test]
 fn every_check_holds_on_4_ranks() {
     all_hold(4);
+}
+
+/// Ranks that play two roles, and a vector that many halve. Sums alone: the machine has fewer cores.
+#[test]
+fn sums_hold_on_5_to_8_ranks() {
+    for ranks in 5..=8 {
+        let ended = run(ranks, &["reduce", "combined"], "multiple").fine();
+        assert_eq!(ended.stdout, "ok reduce\nok combined\n", "{ranks} ranks: {}", ended.stderr);
+    }
 }
 
 #[test]

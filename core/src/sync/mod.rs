@@ -8,6 +8,8 @@
 //! - `conductor.rs`: when a round begins
 //! - `owned.rs`: memory of instances, with an allocator
 //! - `reduction.rs`: a weighted mean over ranks, as every driver computes it
+//! - `doubling.rs`: who exchanges what with whom in a sum of few messages
+//! - `sum_plan.rs`: how a vector is summed over ranks, and what that sends
 //! - `pace.rs`: how often rounds may begin
 //! - `model_average.rs`: replicas move towards their mean (local SGD, shadow and foreground MA)
 //! - `block_momentum.rs`: replicas move towards a model that follows their mean with momentum
@@ -21,6 +23,7 @@
 mod block_momentum;
 mod conductor;
 mod divide_shuffle;
+pub mod doubling;
 mod elastic;
 mod groups;
 mod method;
@@ -32,6 +35,7 @@ mod protocol;
 pub mod reduction;
 mod slow_groups;
 mod step_sum;
+pub mod sum_plan;
 
 pub use block_momentum::{BlockMomentum, BlockState, Blocks};
 pub use conductor::{Conductor, Decision, Look, Wait};

@@ -3,7 +3,7 @@
 //! - `manifest.rs`: what is inside, and what must be true of it
 //! - `dense.rs`: matrices from the kernels' order to row-major and back
 //! - `write.rs`: collective writing; the folder appears whole or not at all
-//! - `read.rs`: reading by any number of ranks
+//! - `read.rs`: opening, and reading of files · `restore.rs`: reading by any number of ranks
 //!
 //! A checkpoint is a folder: `manifest.json`, `dense.f32` (the replica, then its optimizer state)
 //! and one `rows-P.f32` per partition of the run that wrote it, holding records `[values |
@@ -13,10 +13,12 @@
 mod dense;
 mod manifest;
 mod read;
+mod restore;
 mod write;
 
 pub use dense::Dense;
 pub use manifest::{CheckpointError, Manifest};
 pub use read::Checkpoint;
+pub use restore::Target;
 pub(crate) use write::beside;
 pub use write::{Contents, write};

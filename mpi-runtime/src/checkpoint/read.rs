@@ -1,16 +1,18 @@
-//! Reading a checkpoint: any number of ranks reads what any number wrote.
+//! Opening a checkpoint, and reading its files one by one.
+//!
+//! A save that is cut short between its two renames (`write.rs`) leaves no folder of the name, but
+//! the one before beside it, whole: that is opened then.
 
-use core::sync::atomic::Ordering::Relaxed;
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::dense::Dense;
-use super::manifest::{
-    CheckpointError, DENSE, FileEntry, MANIFEST, Manifest, TensorEntry, VERSION, rows_file,
-};
-use crate::rows::tables::{Partition, TableLayout};
-use umbra_core::sparse::Partitioning;
+use super::beside;
+use super::manifest::{CheckpointError, FileEntry, MANIFEST, Manifest, VERSION};
+use crate::comm::Comm;
+use crate::error::Error;
+use crate::launch::world::World;
+use crate::record::say;
 
 /// A checkpoint whose manifest has been read and whose files have the right lengths.
 #[derive(Debug)]
@@ -21,11 +23,36 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Opens the checkpoint in `dir`.
+    /// Opens the checkpoint in `dir`, or if there is none, the one before it that a save cut short
+    /// has left. The first rank looks and tells the others. *Collective over `control`.*
     ///
     /// # Errors
-    /// When there is none, or it is not whole.
-    pub fn open(dir: &Path) -> Result<Self, CheckpointError> {
+    /// When there is none, or it is not whole: on every rank, of whom the first has the message.
+    pub fn open(world: &World, control: &Comm, dir: &Path) -> Result<Self, Error> {
+        let first = control.rank() == 0;
+        let opened = first.then(|| Self::open_here(dir)).transpose();
+        let opened = world.agree(control, opened.map_err(Error::from))?;
+        let failure = |error: serde_json::Error| Error::Failure(format!("the manifest: {error}"));
+        let said = opened.as_ref().map(|it| serde_json::to_vec(&(it.dir == dir, &it.manifest)));
+        let mut said = said.transpose().map_err(failure)?.unwrap_or_default();
+        let (mut length, what) = ([said.len() as u64], "the manifest of a checkpoint");
+        control.broadcast(&mut length, what, false)?;
+        said.resize(usize::try_from(length[0]).unwrap_or(usize::MAX), 0);
+        control.broadcast(&mut said, what, false)?;
+        if let Some(opened) = opened {
+            if opened.dir != dir {
+                let (new, old) = (dir.display(), opened.dir.display());
+                say(&format!("umbra: {new}: its save was cut short; using the one before, {old}"));
+            }
+            return Ok(opened);
+        }
+        let (there, manifest): (bool, Manifest) = serde_json::from_slice(&said).map_err(failure)?;
+        Ok(Self { dir: if there { dir.to_owned() } else { beside(dir, OLD) }, manifest })
+    }
+
+    fn open_here(dir: &Path) -> Result<Self, CheckpointError> {
+        let old = beside(dir, OLD);
+        let dir = if !dir.exists() && old.exists() { &old } else { dir };
         let path = dir.join(MANIFEST);
         let json = match fs::read(&path) {
             Ok(json) => json,
@@ -57,108 +84,22 @@ impl Checkpoint {
         Ok(Self { dir: dir.to_owned(), manifest })
     }
 
-    /// Reads replica and optimizer state. Lengths must be the manifest's.
-    ///
-    /// # Errors
-    /// When lengths differ or the file is damaged.
-    pub fn read_dense(&self, dense: Dense<'_>) -> Result<(), CheckpointError> {
-        let (replica, state) = (dense.replica.len(), dense.state.len());
-        self.same("length of the dense replica", replica, self.manifest.replica_len)?;
-        self.same("length of the dense state", state, self.manifest.dense_state_len)?;
-        let names = |tensors: &[TensorEntry]| {
-            let entries =
-                tensors.iter().map(|TensorEntry { name, shape: [rows, columns], offset }| {
-                    format!("{name} [{rows}, {columns}] at {offset}")
-                });
-            entries.collect::<Vec<_>>().join(", ")
-        };
-        let here: Vec<TensorEntry> = dense.model.tensors().map(TensorEntry::from).collect();
-        self.same("tensors", names(&here), names(&self.manifest.tensors))?;
-        self.check_length(DENSE, 4 * (replica + state) as u64)?;
-        let mut words = dense.words();
-        self.stream(DENSE, 1, |record| {
-            if let Some(word) = words.next() {
-                word.store(record[0], Relaxed);
-            }
-        })
-    }
-
-    /// Reads the rows of these partitions out of all files.
-    ///
-    /// # Errors
-    /// When tables differ or a file is damaged.
-    pub fn read_rows(
-        &self,
-        layout: &TableLayout,
-        partitions: &[Partition],
-    ) -> Result<(), CheckpointError> {
-        let manifest = &self.manifest;
-        self.same("width of a row", layout.width, manifest.row_width)?;
-        self.same("length of a row's state", layout.state_len, manifest.row_state_len)?;
-        let rows = u64::from(layout.numbering().rows());
-        self.same("number of rows", rows, manifest.cardinality.iter().sum())?;
-        let written = Partitioning { partitions: manifest.partitions };
-        if manifest.partitions == 0 {
-            let message = "it says 0 partitions".to_owned();
-            return Err(CheckpointError::Manifest { path: self.dir.join(MANIFEST), message });
-        }
-        for number in 0..manifest.partitions {
-            let mut index = 0;
-            let records = u64::from(written.rows_of(number, layout.numbering().rows()));
-            self.check_length(&rows_file(number), records * 4 * layout.record_len() as u64)?;
-            self.stream(&rows_file(number), layout.record_len(), |record| {
-                let row = written.row(number, index);
-                index += 1;
-                let (owner, place) =
-                    (layout.partitioning.partition(row), layout.partitioning.index(row));
-                if let Some(partition) = partitions.iter().find(|p| p.number == owner) {
-                    let words = partition.table().record(place as usize);
-                    words.iter().zip(record).for_each(|(word, x)| word.store(*x, Relaxed));
-                }
-            })?;
-        }
-        Ok(())
-    }
-
-    /// Hands out a file's records of `len` words and checks its sum.
-    fn stream(
-        &self,
-        name: &str,
-        len: usize,
-        mut take: impl FnMut(&[u32]),
-    ) -> Result<(), CheckpointError> {
+    /// A file of it, to be read from beginning to end.
+    pub(super) fn reader(&self, name: &str) -> Result<FileReader, CheckpointError> {
         let path = self.dir.join(name);
         let Some(entry) = self.manifest.files.iter().find(|file| file.name == name) else {
             let message = format!("it lists no file {name}");
             return Err(CheckpointError::Manifest { path: self.dir.join(MANIFEST), message });
         };
-        let FileEntry { bytes, crc32: expected, .. } = *entry;
-        let io = |source| CheckpointError::Io { path: path.clone(), source };
-        let mut file = File::open(&path).map_err(io)?;
-        let mut block = vec![0u8; 4 * len * (RECORDS_BYTES / (4 * len)).max(1)];
-        let (mut crc, mut left, mut record) = (crc32fast::Hasher::new(), bytes, vec![0; len]);
-        while left > 0 {
-            let n = usize::try_from(left).map_or(block.len(), |left| left.min(block.len()));
-            file.read_exact(&mut block[..n]).map_err(io)?;
-            crc.update(&block[..n]);
-            for bytes in block[..n].chunks_exact(4 * len) {
-                for (word, bytes) in record.iter_mut().zip(bytes.as_chunks::<4>().0) {
-                    *word = u32::from_le_bytes(*bytes);
-                }
-                take(&record);
-            }
-            left -= n as u64;
-        }
-        let got = crc.finalize();
-        if got == expected {
-            Ok(())
-        } else {
-            Err(CheckpointError::Checksum { path, expected, got })
-        }
+        let FileEntry { bytes, crc32, .. } = *entry;
+        let file = File::open(&path);
+        let file = file.map_err(|source| CheckpointError::Io { path: path.clone(), source })?;
+        let (crc, buffer) = (crc32fast::Hasher::new(), vec![]);
+        Ok(FileReader { path, file, crc, bytes, crc32, buffer })
     }
 
     /// A file must hold as much as the model at hand needs.
-    fn check_length(&self, name: &str, expected: u64) -> Result<(), CheckpointError> {
+    pub(super) fn check_length(&self, name: &str, expected: u64) -> Result<(), CheckpointError> {
         match self.manifest.files.iter().find(|file| file.name == name) {
             Some(file) if file.bytes != expected => Err(CheckpointError::Length {
                 path: self.dir.join(name),
@@ -169,7 +110,7 @@ impl Checkpoint {
         }
     }
 
-    fn same<T: PartialEq + ToString>(
+    pub(super) fn same<T: PartialEq + ToString>(
         &self,
         what: &'static str,
         here: T,
@@ -189,5 +130,41 @@ impl Checkpoint {
     }
 }
 
-/// Bytes read at a time, about.
-const RECORDS_BYTES: usize = 1 << 20;
+/// A file of a checkpoint under way.
+pub(super) struct FileReader {
+    path: PathBuf,
+    file: File,
+    crc: crc32fast::Hasher,
+    /// Its length and sum by the manifest.
+    bytes: u64,
+    crc32: u32,
+    buffer: Vec<u8>,
+}
+
+impl FileReader {
+    /// The next words.
+    pub(super) fn read(&mut self, words: &mut [u32]) -> Result<(), CheckpointError> {
+        self.buffer.resize(size_of_val(words), 0);
+        let read = self.file.read_exact(&mut self.buffer);
+        read.map_err(|source| CheckpointError::Io { path: self.path.clone(), source })?;
+        self.crc.update(&self.buffer);
+        for (word, bytes) in words.iter_mut().zip(self.buffer.as_chunks().0) {
+            *word = u32::from_le_bytes(*bytes);
+        }
+        Ok(())
+    }
+
+    /// Checks the sum of a file whose words have all been read, and returns its bytes.
+    pub(super) fn finish(self) -> Result<u64, CheckpointError> {
+        let Self { path, crc, bytes, crc32: expected, .. } = self;
+        let got = crc.finalize();
+        if got == expected {
+            Ok(bytes)
+        } else {
+            Err(CheckpointError::Checksum { path, expected, got })
+        }
+    }
+}
+
+/// Behind the name of the checkpoint that a new one replaces.
+pub(super) const OLD: &str = "old";

@@ -1,6 +1,7 @@
 //! Writing a checkpoint: every rank its partitions, the first rank the rest, the manifest last.
 //!
-//! Everything is written to a folder of a temporary name and synced; the rename makes it visible.
+//! Everything is written to a folder of a temporary name and synced, files and folder; the rename
+//! makes it visible, and is synced too.
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::fs::{self, File};
@@ -11,6 +12,7 @@ use umbra_core::model::Model;
 
 use super::dense::Dense;
 use super::manifest::{CheckpointError, DENSE, FileEntry, MANIFEST, Manifest, rows_file};
+use super::read::OLD;
 use crate::comm::Comm;
 use crate::error::Error;
 use crate::launch::world::World;
@@ -115,13 +117,33 @@ fn finish(temporary: &Path, dir: &Path, manifest: Manifest) -> Result<(), Checkp
     let mut file = File::create(&path).map_err(at(&path))?;
     file.write_all(json.as_bytes()).map_err(at(&path))?;
     file.sync_all().map_err(at(&path))?;
-    let old = beside(dir, "old");
+    sync_folder(temporary)?;
+    replace(temporary, dir)
+}
+
+/// Puts `new` in the place of `dir`. At every moment one of `dir` and `dir.old` is whole: who finds
+/// no `dir` reads that (`read.rs`). A folder cannot be renamed onto another, and exchanging two is
+/// not for every file system.
+fn replace(new: &Path, dir: &Path) -> Result<(), CheckpointError> {
+    let old = beside(dir, OLD);
     if dir.exists() {
         remove(&old)?;
         fs::rename(dir, &old).map_err(at(dir))?;
     }
-    fs::rename(temporary, dir).map_err(at(dir))?;
+    fs::rename(new, dir).map_err(at(dir))?;
+    // Before the old one goes, the new one must be there after a loss of power too.
+    sync_folder(dir.parent().unwrap_or(dir))?;
     remove(&old)
+}
+
+/// Brings a folder's names to the disk, where its file system knows how to.
+fn sync_folder(folder: &Path) -> Result<(), CheckpointError> {
+    let here = Path::new(".");
+    let folder = if folder.as_os_str().is_empty() { here } else { folder };
+    match File::open(folder).and_then(|folder| folder.sync_all()) {
+        Err(error) if error.kind() != std::io::ErrorKind::InvalidInput => Err(at(folder)(error)),
+        _ => Ok(()),
+    }
 }
 
 fn make_empty(folder: &Path) -> Result<(), CheckpointError> {
@@ -146,4 +168,38 @@ pub(crate) fn beside(path: &Path, suffix: &str) -> PathBuf {
 
 fn at(path: &Path) -> impl FnOnce(std::io::Error) -> CheckpointError + '_ {
     |source| CheckpointError::Io { path: path.to_owned(), source }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    /// Whatever step of a replacement is the last one, `dir` or the folder beside it is whole, and
+    /// the next replacement ends with the new one alone.
+    #[test]
+    fn a_replacement_cut_short_leaves_one_that_is_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let make = |name: &str, word: &str| {
+            fs::create_dir_all(at(name)).unwrap();
+            fs::write(at(name).join(MANIFEST), word).unwrap();
+        };
+        let word = |name: &str| fs::read_to_string(at(name).join(MANIFEST)).ok();
+        for cut_after_first_rename in [false, true] {
+            make("last", "first");
+            make("last.tmp", "second");
+            if cut_after_first_rename {
+                fs::rename(at("last"), at("last.old")).unwrap();
+                // The second save begins: it must not take the only one away.
+                make_empty(&at("last.tmp")).unwrap();
+                assert_eq!(word("last.old").as_deref(), Some("first"));
+                make("last.tmp", "third");
+            }
+            replace(&at("last.tmp"), &at("last")).unwrap();
+            let expected = if cut_after_first_rename { "third" } else { "second" };
+            assert_eq!(word("last").as_deref(), Some(expected));
+            assert!(!at("last.old").exists() && !at("last.tmp").exists());
+        }
+    }
 }

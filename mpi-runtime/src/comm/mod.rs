@@ -10,7 +10,8 @@
 //! - [`guard`]: which threads may call MPI when · `raw.rs`: the guarded functions
 //! - `pending.rs`: an operation under way and its buffers · [`traffic`]: what is sent, counted
 //! - `mailbox.rs`: point-to-point messages · `flight.rs`: operations that are looked at together
-//! - [`post`]: what is larger than a message · [`reduce`]: sums · `piece.rs`: a piece of one
+//! - [`post`]: what is larger than a message · `first.rs`: bytes to the first rank, and from it
+//! - [`reduce`]: sums, by `doubling.rs` in few messages, by `piece.rs` straight from all to all
 //!
 //! Invariants: a [`Comm`] is made on the main thread, in one order on every rank, is used by one
 //! thread, and is dropped before MPI is finalised. A buffer lent to MPI outlives its request. A wait
@@ -18,6 +19,8 @@
 //! the caller decides what becomes of the job.
 #![allow(unsafe_code)]
 
+mod doubling;
+mod first;
 mod flight;
 pub mod guard;
 mod mailbox;
@@ -41,8 +44,9 @@ use crate::comm::traffic::{Meter, Traffic, of_barrier, of_exchange};
 use crate::comm::watch::{Backoff, LOOK, Lost, Watch};
 use pending::Pending;
 
+pub use first::ToFirst;
 pub use mailbox::Mailbox;
-pub(crate) use piece::{Buffers, Few, Piece};
+pub(crate) use piece::{Buffers, Piece};
 
 /// A communicator of its own for one thread.
 pub struct Comm {
@@ -250,10 +254,8 @@ impl Comm {
         let send_counts: Vec<usize> = sent.iter().map(|list| list.len()).collect();
         let receive_counts: Vec<usize> =
             arriving.iter().map(|n| usize::try_from(*n).unwrap_or(usize::MAX)).collect();
-        let received = vec![T::default(); receive_counts.iter().sum()];
-        let stretches = [Stretches::new(&send_counts), Stretches::new(&receive_counts)];
-        let exchanging = self.start_all_to_all_varied(sent.concat(), received, stretches);
-        let (_, received, _) = exchanging.wait(self, what, false)?;
+        let received =
+            self.all_to_all_varied(sent.concat(), &send_counts, &receive_counts, what)?;
         let mut rest = received.as_slice();
         let split = receive_counts.iter().map(|n| {
             let (head, tail) = rest.split_at(*n);
@@ -261,6 +263,16 @@ impl Comm {
             head.to_vec()
         });
         Ok(split.collect())
+    }
+
+    /// `received[r]` becomes rank r's word for this one. *Collective.*
+    ///
+    /// # Errors
+    /// When not all come in time.
+    pub fn all_to_all(&self, sent: &[u64], received: &mut [u64], what: &str) -> Result<(), Lost> {
+        let exchanging = self.start_all_to_all(sent.to_vec(), vec![0; received.len()]);
+        received.copy_from_slice(&exchanging.wait(self, what, false)?.1);
+        Ok(())
     }
 
     fn start_all_to_all(
@@ -287,24 +299,22 @@ impl Comm {
         })
     }
 
-    /// Stretch r of `sent` (lengths `send_counts`) goes to rank r; stretch r of `received` comes
-    /// from it. *Collective.*
+    /// Stretch r of `sent` (lengths `send_counts`) goes to rank r; stretch r of what is returned
+    /// (lengths `receive_counts`) comes from it. *Collective.*
     ///
     /// # Errors
     /// When not all come in time.
     pub fn all_to_all_varied<T: Equivalence + Copy + Default>(
         &self,
-        sent: &[T],
+        sent: Vec<T>,
         send_counts: &[usize],
-        received: &mut [T],
         receive_counts: &[usize],
         what: &str,
-    ) -> Result<(), Lost> {
+    ) -> Result<Vec<T>, Lost> {
         let stretches = [Stretches::new(send_counts), Stretches::new(receive_counts)];
-        let arriving = vec![T::default(); received.len()];
-        let exchanging = self.start_all_to_all_varied(sent.to_vec(), arriving, stretches);
-        received.copy_from_slice(&exchanging.wait(self, what, false)?.1);
-        Ok(())
+        let arriving = vec![T::default(); receive_counts.iter().sum()];
+        let exchanging = self.start_all_to_all_varied(sent, arriving, stretches);
+        Ok(exchanging.wait(self, what, false)?.1)
     }
 
     /// `stretches` of `sent` and of `received`.

@@ -42,8 +42,13 @@ pub(super) struct Pending<B> {
 
 impl<B> Pending<B> {
     /// Starts an operation on `lent`.
-    pub(super) fn start(mut lent: B, start: impl FnOnce(&mut B, *mut raw::MPI_Request)) -> Self {
-        let request = Request::of(|request| start(&mut lent, request));
+    pub(super) fn start(lent: B, start: impl FnOnce(&mut B, *mut raw::MPI_Request)) -> Self {
+        Self::with(lent, |lent| Request::of(|request| start(lent, request)))
+    }
+
+    /// The operation on `lent` whose request `start` returns.
+    pub(super) fn with(mut lent: B, start: impl FnOnce(&mut B) -> Request) -> Self {
+        let request = start(&mut lent);
         Self { request, lent: ManuallyDrop::new(lent) }
     }
 

@@ -1,5 +1,5 @@
-//! A piece of a buffer on its way through a sum over the ranks: scattered, added, gathered. Few
-//! numbers are gathered, and added by all.
+//! A piece of a buffer on its way through a sum over the ranks, straight from all to all: scattered,
+//! added, gathered.
 //!
 //! MPI 3.1 section 5.12. All ranks start the same operations of the same pieces in the same order.
 //!
@@ -7,6 +7,7 @@
 //! way.
 
 use umbra_core::sync::reduction::{add, sum_into_first};
+use umbra_core::sync::sum_plan::stretch_start;
 
 use super::pending::Pending;
 use super::{Comm, Stretches};
@@ -31,7 +32,7 @@ pub(crate) struct Buffers {
 impl Piece {
     /// Sends every rank its stretch of `values`.
     pub(crate) fn scatter(comm: &Comm, values: &[f32], buffers: Buffers) -> Self {
-        let start = |rank: usize| values.len() * rank / comm.size;
+        let start = |rank: usize| stretch_start(values.len(), rank, comm.size);
         let lengths: Vec<usize> =
             (0..comm.size).map(|rank| start(rank + 1) - start(rank)).collect();
         let own = lengths[comm.rank];
@@ -66,27 +67,5 @@ impl Sum {
         let (terms, sums, _) = self.0.wait(comm, what, false)?;
         values.copy_from_slice(&sums);
         Ok(Buffers { values: sums, terms })
-    }
-}
-
-/// A few numbers of every rank on their way to all. *Its methods are collective.*
-pub(crate) struct Few(Pending<(Vec<f64>, Vec<f64>)>);
-
-impl Few {
-    /// Sends `own` to all ranks. `all` is memory.
-    pub(crate) fn gather(comm: &Comm, own: Vec<f64>, mut all: Vec<f64>) -> Self {
-        all.resize(own.len() * comm.size, 0.0);
-        Self(comm.start_all_gather(own, all))
-    }
-
-    /// Waits for the others' and adds all as a tree over the ranks. Returns the sums, and the
-    /// memory.
-    pub(crate) fn add(self, comm: &Comm, what: &str) -> Result<(Vec<f64>, Vec<f64>), Lost> {
-        let (mut own, mut all) = self.0.wait(comm, what, false)?;
-        let len = own.len();
-        let mut parts: Vec<&mut [f64]> = all.chunks_exact_mut(len.max(1)).collect();
-        sum_into_first(&mut parts, |to, from| add(to, from));
-        own.copy_from_slice(&all[..len]);
-        Ok((own, all))
     }
 }

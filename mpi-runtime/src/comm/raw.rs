@@ -39,6 +39,10 @@ guarded_functions! {
         buffer: *const c_void, count: c_int, kind: MPI_Datatype, to: c_int, tag: c_int,
         comm: MPI_Comm, request: *mut MPI_Request,
     );
+    MPI_Irecv(
+        buffer: *mut c_void, count: c_int, kind: MPI_Datatype, from: c_int, tag: c_int,
+        comm: MPI_Comm, request: *mut MPI_Request,
+    );
     MPI_Improbe(
         from: c_int, tag: c_int, comm: MPI_Comm, found: *mut c_int, message: *mut MPI_Message,
         status: *mut MPI_Status,
@@ -49,6 +53,10 @@ guarded_functions! {
         request: *mut MPI_Request,
     );
     MPI_Ibarrier(comm: MPI_Comm, request: *mut MPI_Request);
+    MPI_Ibcast(
+        buffer: *mut c_void, count: c_int, kind: MPI_Datatype, from: c_int, comm: MPI_Comm,
+        request: *mut MPI_Request,
+    );
     MPI_Iallgather(
         sent: *const c_void, sent_count: c_int, sent_kind: MPI_Datatype, received: *mut c_void,
         received_count: c_int, received_kind: MPI_Datatype, comm: MPI_Comm,

@@ -10,6 +10,9 @@
 //! | barrier (dissemination) | ⌈log₂ size⌉ | 0 |
 //! | all-gather, of any lengths (linear) | size − 1, none where it has nothing | its own, to each |
 //! | all-to-all, of any lengths (linear) | one per rank that gets something | what each gets |
+//! | broadcast to at most 4 ranks (linear) | the first: size − 1 | all |
+//! | broadcast of less than 64 KiB (binomial tree) | one per child in the tree | all |
+//! | longer broadcast (chain) | segments of 8 KiB, from 512 KiB on of 32 KiB; the last none | all |
 //!
 //! and as many are received as others send by the same rule. Making and freeing a communicator is
 //! not counted. Messages to oneself are none.
@@ -121,6 +124,28 @@ pub(super) const fn of_barrier(size: usize) -> Traffic {
     Traffic { messages_sent: rounds, bytes_sent: 0, messages_received: rounds, bytes_received: 0 }
 }
 
+/// Of a broadcast of the first of `size` ranks.
+pub(super) fn of_broadcast(rank: usize, size: usize, bytes: usize) -> Traffic {
+    let all = bytes as u64;
+    let (sends, receives, messages) = if size <= 4 {
+        (if rank == 0 { size - 1 } else { 0 }, rank > 0, 1)
+    } else if bytes < 64 << 10 {
+        // In round k those who have it, 2^k ranks, send it to the next 2^k.
+        let rounds = (0..usize::BITS).map(|round| 1 << round).take_while(|next| *next < size);
+        (rounds.filter(|next| rank < *next && rank + next < size).count(), rank > 0, 1)
+    } else {
+        let segment = if bytes < 512 << 10 { 8 << 10 } else { 32 << 10 };
+        (usize::from(rank + 1 < size), rank > 0, bytes.div_ceil(segment) as u64)
+    };
+    let (sends, receives) = (sends as u64, u64::from(receives));
+    Traffic {
+        messages_sent: sends * messages,
+        bytes_sent: sends * all,
+        messages_received: receives * messages,
+        bytes_received: receives * all,
+    }
+}
+
 /// Of an exchange in which this rank `own` sends and receives these bytes, by rank.
 pub(super) fn of_exchange(
     own: usize,
@@ -157,5 +182,16 @@ mod tests {
         let exchanged = of_exchange(1, [8, 99, 0, 4].into_iter(), [7, 99, 7, 7].into_iter());
         assert_eq!(exchanged, traffic(2, 12, 3, 21));
         assert_eq!(exchanged.plus(exchanged).since(exchanged), exchanged);
+        assert_eq!(of_broadcast(0, 3, 10), traffic(2, 20, 0, 0));
+        assert_eq!(of_broadcast(2, 3, 10), traffic(0, 0, 1, 10));
+        // Every rank but the first gets it once, whatever the way.
+        for (size, bytes, messages) in [(1, 9, 1), (4, 9, 1), (5, 9, 1), (23, 9, 1), (9, 65_537, 9)]
+        {
+            let all = (0..size).map(|rank| of_broadcast(rank, size, bytes));
+            let all = all.fold(Traffic::default(), Traffic::plus);
+            let (messages, bytes) =
+                ((size as u64 - 1) * messages, (size - 1) as u64 * bytes as u64);
+            assert_eq!(all, traffic(messages, bytes, messages, bytes), "{size} ranks");
+        }
     }
 }

@@ -149,7 +149,7 @@ impl Config {
             ("model.cross_rank", model.cross_rank > 0),
             ("model.structure", model.structure != Structure::default()),
         ];
-        for (key, _) in unused.into_iter().filter(|(_, set)| *set && !cross) {
+        if let Some((key, _)) = unused.into_iter().find(|(_, set)| *set && !cross) {
             let expected = format!("a dcn_v2 model: model.kind = \"{name}\" has no use for it");
             return Err(ConfigError::value(key, "set", expected));
         }

@@ -347,9 +347,9 @@ impl<'a> Seated<'a> {
                     // it on a slow link.
                     let background = matches!(self.seat.workers, Workers::Background { .. });
                     let under_way = if background { 1 } else { MANY };
-                    ends.sums.sum(comm, staging, under_way, "the average of replicas")?;
-                    let (ranks, len) = (comm.size(), staging.len());
-                    self.sent(8 * (len * (ranks - 1) / ranks) as u64);
+                    let what = "the average of replicas";
+                    let sent = ends.sums.sum(comm, staging, under_way, what)?;
+                    self.sent(sent.bytes);
                 }
                 conclude(self.seat.machine.staging(), None)
             }

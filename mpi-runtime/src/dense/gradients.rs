@@ -87,7 +87,5 @@ impl GradientQueue {
 }
 
 fn add(sums: &mut Sums, comm: &Comm, job: &mut Job) -> Result<u64, Lost> {
-    sums.sum_with_few(comm, &mut job.values, &mut job.few, MANY, job.what)?;
-    let (others, size) = (comm.size() as u64 - 1, comm.size() as u64);
-    Ok(8 * others * job.few.len() as u64 + 8 * others * job.values.len() as u64 / size)
+    Ok(sums.sum_with_few(comm, &mut job.values, &mut job.few, MANY, job.what)?.bytes)
 }

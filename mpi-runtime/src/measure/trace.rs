@@ -17,10 +17,10 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use rustix::time::{ClockId, clock_gettime};
-use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::comm::Comm;
+use crate::comm::reduce::combine;
 use crate::comm::watch::Lost;
 use crate::error::Error;
 
@@ -41,15 +41,6 @@ struct Spans {
 /// nanoseconds.
 type Span = (&'static str, u64, u64);
 
-/// A track as it travels to the first rank.
-#[derive(Debug, Serialize, Deserialize)]
-struct Sent {
-    track: String,
-    /// On the first rank's clock.
-    spans: Vec<(String, u64, u64)>,
-    left_out: u64,
-}
-
 /// Spans a track can hold.
 const SPANS_MAX: usize = 1 << 18;
 
@@ -62,73 +53,98 @@ impl Trace {
 }
 
 impl Trace {
-    /// Writes the spans of all ranks to `path` on the first. Nothing draws meanwhile. *Collective.*
+    /// Writes the spans of all ranks to `path` on the first. Every rank says its own, a piece at a
+    /// time, and the first writes what it hears. Nothing draws meanwhile. *Collective; `path` on
+    /// the first rank.*
     ///
     /// # Errors
     /// When the file can't be written; on the first rank.
     pub fn write(&self, control: &Comm, host: &str, path: Option<&Path>) -> Result<(), Error> {
         let skew = skew(control)?;
-        let sent: Vec<Sent> =
-            self.tracks.iter().map(|(name, spans)| sent(name, spans, skew)).collect();
-        let failure = |error: serde_json::Error| Error::Failure(format!("the trace: {error}"));
-        let own = serde_json::to_vec(&(host, sent)).map_err(failure)?;
-        let ranks = control.all_gather_varied(&own, "the trace of the run")?;
-        let Some(path) = path else { return Ok(()) };
-        let ranks: Vec<(String, Vec<Sent>)> = ranks
-            .iter()
-            .map(|bytes| serde_json::from_slice(bytes))
-            .collect::<Result<_, _>>()
-            .map_err(failure)?;
-        let file = std::fs::File::create(path);
-        let mut file = BufWriter::new(file.map_err(|e| Error::file(path, "create it", e))?);
-        let written = events(&mut file, &ranks).and_then(|()| file.flush());
-        written.map_err(|error| Error::file(path, "write to it", error))
+        let begins = self.tracks.iter().filter_map(|(_, spans)| begin(spans, skew));
+        let mut start = [begins.min().unwrap_or(u64::MAX)];
+        combine(control, &mut start, |to, from| to[0] = to[0].min(from[0]), WHAT)?;
+        let own = Own { rank: control.rank(), host, clock: (skew, start[0]), trace: self };
+        let Some(path) = path else {
+            let mut first = control.tell_first(WHAT);
+            let said = own.write(&mut first);
+            said.map_err(|error| Error::Failure(format!("{WHAT}: {error}")))?;
+            return Ok(first.finish()?);
+        };
+        let wrong = |doing| move |error| Error::file(path, doing, error);
+        let mut file = std::fs::File::create(path).map(BufWriter::new).map_err(wrong("create it"));
+        let mut put = |write: &dyn Fn(&mut BufWriter<std::fs::File>) -> std::io::Result<()>| {
+            // A rank is heard to its end, whatever became of the file.
+            if let Ok(open) = &mut file
+                && let Err(error) = write(open)
+            {
+                file = Err(wrong("write to it")(error));
+            }
+        };
+        put(&|file| own.write(file));
+        for rank in 1..control.size() {
+            control.hear(rank, WHAT, |bytes| put(&|file| file.write_all(bytes)))?;
+        }
+        put(&|file| writeln!(file, "\n]").and_then(|()| file.flush()));
+        file.map(drop)
     }
 }
 
-/// The spans of a track, on the first rank's clock.
-fn sent(track: &str, spans: &Mutex<Spans>, skew: i64) -> Sent {
+/// What waits say they are waiting for.
+const WHAT: &str = "the trace of the run";
+
+/// When the first span of a track begins, on the first rank's clock.
+fn begin(spans: &Mutex<Spans>, skew: i64) -> Option<u64> {
     let spans = spans.lock().unwrap_or_else(PoisonError::into_inner);
-    let moved = |(name, begin, took): &Span| {
-        (String::from(*name), begin.saturating_add_signed(skew.saturating_neg()), *took)
-    };
-    Sent {
-        track: track.into(),
-        spans: spans.kept.iter().map(moved).collect(),
-        left_out: spans.left_out,
-    }
+    spans.kept.iter().map(|span| on_first_clock(span.1, skew)).min()
 }
 
-/// One event a line; time begins with the first span of any rank.
-fn events(out: &mut impl Write, ranks: &[(String, Vec<Sent>)]) -> std::io::Result<()> {
-    let tracks = || ranks.iter().flat_map(|(_, tracks)| tracks);
-    let start = tracks().flat_map(|track| &track.spans).map(|span| span.1).min().unwrap_or(0);
-    let microseconds = |ns: u64| ns as f64 / 1e3;
-    let mut separator = "[\n";
-    let mut event = |out: &mut dyn Write, event: serde_json::Value| {
-        let before = core::mem::replace(&mut separator, ",\n");
-        write!(out, "{before}{event}")
-    };
-    for (rank, (host, tracks)) in ranks.iter().enumerate() {
+const fn on_first_clock(time: u64, skew: i64) -> u64 {
+    time.saturating_add_signed(skew.saturating_neg())
+}
+
+/// A rank's part of the file.
+struct Own<'a> {
+    rank: usize,
+    host: &'a str,
+    /// This machine's clock less the first rank's, and when the first span of any rank begins on
+    /// that one, where time begins.
+    clock: (i64, u64),
+    trace: &'a Trace,
+}
+
+impl Own<'_> {
+    /// One event a line.
+    fn write(&self, out: &mut impl Write) -> std::io::Result<()> {
+        let Self { rank, host, clock: (skew, start), trace } = self;
+        let microseconds = |ns: u64| ns as f64 / 1e3;
+        let mut separator = if *rank == 0 { "[\n" } else { ",\n" };
+        let mut event = |event: serde_json::Value| {
+            let before = core::mem::replace(&mut separator, ",\n");
+            write!(out, "{before}{event}")
+        };
         let name = json!({ "name": format!("rank {rank} on {host}") });
-        let process = json!({ "name": "process_name", "ph": "M", "pid": rank, "args": name });
-        event(out, process)?;
-        for (thread, track) in tracks.iter().enumerate() {
-            let mut name = track.track.clone();
-            if track.left_out > 0 {
-                name = format!("{name} ({} later spans left out)", track.left_out);
+        event(json!({ "name": "process_name", "ph": "M", "pid": rank, "args": name }))?;
+        for (thread, (track, spans)) in trace.tracks.iter().enumerate() {
+            let spans = spans.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut name = track.clone();
+            if spans.left_out > 0 {
+                name = format!("{name} ({} later spans left out)", spans.left_out);
             }
             let name = json!({ "name": name });
-            let of = json!({ "name": "thread_name", "ph": "M", "pid": rank, "tid": thread, "args": name });
-            event(out, of)?;
-            for (name, begin, took) in &track.spans {
+            event(
+                json!({ "name": "thread_name", "ph": "M", "pid": rank, "tid": thread, "args": name }),
+            )?;
+            for (name, begin, took) in &spans.kept {
+                let begin = on_first_clock(*begin, *skew);
                 let (ts, dur) = (microseconds(begin - start), microseconds(*took));
-                let span = json!({ "name": name, "ph": "X", "pid": rank, "tid": thread, "ts": ts, "dur": dur });
-                event(out, span)?;
+                event(
+                    json!({ "name": name, "ph": "X", "pid": rank, "tid": thread, "ts": ts, "dur": dur }),
+                )?;
             }
         }
+        Ok(())
     }
-    writeln!(out, "\n]")
 }
 
 /// This machine's clock less the first rank's, nanoseconds. *Collective.*
@@ -202,12 +218,15 @@ mod tests {
         track.span("gate", Duration::from_micros(2));
         Track::of(Some(&trace), "stranger").span("nothing", Duration::ZERO);
         Track::of(None, "worker 0").span("nothing", Duration::ZERO);
-        let of = |skew| trace.tracks.iter().map(|(name, spans)| sent(name, spans, skew)).collect();
         // The second rank's clock is a millisecond ahead of the first's.
-        let ranks: Vec<(String, Vec<Sent>)> =
-            vec![("a".into(), of(0)), ("b".into(), of(1_000_000))];
+        let begins = |skew| begin(&trace.tracks[0].1, skew);
+        let start = begins(0).min(begins(1_000_000)).unwrap();
         let mut text = vec![];
-        events(&mut text, &ranks).unwrap();
+        for (rank, host, skew) in [(0, "a", 0), (1, "b", 1_000_000)] {
+            let own = Own { rank, host, clock: (skew, start), trace: &trace };
+            own.write(&mut text).unwrap();
+        }
+        text.extend(b"\n]\n");
         let events: Vec<serde_json::Value> = serde_json::from_slice(&text).unwrap();
         let spans: Vec<_> = events.iter().filter(|event| event["ph"] == "X").collect();
         assert_eq!(spans.len(), 4);
@@ -223,8 +242,12 @@ mod tests {
         let trace = Trace::new(["worker 0".to_owned()]);
         let track = Track::of(Some(&trace), "worker 0");
         (0..SPANS_MAX + 3).for_each(|_| track.span("step", Duration::ZERO));
-        let sent = sent("worker 0", &trace.tracks[0].1, 0);
-        assert_eq!((sent.spans.len(), sent.left_out), (SPANS_MAX, 3));
+        let mut text = vec![];
+        let own = Own { rank: 0, host: "a", clock: (0, 0), trace: &trace };
+        own.write(&mut text).unwrap();
+        let text = String::from_utf8(text).unwrap();
+        assert_eq!(text.matches("\"ph\":\"X\"").count(), SPANS_MAX);
+        assert!(text.contains("worker 0 (3 later spans left out)"));
     }
 
     #[test]

@@ -66,8 +66,7 @@ fn load<'w>(
     dir: &Path,
     data: &[PathBuf],
 ) -> Result<(Run<'w>, Dataset), Error> {
-    let checkpoint = Checkpoint::open(dir).map_err(Error::from);
-    let checkpoint = world.agree(control, checkpoint)?;
+    let checkpoint = Checkpoint::open(world, control, dir)?;
     let config = scoring_config(&checkpoint, data);
     let plan = plan(world, control, world.agree(control, config)?)?;
     let fits = check_schema(&checkpoint, &plan.train);

@@ -163,8 +163,7 @@ impl Session<'_> {
         let JobState { step, best_step, .. } = self.run.state;
         let restored = keep_best && best_step > 0 && best_step != step;
         if restored {
-            let checkpoint = Checkpoint::open(&best).map_err(Error::from);
-            let checkpoint = self.world.agree(self.control, checkpoint)?;
+            let checkpoint = Checkpoint::open(self.world, self.control, &best)?;
             self.run.restore(&checkpoint)?;
             self.run.state.step = best_step;
         }

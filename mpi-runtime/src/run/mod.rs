@@ -16,7 +16,7 @@ pub mod reporter;
 pub mod sections;
 mod trainer_threads;
 
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use core::time::Duration;
 use std::path::Path;
 use std::sync::Arc;
@@ -40,7 +40,7 @@ use crate::run::plan::Plan;
 use crate::run::sections::JobState;
 use crate::score::figures::{Figures, FiguresError, Scores};
 use crate::score::pass::{Share, score};
-use crate::trainer::{Segment, Trainer};
+use crate::trainer::Segment;
 use trainer_threads::{Around, TrainerThreads};
 
 /// How a stretch of training ended; equal on all ranks.
@@ -302,25 +302,29 @@ impl<'w> Run<'w> {
         checkpoint::write(world, control, dir, contents)
     }
 
-    /// Reads the model from `checkpoint` on every rank.
+    /// Reads the model from `checkpoint` to all ranks.
     ///
     /// # Errors
     /// When it does not fit or is damaged.
     pub fn restore(&mut self, checkpoint: &Checkpoint) -> Result<(), Error> {
-        let mut read = || -> Result<(), checkpoint::CheckpointError> {
-            if let Some(side) = &mut self.trainer {
-                // What is read takes the place of all that the last stretch has left.
-                side.forget_published();
-                let shared = &side.shared;
-                let Trainer { model, replica, state, .. } = shared;
-                checkpoint.read_dense(Dense { model, replica, state })?;
-                shared.updates.store(checkpoint.manifest.updates, Relaxed);
-            }
-            checkpoint.read_rows(&self.plan.layout, &self.services.partitions)
+        // What is read takes the place of all that the last stretch has left.
+        if let Some(side) = &mut self.trainer {
+            side.forget_published();
+        }
+        let side = self.trainer.as_ref();
+        let (replica, state): (&[AtomicU32], &[AtomicU32]) =
+            side.map_or((&[], &[]), |side| (&side.shared.replica, &side.shared.state));
+        let dense = Dense { model: &self.plan.model, replica, state };
+        let target = checkpoint::Target {
+            dense,
+            layout: &self.plan.layout,
+            partitions: &self.services.partitions,
         };
-        let read = read();
-        self.control.barrier("reading of a checkpoint", true)?;
-        self.world.agree(self.control, read.map_err(Error::from))
+        checkpoint.read(self.world, self.control, &target)?;
+        if let Some(side) = side {
+            side.shared.updates.store(checkpoint.manifest.updates, Relaxed);
+        }
+        Ok(())
     }
 
     /// How far this trainer's replica was from the mean of all, over its norm, when the mean was

@@ -7,9 +7,12 @@
 //! whoever has which rows.
 
 use umbra_core::metrics::{AucPart, GaucPart, Grouped, LossSums, MetricError, Scored, order_key};
+use umbra_core::sync::reduction::add;
 
 use crate::comm::Comm;
+use crate::comm::reduce::combine;
 use crate::comm::watch::Lost;
+use crate::score::deal::deal;
 use crate::score::exact::ExactSum;
 
 /// Scored examples of one worker, or of several.
@@ -65,19 +68,20 @@ impl Scores {
     /// When some score is not finite, as happens when training has diverged; on all ranks. When not
     /// all ranks come in time.
     pub fn figures(mut self, comm: &Comm) -> Result<Figures, FiguresError> {
-        let examples: u64 =
-            gather(comm, &[self.scored.len() as u64])?.iter().map(|rank| rank[0]).sum();
+        let mut counts = [self.scored.len() as u64, u64::from(!self.group.is_empty())];
+        combine(comm, &mut counts, add, WHAT)?;
+        let [examples, grouped] = counts;
         let bad = self.scored.iter().position(|example| !example.score.is_finite());
-        let nowhere = u64::MAX;
-        let bad = gather(comm, &[bad.map_or(nowhere, |index| index as u64)])?
-            .iter()
-            .map(|rank| rank[0])
-            .find(|index| *index != nowhere);
-        if let Some(index) = bad {
+        // Of several ranks the first speaks: rank and index are compared as one number.
+        let of_rank = (comm.rank() as u128) << 64;
+        let mut bad = [bad.map_or(u128::MAX, |index| of_rank | index as u128)];
+        combine(comm, &mut bad, |to, from| to[0] = to[0].min(from[0]), WHAT)?;
+        if bad[0] != u128::MAX {
+            let index = bad[0] & u128::from(u64::MAX);
             let index = usize::try_from(index).unwrap_or(usize::MAX);
             return Err(MetricError::Score { index }.into());
         }
-        let gauc = self.gauc(comm)?;
+        let gauc = if grouped == 0 { None } else { self.gauc(comm)? };
         let sums = self.loss_sums(comm)?;
         Ok(Figures {
             examples,
@@ -106,48 +110,48 @@ impl Scores {
             return Ok(AucPart::of(&mut self.scored)?);
         }
         let ends = range_ends(comm, &self.scored)?;
-        let mut lists: Vec<Vec<f32>> = vec![vec![]; comm.size()];
-        for example in &self.scored {
+        let rank_of = |example: &Scored| {
             let bin = (order_key(example.score) >> BIN_SHIFT) as usize;
-            let rank = ends.partition_point(|end| *end <= bin);
-            lists[rank].extend([example.score, example.label, example.weight]);
-        }
-        let lists: Vec<&[f32]> = lists.iter().map(Vec::as_slice).collect();
-        let received = comm.exchange(&lists, "scores of an evaluation")?;
+            ends.partition_point(|end| *end <= bin)
+        };
+        let words = |x: &Scored| (rank_of(x), [x.score, x.label, x.weight]);
+        let received = deal(comm, self.scored.iter().map(words), "scores of an evaluation")?;
         let mut own: Vec<Scored> = received
+            .as_chunks()
+            .0
             .iter()
-            .flat_map(|list| list.chunks_exact(3))
-            .map(|x| Scored { score: x[0], label: x[1], weight: x[2] })
+            .map(|[score, label, weight]| Scored { score: *score, label: *label, weight: *weight })
             .collect();
+        drop(received);
         let part = AucPart::of(&mut own)?;
-        let parts = gather(comm, &[part.positive, part.negative, part.area])?;
-        let parts = parts.iter().map(|x| AucPart { positive: x[0], negative: x[1], area: x[2] });
-        Ok(parts.fold(AucPart::default(), AucPart::merge))
+        // Three numbers per rank, merged in the order of ranges.
+        let mut parts = vec![[0.0; 3]; comm.size()];
+        let own = [part.positive, part.negative, part.area];
+        comm.all_gather(&own, parts.as_flattened_mut(), WHAT)?;
+        let part = |[positive, negative, area]: [f64; 3]| AucPart { positive, negative, area };
+        Ok(parts.into_iter().map(part).fold(AucPart::default(), AucPart::merge))
     }
 
     fn gauc(&self, comm: &Comm) -> Result<Option<f64>, FiguresError> {
-        let grouped = gather(comm, &[u64::from(!self.group.is_empty())])?;
-        if grouped.iter().all(|rank| rank[0] == 0) {
-            return Ok(None);
-        }
-        let mut lists: Vec<Vec<u64>> = vec![vec![]; comm.size()];
-        for (group, example) in self.group.iter().zip(&self.scored) {
+        let words = |(group, example): (&u64, &Scored)| {
             let words = [example.score, example.label, example.weight].map(f32::to_bits);
             let label = u64::from(words[1]) << 32 | u64::from(words[2]);
             let rank = usize::try_from(group % comm.size() as u64).unwrap_or(0);
-            lists[rank].extend([*group, u64::from(words[0]), label]);
-        }
-        let lists: Vec<&[u64]> = lists.iter().map(Vec::as_slice).collect();
-        let received = comm.exchange(&lists, "groups of an evaluation")?;
+            (rank, [*group, u64::from(words[0]), label])
+        };
+        let items = self.group.iter().zip(&self.scored).map(words);
+        let received = deal(comm, items, "groups of an evaluation")?;
         let number = |word: u64| f32::from_bits(u32::try_from(word).unwrap_or(u32::MAX));
         let mut own: Vec<Grouped> = received
+            .as_chunks()
+            .0
             .iter()
-            .flat_map(|list| list.chunks_exact(3))
-            .map(|x| {
-                let (label, weight) = (number(x[2] >> 32), number(x[2] & u64::from(u32::MAX)));
-                Grouped { group: x[0], scored: Scored { score: number(x[1]), label, weight } }
+            .map(|[group, score, label]| {
+                let (label, weight) = (number(label >> 32), number(label & u64::from(u32::MAX)));
+                Grouped { group: *group, scored: Scored { score: number(*score), label, weight } }
             })
             .collect();
+        drop(received);
         own.sort_unstable_by_key(|example| example.group);
         let mut sums = [ExactSum::default(); 2];
         for group in own.chunk_by_mut(|a, b| a.group == b.group) {
@@ -162,18 +166,22 @@ impl Scores {
 
 /// Bins of the histogram of order keys: their upper 16 bits.
 const BIN_SHIFT: u32 = 16;
+pub(super) const BINS: usize = 1 << (32 - BIN_SHIFT);
+
+/// What waits say they are waiting for.
+const WHAT: &str = "figures of an evaluation";
 
 /// Last bin + 1 of every rank's range but the last, so that ranges hold about equal counts.
 fn range_ends(comm: &Comm, scored: &[Scored]) -> Result<Vec<usize>, Lost> {
-    let mut histogram = vec![0u64; 1 << (32 - BIN_SHIFT)];
+    let mut histogram = vec![0u64; BINS];
     for example in scored {
         histogram[(order_key(example.score) >> BIN_SHIFT) as usize] += 1;
     }
-    let all = gather(comm, &histogram)?;
-    let total: u64 = all.iter().flatten().sum();
+    combine(comm, &mut histogram, add, WHAT)?;
+    let total: u64 = histogram.iter().sum();
     let (mut ends, mut seen) = (vec![], 0);
-    for bin in 0..histogram.len() {
-        seen += all.iter().map(|rank| rank[bin]).sum::<u64>();
+    for (bin, count) in histogram.iter().enumerate() {
+        seen += count;
         while ends.len() + 1 < comm.size()
             && seen * comm.size() as u64 >= total * (ends.len() as u64 + 1)
         {
@@ -185,23 +193,12 @@ fn range_ends(comm: &Comm, scored: &[Scored]) -> Result<Vec<usize>, Lost> {
 
 /// Sums over all ranks. *Collective.*
 fn add_ranks<const N: usize>(comm: &Comm, sums: [ExactSum; N]) -> Result<[f64; N], Lost> {
-    let words = sums.map(ExactSum::to_words);
-    let all = gather(comm, words.as_flattened())?;
-    let mut totals = [ExactSum::default(); N];
-    for rank in &all {
-        for (total, words) in totals.iter_mut().zip(rank.as_chunks::<2>().0) {
-            *total = total.plus(ExactSum::from_words(*words));
+    let mut words = sums.map(ExactSum::to_words);
+    let add = |to: &mut [[u64; 2]], from: &[[u64; 2]]| {
+        for (to, from) in to.iter_mut().zip(from) {
+            *to = ExactSum::from_words(*to).plus(ExactSum::from_words(*from)).to_words();
         }
-    }
-    Ok(totals.map(ExactSum::value))
-}
-
-/// Every rank's `values`, in rank order. *Collective; lengths equal on all ranks.*
-fn gather<T: mpi::traits::Equivalence + Copy + Default>(
-    comm: &Comm,
-    values: &[T],
-) -> Result<Vec<Vec<T>>, Lost> {
-    let mut all = vec![T::default(); values.len() * comm.size()];
-    comm.all_gather(values, &mut all, "figures of an evaluation")?;
-    Ok(all.chunks_exact(values.len()).map(<[T]>::to_vec).collect())
+    };
+    combine(comm, &mut words, add, WHAT)?;
+    Ok(words.map(|words| ExactSum::from_words(words).value()))
 }

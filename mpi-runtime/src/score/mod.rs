@@ -2,8 +2,11 @@
 //!
 //! - [`pass`]: a trainer scores its share of a dataset
 //! - [`figures`]: the figures over all ranks
-//! - [`exact`]: sums whose order does not matter
+//! - [`exact`]: sums whose order does not matter · `deal.rs`: examples to the ranks that count them
+//! - [`memory`]: what an evaluation holds
 
+mod deal;
 pub mod exact;
 pub mod figures;
+pub mod memory;
 pub mod pass;

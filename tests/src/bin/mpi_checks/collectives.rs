@@ -1,9 +1,11 @@
 //! The collectives of `comm.rs`, and sums in a fixed order.
 
+use std::io::Write;
 use std::sync::Arc;
 
 use umbra_core::rng::{Purpose, Stream};
-use umbra_mpi::comm::reduce::{PIECE, Sums};
+use umbra_core::sync::sum_plan::Way;
+use umbra_mpi::comm::reduce::{PIECE, Sums, by_doubling, combine, plan};
 use umbra_mpi::comm::traffic::{Traffic, process_traffic};
 use umbra_mpi::comm::watch::Watch;
 use umbra_mpi::comm::{Comm, Mailbox};
@@ -61,11 +63,9 @@ pub(super) fn all_to_all_varied(_: &World, _: &Arc<Watch>, control: &Comm) {
     let sent: Vec<Vec<u64>> = (0..size).map(|to| list(rank, to, size)).collect();
     let expected: Vec<Vec<u64>> = (0..size).map(|from| list(from, rank, size)).collect();
     let lengths = |lists: &[Vec<u64>]| lists.iter().map(Vec::len).collect::<Vec<_>>();
-    let mut received = vec![0; expected.concat().len()];
     let (send_counts, receive_counts) = (lengths(&sent), lengths(&expected));
-    control
-        .all_to_all_varied(&sent.concat(), &send_counts, &mut received, &receive_counts, "test")
-        .unwrap();
+    let received =
+        control.all_to_all_varied(sent.concat(), &send_counts, &receive_counts, "test").unwrap();
     assert_eq!(received, expected.concat());
 }
 
@@ -123,12 +123,20 @@ pub(super) fn reduce(_: &World, _: &Arc<Watch>, control: &Comm) {
     let (rank, size) = (control.rank(), control.size());
     let mut sums = Sums::default();
     let several_pieces = 5 * size * PIECE / 4 / 2;
+    // Stretches that are exchanged whole, halved ones, the longest that is doubled, one more.
+    let longest =
+        (1..several_pieces).rev().find(|len| plan::<f32>(size, *len).way() == Way::Doubling);
+    let longest = longest.unwrap();
+    assert!(plan::<f32>(size, longest + 1).way() == Way::Direct && longest >= 2048);
     let mut sequential_differs = 0;
-    for (length, under_way) in [0, 1, size - 1, size, size + 1, 7, 1001]
-        .map(|length| (length, 2))
-        .into_iter()
-        .chain([1, 2, 4].map(|under_way| (several_pieces, under_way)))
-    {
+    let short = [0, 1, size - 1, size, size + 1, 7, 1001, 2049].map(|length| (length, 2));
+    // More ranks than are usual on one machine take a while.
+    let (long, ways): (&[usize], &[usize]) = match size {
+        ..=4 => (&[longest, longest + 1, several_pieces], &[1, 2, 4]),
+        _ => (&[longest], &[2]),
+    };
+    let long = long.iter().flat_map(|length| ways.iter().map(|under_way| (*length, *under_way)));
+    for (length, under_way) in short.into_iter().chain(long) {
         // Magnitudes over ten decades: the order of adding shows.
         let of = |rank: usize, i: usize| {
             let stream = Stream::new(length as u64, Purpose::Test(rank as u32));
@@ -138,7 +146,14 @@ pub(super) fn reduce(_: &World, _: &Arc<Watch>, control: &Comm) {
         let mut values: Vec<f32> = (0..length).map(|i| of(rank, i)).collect();
         let few_of = |rank: usize, i: usize| f64::from(of(rank, i)).exp2();
         let mut few: Vec<f64> = (0..length.min(100)).map(|i| few_of(rank, i)).collect();
-        sums.sum_with_few(control, &mut values, &mut few, under_way, "test").unwrap();
+        let before = control.traffic();
+        let sent = sums.sum_with_few(control, &mut values, &mut few, under_way, "test").unwrap();
+        let planned = [plan::<f32>(size, length), by_doubling::<f64>(size, few.len())];
+        let planned = planned.map(|plan| plan.sends(rank));
+        assert_eq!(sent.messages, planned[0].messages + planned[1].messages);
+        assert_eq!(sent.bytes, planned[0].bytes + planned[1].bytes);
+        let counted = control.traffic().since(before);
+        assert_eq!(counted.bytes_sent, sent.bytes, "{length}");
         for (i, value) in values.iter().enumerate() {
             let parts: Vec<f32> = (0..size).map(|rank| of(rank, i)).collect();
             assert_eq!(value.to_bits(), tree_sum(&parts).to_bits(), "f32 {i} of {length}");
@@ -156,6 +171,32 @@ pub(super) fn reduce(_: &World, _: &Arc<Watch>, control: &Comm) {
     }
     // With three ranks or less a tree is a sequence.
     assert!(size < 4 || sequential_differs > 0, "these values cannot tell a tree from a sequence");
+}
+
+/// Anything is combined in the order of ranks, in pieces, with what is not commutative too.
+pub(super) fn combined(_: &World, _: &Arc<Watch>, control: &Comm) {
+    let (rank, size) = (control.rank() as u64, control.size() as u64);
+    for length in [0, 1, 5, 20_000] {
+        let mut counts: Vec<u64> = (0..length).map(|i| i * 1000 + rank).collect();
+        let add = |to: &mut [u64], from: &[u64]| to.iter_mut().zip(from).for_each(|(a, b)| *a += b);
+        combine(control, &mut counts, add, "test").unwrap();
+        let ranks = size * (size - 1) / 2;
+        assert!(
+            counts.iter().zip(0..).all(|(count, i): (_, u64)| *count == i * 1000 * size + ranks)
+        );
+        // The first of all: rank 0's.
+        let mut first: Vec<u64> = (0..length).map(|i| i + rank).collect();
+        combine(control, &mut first, |_, _| (), "test").unwrap();
+        assert_eq!(first, (0..length).collect::<Vec<_>>());
+    }
+    // What joins its terms as digits shows their order.
+    let join = |to: &mut [u128], from: &[u128]| {
+        let digits = if from[0] == 0 { 1 } else { from[0].ilog(16) + 1 };
+        to[0] = (to[0] << (4 * digits)) | from[0];
+    };
+    let mut joined = [u128::from(rank) + 1];
+    combine(control, &mut joined, join, "test").unwrap();
+    assert_eq!(joined[0], (0..size).fold(0, |sum, rank| sum << 4 | u128::from(rank + 1)));
 }
 
 /// A rank that does not come is an error of those that waited, who live on; their buffers are left to
@@ -218,6 +259,19 @@ pub(super) fn traffic(world: &World, watch: &Arc<Watch>, _: &Comm) {
         [told[0] + sent[0], told[1] + sent[1]],
         [told[0] + from, told[1] + all - 10 * rank as u64],
     );
+    comm.broadcast(&mut [0u64; 5], "test", false).unwrap();
+    let (told, heard) = if rank == 0 { ([others, 40 * others], [0; 2]) } else { ([0; 2], [1, 40]) };
+    check(&comm, "a broadcast", told, heard);
+    // A piece is its length and its bytes.
+    if rank == 0 {
+        (1..size).for_each(|from| comm.hear(from, "test", |_| ()).unwrap());
+        check(&comm, "what others say", [0; 2], [others, 104 * others]);
+    } else {
+        let mut first = comm.tell_first("test");
+        first.write_all(&[0; 100]).unwrap();
+        first.finish().unwrap();
+        check(&comm, "what is said to the first", [1, 104], [0; 2]);
+    }
     let mut mailbox = Mailbox::new(comm);
     (0..size).for_each(|to| mailbox.send(to, vec![0; 1000]));
     for _ in 0..size {

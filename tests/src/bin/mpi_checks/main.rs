@@ -8,9 +8,11 @@
 //! The level of thread support is that of `UMBRA_MPI_THREADS`, as in the program.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation)]
 
+mod checkpoints;
 mod collectives;
 mod driver;
 mod mailbox;
+mod memory;
 mod post;
 mod rows;
 mod scores;
@@ -26,7 +28,7 @@ use umbra_mpi::launch::world::World;
 /// A check; collective over all ranks. Communicators are made by the check, on the main thread.
 type Check = fn(&World, &Arc<Watch>, &Comm);
 
-const CHECKS: [(&str, Check); 25] = [
+const CHECKS: [(&str, Check); 29] = [
     ("all_gather", collectives::all_gather),
     ("all_gather_varied", collectives::all_gather_varied),
     ("exchange", collectives::exchange),
@@ -35,6 +37,7 @@ const CHECKS: [(&str, Check); 25] = [
     ("barrier", collectives::barrier),
     ("subset", collectives::subset),
     ("reduce", collectives::reduce),
+    ("combined", collectives::combined),
     ("lost", collectives::lost),
     ("traffic", collectives::traffic),
     ("mailbox_ring", mailbox::ring),
@@ -52,6 +55,9 @@ const CHECKS: [(&str, Check); 25] = [
     ("missing_endpoint", driver::missing_endpoint),
     ("row_traffic", rows::traffic),
     ("scores", scores::figures),
+    ("evaluation", memory::evaluation),
+    ("trace", memory::trace),
+    ("checkpoints", checkpoints::checkpoints),
 ];
 
 fn main() {

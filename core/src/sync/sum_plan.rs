@@ -1,0 +1,245 @@
+//! How a vector is summed over ranks, and what that sends: pure arithmetic, the same on every rank.
+//!
+//! Two ways with the same bits (`reduction.rs`):
+//!
+//! - *doubling* (`doubling.rs`): a message per level, 2 log2 (ranks) of them or fewer;
+//! - *direct*: every rank sends every other its stretch, adds what it gets, and sends all the sum:
+//!   2 (ranks - 1) messages, two hops.
+//!
+//! Both move 2 (ranks - 1) / ranks of the vector per rank, doubling up to twice that on a rank that
+//! plays a second role. Messages are bounded, so a long vector goes in pieces, of which the direct
+//! way's are larger: a message carries a stretch for one rank, and doubling's first carries half
+//! of the piece. The way is the one of fewer messages on a rank with one role, direct if they are
+//! equal, for it has fewer hops: doubling is for vectors so short, or ranks so many, that a direct
+//! message would carry little.
+
+use super::doubling::Doubling;
+
+/// Bounds of messages, bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MessageSizes {
+    /// The longest message.
+    pub most: usize,
+    /// The longest that doubling exchanges whole.
+    pub whole: usize,
+}
+
+/// A way to sum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Recursive halving and doubling.
+    Doubling,
+    /// Each stretch straight to the rank that adds it.
+    Direct,
+}
+
+/// What a rank sends to others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sent {
+    /// Messages.
+    pub messages: u64,
+    /// Bytes of all of them.
+    pub bytes: u64,
+}
+
+/// How a vector of some length is summed over some ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SumPlan {
+    ranks: usize,
+    len: usize,
+    element_bytes: usize,
+    way: Way,
+    /// Elements.
+    piece: usize,
+    schedule: Doubling,
+}
+
+impl SumPlan {
+    /// For `len` elements of `element_bytes` bytes over `ranks` ranks, at least 1, by the way of
+    /// fewer messages.
+    #[must_use]
+    pub fn new(ranks: usize, len: usize, element_bytes: usize, sizes: MessageSizes) -> Self {
+        let doubling = Self::by(Way::Doubling, ranks, len, element_bytes, sizes);
+        let direct = Self::by(Way::Direct, ranks, len, element_bytes, sizes);
+        // Rank 0 plays one role and exchanges at every level.
+        let fewer = doubling.sends(0).messages < direct.sends(0).messages;
+        if fewer { doubling } else { direct }
+    }
+
+    /// As [`new`](Self::new), by a given way.
+    #[must_use]
+    pub const fn by(
+        way: Way,
+        ranks: usize,
+        len: usize,
+        element_bytes: usize,
+        sizes: MessageSizes,
+    ) -> Self {
+        let most = match sizes.most / element_bytes {
+            0 => 1,
+            most => most,
+        };
+        let piece = match way {
+            Way::Doubling => 2 * most,
+            Way::Direct => ranks * most,
+        };
+        let schedule = Doubling::new(ranks, sizes.whole / element_bytes);
+        Self { ranks, len, element_bytes, way, piece, schedule }
+    }
+
+    /// The way.
+    #[must_use]
+    pub const fn way(&self) -> Way {
+        self.way
+    }
+
+    /// Elements of every piece but the last.
+    #[must_use]
+    pub const fn piece(&self) -> usize {
+        self.piece
+    }
+
+    /// The exchanges of a piece, if the way is doubling.
+    #[must_use]
+    pub const fn schedule(&self) -> Doubling {
+        self.schedule
+    }
+
+    /// What `rank` sends.
+    #[must_use]
+    pub fn sends(&self, rank: usize) -> Sent {
+        if self.ranks == 1 {
+            return Sent::default();
+        }
+        let (whole, last) = (self.len / self.piece, self.len % self.piece);
+        let (of_whole, of_last) =
+            (self.piece_sends(rank, self.piece), self.piece_sends(rank, last));
+        let of_last = if last == 0 { Sent::default() } else { of_last };
+        Sent {
+            messages: whole as u64 * of_whole.messages + of_last.messages,
+            bytes: whole as u64 * of_whole.bytes + of_last.bytes,
+        }
+    }
+
+    fn piece_sends(&self, rank: usize, len: usize) -> Sent {
+        match self.way {
+            Way::Doubling => self.doubling_sends(rank, len),
+            Way::Direct => {
+                let others = self.ranks - 1;
+                let own =
+                    stretch_start(len, rank + 1, self.ranks) - stretch_start(len, rank, self.ranks);
+                let elements = len - own + others * own;
+                let bytes = elements as u64 * self.element_bytes as u64;
+                Sent { messages: 2 * others as u64, bytes }
+            }
+        }
+    }
+
+    fn doubling_sends(&self, rank: usize, len: usize) -> Sent {
+        let (own, second) = self.schedule.roles(rank);
+        let mut traffic = Sent::default();
+        let mut send = |sends: bool, elements: usize| {
+            if sends {
+                traffic.messages += 1;
+                traffic.bytes += elements as u64 * self.element_bytes as u64;
+            }
+        };
+        for role in [Some(own), second].into_iter().flatten() {
+            for level in 0..self.schedule.levels() {
+                let exchange = self.schedule.exchange(role, level, len);
+                // A rank's two roles meet without a message.
+                let other = exchange.peer != rank;
+                send(other && exchange.gives, exchange.given.len());
+                send(other && exchange.takes && exchange.halves, exchange.kept.len());
+            }
+        }
+        traffic
+    }
+}
+
+/// Where the stretch of `rank` begins in a piece of `len` elements that goes the direct way.
+#[must_use]
+pub const fn stretch_start(len: usize, rank: usize, ranks: usize) -> usize {
+    len * rank / ranks
+}
+
+#[cfg(test)]
+mod tests {
+    use std::vec;
+    use std::vec::Vec;
+
+    use super::*;
+
+    const SIZES: MessageSizes = MessageSizes { most: 60_000, whole: 8192 };
+
+    /// What all roles send by the schedule, role by role, equals what is predicted rank by rank,
+    /// and what all send is what all receive.
+    #[test]
+    fn predictions_are_what_the_schedule_sends() {
+        for ranks in 1..=64 {
+            for len in [0, 1, 5, 300, 2048, 2049, 30_000, 61_234] {
+                let plan = SumPlan::by(Way::Doubling, ranks, len, 4, SIZES);
+                let mut counted = vec![Sent::default(); ranks];
+                let mut received = vec![0; ranks];
+                let pieces = (0..len).step_by(plan.piece());
+                for piece in pieces.map(|start| plan.piece().min(len - start)) {
+                    for role in 0..ranks.next_power_of_two() {
+                        let rank = plan.schedule().rank_of(role);
+                        for level in 0..plan.schedule().levels() {
+                            let own = plan.schedule().exchange(role, level, piece);
+                            let (down, up) = (own.gives, own.takes && own.halves);
+                            if own.peer == rank {
+                                continue;
+                            }
+                            for (sends, stretch) in [(down, &own.given), (up, &own.kept)] {
+                                let sends = u64::from(sends);
+                                counted[rank].messages += sends;
+                                counted[rank].bytes += 4 * sends * stretch.len() as u64;
+                                received[own.peer] += 4 * sends * stretch.len() as u64;
+                            }
+                        }
+                    }
+                }
+                let predicted: Vec<Sent> = (0..ranks).map(|rank| plan.sends(rank)).collect();
+                assert_eq!(predicted, counted, "{ranks} ranks, {len}");
+                let total: u64 = predicted.iter().map(|sent| sent.bytes).sum();
+                assert_eq!(total, received.iter().sum::<u64>());
+                // Every rank needs all of the sum, and all but one had to give their terms away.
+                let least = 4 * 2 * (ranks as u64 - 1) * len as u64;
+                assert!(total >= least && (total <= least || len > 0), "{ranks} ranks, {len}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_direct_way_moves_as_much_as_a_ring() {
+        for (ranks, len) in [(2, 10), (3, 100_001), (5, 1_000_000), (64, 7_000_001)] {
+            let plan = SumPlan::by(Way::Direct, ranks, len, 4, SIZES);
+            let sent = (0..ranks).map(|rank| plan.sends(rank));
+            let total: u64 = sent.map(|sent| sent.bytes).sum();
+            assert_eq!(total, 4 * 2 * (ranks as u64 - 1) * len as u64);
+        }
+    }
+
+    /// The figures of a sum of gradients: 1 kB, 64 kB, 1 MB of f32.
+    #[test]
+    fn messages_grow_with_the_logarithm_of_ranks_until_they_are_long() {
+        let messages = |ranks, len| {
+            let plan = SumPlan::new(ranks, len, 4, SIZES);
+            (plan.way(), plan.sends(0).messages)
+        };
+        use Way::{Direct, Doubling};
+        assert_eq!(
+            [2, 4, 8, 64, 1024].map(|ranks| messages(ranks, 256)),
+            [(Doubling, 1), (Doubling, 2), (Doubling, 3), (Doubling, 6), (Doubling, 10),]
+        );
+        assert_eq!(
+            [2, 4, 8, 64, 1024].map(|ranks| messages(ranks, 16 << 10)),
+            [(Direct, 2), (Doubling, 4), (Doubling, 6), (Doubling, 9), (Doubling, 13),]
+        );
+        assert_eq!(
+            [2, 4, 8, 64, 1024].map(|ranks| messages(ranks, 1 << 18)),
+            [(Direct, 18), (Direct, 30), (Direct, 42), (Doubling, 90), (Doubling, 126),]
+        );
+    }
+}

@@ -1,0 +1,291 @@
+//! Reading a checkpoint into the memory of all ranks: every file is read by one of them.
+//!
+//! The first rank reads the dense file and tells all, a block at a time. Files of rows are dealt to
+//! the ranks that hold rows, to the owner itself where a file's rows have one; a reader sends every
+//! row to its owner in rounds of bounded size, in which all ranks take part.
+//!
+//! Invariants: together the ranks read every byte once, and each file's reader checks its sum.
+//! Who cannot read on takes part in the rounds with nothing, and all agree at the end.
+
+use core::sync::atomic::Ordering::Relaxed;
+
+use umbra_core::sparse::Partitioning;
+
+use super::dense::Dense;
+use super::manifest::{CheckpointError, DENSE, MANIFEST, TensorEntry, rows_file};
+use super::read::{Checkpoint, FileReader};
+use crate::comm::Comm;
+use crate::comm::reduce::combine;
+use crate::comm::watch::Lost;
+use crate::error::Error;
+use crate::launch::world::World;
+use crate::rows::tables::{Partition, TableLayout};
+
+/// Where a checkpoint is read to on this rank.
+pub struct Target<'a> {
+    /// Replica and optimizer state; empty on a rank that has none.
+    pub dense: Dense<'a>,
+    /// How rows are laid out.
+    pub layout: &'a TableLayout,
+    /// Partitions of this rank; all ranks' together are all there are.
+    pub partitions: &'a [Partition],
+}
+
+/// Bytes that this rank read, or why it could not read on.
+type ReadBytes = Result<u64, CheckpointError>;
+
+impl Checkpoint {
+    /// Reads replica, optimizer state and rows into `target`. Returns the bytes that this rank
+    /// read. *Collective over `control`.*
+    ///
+    /// # Errors
+    /// When it does not fit or is damaged: on every rank, of whom one has the message.
+    pub fn read(&self, world: &World, control: &Comm, target: &Target<'_>) -> Result<u64, Error> {
+        let fits = self.fits_dense(target.dense).and_then(|()| self.fits_rows(target.layout));
+        world.agree(control, fits.map_err(Error::from))?;
+        let dense = self.read_dense(control, target.dense)?;
+        let dense = world.agree(control, dense.map_err(Error::from))?;
+        let rows = self.read_rows(control, target)?;
+        // Own files take as long as they take.
+        control.barrier(WHAT, true)?;
+        Ok(dense + world.agree(control, rows.map_err(Error::from))?)
+    }
+
+    fn fits_dense(&self, dense: Dense<'_>) -> Result<(), CheckpointError> {
+        let (replica, state) = (dense.replica.len(), dense.state.len());
+        if replica > 0 {
+            self.same("length of the dense replica", replica, self.manifest.replica_len)?;
+            self.same("length of the dense state", state, self.manifest.dense_state_len)?;
+        }
+        let names = |tensors: &[TensorEntry]| {
+            let entries =
+                tensors.iter().map(|TensorEntry { name, shape: [rows, columns], offset }| {
+                    format!("{name} [{rows}, {columns}] at {offset}")
+                });
+            entries.collect::<Vec<_>>().join(", ")
+        };
+        let here: Vec<TensorEntry> = dense.model.tensors().map(TensorEntry::from).collect();
+        self.same("tensors", names(&here), names(&self.manifest.tensors))?;
+        self.check_length(DENSE, 4 * self.dense_words() as u64)
+    }
+
+    const fn dense_words(&self) -> usize {
+        self.manifest.replica_len + self.manifest.dense_state_len
+    }
+
+    fn fits_rows(&self, layout: &TableLayout) -> Result<(), CheckpointError> {
+        let manifest = &self.manifest;
+        self.same("width of a row", layout.width, manifest.row_width)?;
+        self.same("length of a row's state", layout.state_len, manifest.row_state_len)?;
+        let rows = layout.numbering().rows();
+        self.same("number of rows", u64::from(rows), manifest.cardinality.iter().sum())?;
+        if manifest.partitions == 0 {
+            let message = "it says 0 partitions".to_owned();
+            return Err(CheckpointError::Manifest { path: self.dir().join(MANIFEST), message });
+        }
+        let written = Partitioning { partitions: manifest.partitions };
+        for number in 0..manifest.partitions {
+            let records = u64::from(written.rows_of(number, rows));
+            self.check_length(&rows_file(number), records * 4 * layout.record_len() as u64)?;
+        }
+        Ok(())
+    }
+
+    /// The first rank reads, all ranks store. The outer error is that not all came in time.
+    fn read_dense(&self, control: &Comm, dense: Dense<'_>) -> Result<ReadBytes, Lost> {
+        let mut file = (control.rank() == 0).then(|| self.reader(DENSE));
+        let mut words = dense.words();
+        let mut left = self.dense_words();
+        let mut block = vec![0u32; left.min(BLOCK_BYTES / 4)];
+        while left > 0 {
+            let block_len = left.min(block.len());
+            let block = &mut block[..block_len];
+            if let Some(reader) = &mut file {
+                let read = reader.as_mut().map(|reader| reader.read(block));
+                if let Ok(Err(error)) = read {
+                    file = Some(Err(error));
+                }
+            }
+            control.broadcast(block, WHAT, true)?;
+            words.by_ref().zip(&*block).for_each(|(word, x)| word.store(*x, Relaxed));
+            left -= block_len;
+        }
+        Ok(file.map_or(Ok(0), |file| file?.finish()))
+    }
+
+    /// The outer error is that not all came in time.
+    fn read_rows(&self, control: &Comm, target: &Target<'_>) -> Result<ReadBytes, Lost> {
+        let Target { layout, partitions, .. } = target;
+        let here = layout.partitioning;
+        let owners = owners(control, here, partitions)?;
+        let rows = layout.numbering().rows();
+        let plan = Files::new(self.manifest.partitions, here, rows, layout.record_len(), &owners);
+        let mut source = plan.source(self, control.rank());
+        let store = |row: u32, record: &[u32]| {
+            let owner = here.partition(row);
+            if let Some(partition) = partitions.iter().find(|p| p.number == owner) {
+                let words = partition.table().record(here.index(row) as usize);
+                words.iter().zip(record).for_each(|(word, x)| word.store(*x, Relaxed));
+            }
+        };
+        let mut outgoing = vec![vec![]; control.size()];
+        for _ in 0..plan.rounds() {
+            outgoing.iter_mut().for_each(Vec::clear);
+            source.next_block(|row, record| {
+                let owner = owners[here.partition(row) as usize];
+                if owner == control.rank() {
+                    store(row, record);
+                } else {
+                    outgoing[owner].push(row);
+                    outgoing[owner].extend_from_slice(record);
+                }
+            });
+            if !plan.stay {
+                let lists: Vec<&[u32]> = outgoing.iter().map(Vec::as_slice).collect();
+                for words in control.exchange(&lists, "rows of a checkpoint")? {
+                    for record in words.chunks_exact(1 + layout.record_len()) {
+                        store(record[0], &record[1..]);
+                    }
+                }
+            }
+        }
+        Ok(source.ended)
+    }
+}
+
+/// The rank that holds each partition. *Collective.*
+fn owners(
+    control: &Comm,
+    dealt: Partitioning,
+    partitions: &[Partition],
+) -> Result<Vec<usize>, Lost> {
+    let mut owners = vec![0u64; dealt.partitions as usize];
+    for partition in partitions {
+        owners[partition.number as usize] = control.rank() as u64;
+    }
+    let greater = |to: &mut [u64], from: &[u64]| {
+        to.iter_mut().zip(from).for_each(|(to, from)| *to = (*to).max(*from));
+    };
+    combine(control, &mut owners, greater, WHAT)?;
+    Ok(owners.into_iter().map(|owner| usize::try_from(owner).unwrap_or(usize::MAX)).collect())
+}
+
+/// Who reads which files of rows: the same on every rank.
+struct Files {
+    /// Partitions of the run that wrote them.
+    written: Partitioning,
+    /// By file.
+    readers: Vec<usize>,
+    rows: u32,
+    record_len: usize,
+    /// Whether every row belongs to its reader.
+    stay: bool,
+}
+
+impl Files {
+    fn new(
+        written: u32,
+        here: Partitioning,
+        rows: u32,
+        record_len: usize,
+        owners: &[usize],
+    ) -> Self {
+        // Rows P, P + written, … are in one partition if its number is the same for all of them.
+        let stay = written.is_multiple_of(here.partitions);
+        let mut holders = owners.to_vec();
+        holders.sort_unstable();
+        holders.dedup();
+        let reader = |file: u32| {
+            if stay {
+                owners[here.partition(file) as usize]
+            } else {
+                holders[file as usize % holders.len()]
+            }
+        };
+        let readers = (0..written).map(reader).collect();
+        Self { written: Partitioning { partitions: written }, readers, rows, record_len, stay }
+    }
+
+    /// Records read at a time.
+    fn block(&self) -> u32 {
+        u32::try_from(BLOCK_BYTES / (4 * self.record_len)).unwrap_or(u32::MAX).max(1)
+    }
+
+    fn records(&self, file: u32) -> u32 {
+        self.written.rows_of(file, self.rows)
+    }
+
+    /// Blocks of a file: an empty one has one, in which its sum is checked.
+    fn blocks(&self, file: u32) -> u64 {
+        u64::from(self.records(file).div_ceil(self.block()).max(1))
+    }
+
+    /// Blocks of the reader that has most.
+    fn rounds(&self) -> u64 {
+        let mut blocks = std::collections::BTreeMap::<usize, u64>::new();
+        for (file, reader) in (0..).zip(&self.readers) {
+            *blocks.entry(*reader).or_default() += self.blocks(file);
+        }
+        blocks.into_values().max().unwrap_or(0)
+    }
+
+    fn source<'a>(&'a self, checkpoint: &'a Checkpoint, rank: usize) -> Source<'a> {
+        let files = (0..).zip(&self.readers).filter(|(_, reader)| **reader == rank);
+        let mut files: Vec<u32> = files.map(|(file, _)| file).collect();
+        files.reverse();
+        Source { plan: self, checkpoint, files, open: None, block: vec![], ended: Ok(0) }
+    }
+}
+
+/// The files of a reader, block by block.
+struct Source<'a> {
+    plan: &'a Files,
+    checkpoint: &'a Checkpoint,
+    /// The next last.
+    files: Vec<u32>,
+    /// A file under way: its number, and how many of its records have been read.
+    open: Option<(FileReader, u32, u32)>,
+    block: Vec<u32>,
+    /// Bytes read so far, or why no more will be.
+    ended: ReadBytes,
+}
+
+impl Source<'_> {
+    /// Hands the next block's records to `take`, with their row numbers; nothing after the last, or
+    /// once something was wrong.
+    fn next_block(&mut self, take: impl FnMut(u32, &[u32])) {
+        if let Ok(bytes) = &self.ended {
+            let bytes = *bytes;
+            self.ended = self.read(take).map(|more| bytes + more);
+        }
+    }
+
+    /// Returns the bytes of a file that has been read to its end.
+    fn read(&mut self, mut take: impl FnMut(u32, &[u32])) -> Result<u64, CheckpointError> {
+        let (mut file, number, from) = match self.open.take() {
+            Some(open) => open,
+            None => match self.files.pop() {
+                Some(number) => (self.checkpoint.reader(&rows_file(number))?, number, 0),
+                None => return Ok(0),
+            },
+        };
+        let Files { written, record_len, .. } = self.plan;
+        let to = from.saturating_add(self.plan.block()).min(self.plan.records(number));
+        self.block.resize((to - from) as usize * record_len, 0);
+        file.read(&mut self.block)?;
+        for (index, record) in (from..to).zip(self.block.chunks_exact(*record_len)) {
+            take(written.row(number, index), record);
+        }
+        if to == self.plan.records(number) {
+            return file.finish();
+        }
+        self.open = Some((file, number, to));
+        Ok(0)
+    }
+}
+
+/// What waits say they are waiting for.
+const WHAT: &str = "reading of a checkpoint";
+
+/// Bytes read at a time, about; what a rank sends in a round.
+const BLOCK_BYTES: usize = 1 << 20;
