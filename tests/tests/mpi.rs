@@ -6,7 +6,7 @@ use std::path::Path;
 
 use umbra_tests::{Ended, Folder, LIMIT, start};
 
-const NAMES: [&str; 25] = [
+const NAMES: [&str; 26] = [
     "all_gather",
     "all_gather_varied",
     "exchange",
@@ -29,6 +29,7 @@ const NAMES: [&str; 25] = [
     "model_average",
     "elastic",
     "protocol",
+    "selecting_receive",
     "missing_endpoint",
     "row_traffic",
     "scores",
