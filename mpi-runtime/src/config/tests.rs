@@ -196,6 +196,24 @@ fn a_later_setting_wins() {
     assert!(error.to_string().starts_with("jobs/small.toml:11: "), "{error}");
 }
 
+/// A worker's own gate is for the one foreground method whose trainers need not come together.
+#[test]
+fn a_gate_of_each_worker_is_for_foreground_easgd() {
+    assert!(minimal(&["sync.method=foreground_easgd", "sync.gate=worker"]).is_ok());
+    for method in
+        ["bsp", "local_sgd", "foreground_ma", "foreground_bmuf", "ds_sync", "shadow_easgd"]
+    {
+        let of = format!("sync.method={method}");
+        assert!(minimal(&[&of, "sync.gate=trainer"]).is_ok(), "{method}");
+        let error = minimal(&[&of, "sync.gate=worker"]).unwrap_err().to_string();
+        let message = format!(
+            "--set sync.gate=worker: `sync.gate = set`: expected the foreground_easgd method: \
+             sync.method = \"{method}\" has no use for it"
+        );
+        assert_eq!(error, message);
+    }
+}
+
 #[test]
 fn defaults_follow_the_keys_they_depend_on() {
     let config = minimal(&["train.batch_size=64", "optim.dense.kind=adam"]).unwrap();
