@@ -92,8 +92,8 @@ const BAD_ARGUMENTS: &[(&str, &str)] = &[
     ("batch_size=8", "unknown key `batch_size`; the nearest known key is `train.batch_size`"),
     (
         "sync=bsp",
-        "`sync = \"bsp\"`: `sync` is a section; its keys are method, every, batch_norm, alpha, pair, \
-         intake, schedule, group_size, average_state, block_rate, block_momentum, nesterov, poll_us, \
+        "`sync = \"bsp\"`: `sync` is a section; its keys are method, every, gate, batch_norm, alpha, \
+         pair, intake, schedule, group_size, average_state, block_rate, block_momentum, nesterov, poll_us, \
          min_interval_us, max_bytes_per_s, core_share, switch",
     ),
     ("roles.sync_ps=1", "`roles.sync_ps = 1`: expected 0: sync.method = \"auto\" has no center"),
@@ -295,6 +295,7 @@ fn keys_and_types_agree() {
                 };
                 let method = match key.path {
                     "sync.pair" => "sync.method=shadow_easgd",
+                    "sync.gate" => "sync.method=foreground_easgd",
                     "sync.intake" => "sync.method=shadow_ma",
                     "sync.schedule" => "sync.method=ds_sync",
                     _ => "sync.method=auto",
