@@ -6,7 +6,7 @@ use std::path::Path;
 
 use umbra_tests::{Ended, Folder, LIMIT, start};
 
-const NAMES: [&str; 29] = [
+const NAMES: [&str; 30] = [
     "all_gather",
     "all_gather_varied",
     "exchange",
@@ -30,6 +30,7 @@ const NAMES: [&str; 29] = [
     "model_average",
     "elastic",
     "protocol",
+    "selecting_receive",
     "missing_endpoint",
     "row_traffic",
     "scores",

@@ -74,6 +74,30 @@ fn every_method_learns_what_one_trainer_learns() {
     }
 }
 
+/// Workers with gates of their own exchange after as many of their own steps: more rounds, of fewer
+/// steps each, and a model as good.
+#[test]
+fn workers_that_exchange_by_themselves() {
+    let folder = JOB.folder(40_000);
+    let run = |gate: &str| {
+        let of = format!("sync.gate={gate}");
+        let common = ["train.worker_threads=2", "sync.every=4", &method("foreground_easgd"), &of];
+        folder.train(3, "job.toml", gate, &common);
+        folder.summary(gate)
+    };
+    let (all, each) = (run("trainer"), run("worker"));
+    assert!((auc(&all) - auc(&each)).abs() < 0.03, "{} and {}", auc(&all), auc(&each));
+    assert_eq!(all["steps"], each["steps"]);
+    let rounds = each["steps"].as_u64().unwrap().div_ceil(4);
+    for (summary, workers, gap) in [(&all, 1, 8.0), (&each, 2, 4.0)] {
+        assert_eq!(summary["sync"]["rounds"], workers * rounds);
+        assert_eq!(summary["sync"]["gap_p99"], gap);
+        for trainer in summary["sync"]["trainers"].as_array().unwrap() {
+            assert_eq!(trainer["rounds"], workers * rounds);
+        }
+    }
+}
+
 /// Centers on ranks of their own, several slices, two workers each; the forms that are not the
 /// default.
 #[test]

@@ -82,6 +82,30 @@ fn gated_averaging_equals_that_of_real_ranks_bit_for_bit() {
     }
 }
 
+/// `bsp` is a function of the examples alone, so its model is that of real ranks without a
+/// condition: rows move, and slices, threads and trainers need not be powers of two.
+#[test]
+fn bsp_equals_that_of_real_ranks_bit_for_bit() {
+    let (folder, _) = folder();
+    let norm = ["model.batch_norm=true", "sync.batch_norm=local"];
+    let lanes = ["train.worker_threads=2", "data.lanes=5"];
+    let cases: [(usize, &[&str]); 5] = [(2, &[]), (4, &[]), (2, &norm), (4, &norm), (3, &lanes)];
+    for (ranks, more) in cases {
+        let common = ["sync.method=bsp", "train.max_examples=20000", "run.overwrite=true"];
+        let sets = [&common[..], more].concat();
+        folder.train(ranks, "job.toml", "real", &sets);
+        let cluster = CLUSTER.replace('4', &ranks.to_string());
+        folder.write("ranks.toml", format!("fidelity = \"training\"\n{cluster}"));
+        let simulated = simulate(&folder, "ranks.toml", "virtual", &sets);
+        let real = folder.summary("real");
+        assert!(real["test"]["auc"].as_f64().unwrap() > 0.55, "{}", real["test"]);
+        for figure in ["test", "examples", "steps"] {
+            assert_eq!(real[figure], simulated[figure], "{ranks} ranks, {more:?}: {figure}");
+        }
+        assert_eq!(simulated["sync"]["rounds"], simulated["steps"], "{ranks} ranks, {more:?}");
+    }
+}
+
 #[test]
 fn four_trainers_learn_in_virtual_time_and_repeat_bit_for_bit() {
     let (folder, planted) = folder();
@@ -127,6 +151,7 @@ fn a_sweep_prints_and_writes_what_each_number_of_trainers_gives() {
 #[test]
 fn mistakes_are_one_message_with_its_place() {
     let (folder, _) = folder();
+    folder.write("short.toml", format!("{CLUSTER}[[short]]\ntrainer = 1\nshare = 0.5\n"));
     folder.write("typo.toml", CLUSTER.replace("bytes_per_s", "bytes_per_sec"));
     let try_it = |ranks, cluster: &str, set: &str| {
         let arguments = ["simulate", "-c", "job.toml", "--cluster", cluster, "--set", set];
@@ -139,9 +164,16 @@ fn mistakes_are_one_message_with_its_place() {
         (
             1,
             "training.toml",
+            "model.batch_norm=true",
+            2,
+            "sync.batch_norm = \"global\": workers would meet in the middle of a step",
+        ),
+        (
+            1,
+            "short.toml",
             "sync.method=bsp",
             2,
-            "sync.method = bsp: its time alone is simulated",
+            "sync.method = \"bsp\": all trainers make equally many steps",
         ),
         (
             2,

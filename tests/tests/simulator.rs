@@ -59,6 +59,9 @@ const fn gated(every: u64) -> Rounds {
     Rounds::Gated { every, gate: GateOf::Trainer }
 }
 
+/// Each worker at a gate of its own, after every step.
+const BY_WORKER: Rounds = Rounds::Gated { every: 1, gate: GateOf::Worker };
+
 fn method(algorithm: Algorithm<'_>, rounds: Rounds) -> Job<'_> {
     let method = Method { algorithm, rounds, alpha: 0.5 };
     Job { method, replica_bytes: 1_000_000, parameters: usize::MAX }
@@ -237,9 +240,9 @@ fn a_straggler_keeps_its_group_waiting() {
 fn an_elastic_pair_keeps_its_laws() {
     let alpha = 0.25f32;
     for (pair, shrinks) in [(Pair::Sequential, 0.75f32 * 0.75), (Pair::Same, 0.5)] {
-        for rounds in 1..5 {
+        for (rounds, gate) in (1..5).flat_map(|n| [(n, GateOf::Trainer), (n, GateOf::Worker)]) {
             let elastic = Algorithm::Elastic { pair, slices: 2 };
-            let method = with_alpha(alpha, method(elastic, gated(1)));
+            let method = with_alpha(alpha, method(elastic, Rounds::Gated { every: 1, gate }));
             // The center starts from the first trainer; the step of the only worker moves the
             // replica away.
             let mut cluster = cluster(1, rounds);
@@ -263,6 +266,52 @@ fn an_elastic_pair_keeps_its_laws() {
             }
         }
     }
+}
+
+/// Workers that exchange each by itself move no sum of replica and center in the same-pair form,
+/// however their rounds overlap.
+#[test]
+fn workers_that_exchange_by_themselves_move_no_sum() {
+    let elastic = Algorithm::Elastic { pair: Pair::Same, slices: 2 };
+    let method = with_alpha(0.125, method(elastic, BY_WORKER));
+    let mut cluster = cluster(1, 6);
+    (cluster.jitter, cluster.trainers[0].workers) = (Jitter::LogNormal(0.5), 3);
+    cluster.sync_ps = vec![cluster.sync_ps[0]; 2];
+    let start = random(4, 1, 7);
+    let mut moves = |step: Step<'_>| {
+        if (step.worker, step.number) == (0, 0) {
+            step.replica.iter().for_each(|word| word.store(2f32.to_bits(), Relaxed));
+        }
+    };
+    let (simulated, after) = training(&cluster, &method, &start, &mut moves);
+    assert_eq!(simulated.outcome.rounds(), 18, "one for each step of a worker");
+    for ((w, c), before) in after[0].iter().zip(&simulated.center).zip(&start[0]) {
+        assert!((w + c - (2.0 + before)).abs() < 4e-6, "w + c = {}, seed 4", w + c);
+        assert!((w - c).abs() < (2.0 - before).abs(), "they come together");
+    }
+}
+
+/// The published baseline of arXiv 2003.03477: a worker that takes long for a step keeps no other
+/// worker of its trainer at the gate.
+#[test]
+fn a_slow_worker_keeps_nobody_where_gates_are_the_workers_own() {
+    let outcome = |rounds| {
+        let mut cluster = cluster(2, 50);
+        cluster.jitter = Jitter::LogNormal(0.5);
+        cluster.trainers.iter_mut().for_each(|trainer| trainer.workers = 4);
+        let job = Job { replica_bytes: 1000, ..method(EASGD, rounds) };
+        timing(&cluster, &job)
+    };
+    let (all, each) = (outcome(gated(1)), outcome(BY_WORKER));
+    for (all, each) in all.trainers.iter().zip(&each.trainers) {
+        // An exchange is four latencies of 20 µs at most; the slowest of four takes half a step
+        // longer than the mean.
+        assert!(each.exposed_seconds < 50.0 * 100e-6, "{each:?}");
+        assert!(all.exposed_seconds > 50.0 * 500e-6, "{all:?}");
+        assert_eq!((all.rounds, each.rounds), (50, 200));
+        assert_eq!((all.gap_p99, each.gap_p99), (4.0, 1.0));
+    }
+    assert!(each.seconds < 0.8 * all.seconds, "{} s and {} s", each.seconds, all.seconds);
 }
 
 #[test]

@@ -220,17 +220,20 @@ impl Simulation<'_, '_> {
         let driver = &mut self.drivers[number as usize];
         let elements = driver.instance.slice.clone();
         let words = || if elements.is_empty() { &[] } else { &replica[elements] };
-        let staging = slice(driver.instance.protocol.staging());
         driver.completion = Completion::Done;
         match driver.action {
             Action::Load | Action::Read => {
-                let finite = load_finite(words(), staging);
+                let finite = load_finite(words(), slice(driver.instance.protocol.staging()));
                 driver.completion = Completion::Loaded { finite, last: driver.last };
             }
             Action::Take => driver.completion = Completion::Taken,
             Action::Give => self.updated(node),
-            Action::Store { alpha } => interpolate(words(), alpha, staging),
-            Action::Add { alpha } => add_to_replica(words(), alpha, staging),
+            Action::Store { alpha } => {
+                interpolate(words(), alpha, slice(driver.instance.protocol.staging()));
+            }
+            Action::Add { alpha } => {
+                add_to_replica(words(), alpha, slice(driver.instance.protocol.staging()));
+            }
             Action::Send { .. } => self.post(number),
             _ => {}
         }

@@ -92,8 +92,8 @@ const BAD_ARGUMENTS: &[(&str, &str)] = &[
     ("batch_size=8", "unknown key `batch_size`; the nearest known key is `train.batch_size`"),
     (
         "sync=bsp",
-        "`sync = \"bsp\"`: `sync` is a section; its keys are method, every, batch_norm, alpha, pair, \
-         intake, schedule, group_size, average_state, block_rate, block_momentum, nesterov, poll_us, \
+        "`sync = \"bsp\"`: `sync` is a section; its keys are method, every, gate, batch_norm, alpha, \
+         pair, intake, schedule, group_size, average_state, block_rate, block_momentum, nesterov, poll_us, \
          min_interval_us, max_bytes_per_s, core_share, switch",
     ),
     ("roles.sync_ps=1", "`roles.sync_ps = 1`: expected 0: sync.method = \"auto\" has no center"),
@@ -196,6 +196,24 @@ fn a_later_setting_wins() {
     assert!(error.to_string().starts_with("jobs/small.toml:11: "), "{error}");
 }
 
+/// A worker's own gate is for the one foreground method whose trainers need not come together.
+#[test]
+fn a_gate_of_each_worker_is_for_foreground_easgd() {
+    assert!(minimal(&["sync.method=foreground_easgd", "sync.gate=worker"]).is_ok());
+    for method in
+        ["bsp", "local_sgd", "foreground_ma", "foreground_bmuf", "ds_sync", "shadow_easgd"]
+    {
+        let of = format!("sync.method={method}");
+        assert!(minimal(&[&of, "sync.gate=trainer"]).is_ok(), "{method}");
+        let error = minimal(&[&of, "sync.gate=worker"]).unwrap_err().to_string();
+        let message = format!(
+            "--set sync.gate=worker: `sync.gate = set`: expected the foreground_easgd method: \
+             sync.method = \"{method}\" has no use for it"
+        );
+        assert_eq!(error, message);
+    }
+}
+
 #[test]
 fn defaults_follow_the_keys_they_depend_on() {
     let config = minimal(&["train.batch_size=64", "optim.dense.kind=adam"]).unwrap();
@@ -277,6 +295,7 @@ fn keys_and_types_agree() {
                 };
                 let method = match key.path {
                     "sync.pair" => "sync.method=shadow_easgd",
+                    "sync.gate" => "sync.method=foreground_easgd",
                     "sync.intake" => "sync.method=shadow_ma",
                     "sync.schedule" => "sync.method=ds_sync",
                     _ => "sync.method=auto",

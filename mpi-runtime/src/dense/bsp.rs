@@ -31,6 +31,18 @@ pub struct Contribution {
     pub sums: Vec<f64>,
 }
 
+impl Contribution {
+    /// Adds another slice's. `statistics`: also those of batch normalisation, which slices have
+    /// each of their own.
+    pub fn add(&mut self, from: &Self, statistics: bool) {
+        add(&mut self.gradient, &from.gradient);
+        add(&mut self.sums, &from.sums);
+        if statistics {
+            add(&mut self.statistics, &from.statistics);
+        }
+    }
+}
+
 /// The meeting of all workers, once or more per step.
 pub struct Bsp {
     sums: Meeting<Vec<f64>>,
@@ -104,13 +116,7 @@ impl Bsp {
     ) -> Contribution {
         let meet = || {
             self.contributions.meet(worker, contribution, "the end of a step", |items| {
-                sum_into_first(items, |to, from| {
-                    add(&mut to.gradient, &from.gradient);
-                    add(&mut to.sums, &from.sums);
-                    if !self.global_norm {
-                        add(&mut to.statistics, &from.statistics);
-                    }
-                });
+                sum_into_first(items, |to, from| to.add(from, !self.global_norm));
                 let (total, rest) = items.split_at_mut(1);
                 let total = &mut total[0];
                 let values = core::mem::take(&mut total.gradient);

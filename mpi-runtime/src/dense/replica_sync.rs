@@ -51,6 +51,12 @@ pub enum StepEnd<'a> {
     Free,
     /// The gradients of all become one update.
     Sum(&'a Bsp),
+    /// The same, by whoever makes the steps of all workers in one thread: the contribution stays in
+    /// the worker's buffers.
+    Handed {
+        /// Of the global batch.
+        weight: f64,
+    },
     /// It stands at a gate now and then.
     Gate {
         /// Of all workers, or one of each.

@@ -8,9 +8,10 @@
 //!
 //! What differs from a real run: the rows of a step are read and updated at that same moment, so
 //! they are never stale; the workers of a trainer take turns, so no update is lost; there are no
-//! evaluations under way.
+//! evaluations under way. Under `bsp` neither is so in a real run, and the model is the same.
 
 pub mod cluster;
+mod global_batch;
 mod training;
 
 use std::sync::Arc;
@@ -109,6 +110,17 @@ impl Virtual {
             width: plan.layout.width,
         };
         let cluster = file.cluster(&plan.job, steps, sizes);
+        let uneven = cluster
+            .trainers
+            .windows(2)
+            .any(|pair| (pair[0].steps, pair[0].ends.0) != (pair[1].steps, pair[1].ends.0));
+        if plan.job.method == SyncMethod::Bsp && uneven {
+            return Err(Error::Usage(
+                "sync.method = \"bsp\": all trainers make equally many steps; expected no [[short]] \
+                 and no [[death]]"
+                    .into(),
+            ));
+        }
         Ok(Self {
             simulated: synchronized(&plan, file.nodes_of_leaf()),
             plan,

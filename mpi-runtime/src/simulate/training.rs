@@ -3,27 +3,30 @@
 //!
 //! Invariants: a step is a worker's own `train`, of one step; whose turn it is, the simulator says.
 //! Each worker has a reader of its own, so that one that runs ahead never waits for what another
-//! has not taken.
+//! has not taken. Under `bsp` a worker thread makes all its slices of the global batch when its
+//! step ends (`global_batch.rs`), and a partition's thread takes their pushes as on real ranks.
 
 use core::sync::atomic::AtomicU32;
 use std::sync::Arc;
 
 use umbra_core::dense::replica::{load, load_finite, store};
 use umbra_core::sim::{self, Job, Simulated, Step, Training, simulate};
-use umbra_core::sync::Published;
 use umbra_core::sync::reduction::{TAIL, add, conclude, contribute, slice, sum_into_first};
+use umbra_core::sync::{Published, Rounds};
 use umbra_datasets::{Dataset, Pipeline};
 
 use super::defect;
+use super::global_batch::{GlobalBatch, update};
 use crate::comm::Comm;
 use crate::comm::watch::Watch;
 use crate::dense::replica_sync::StepEnd;
 use crate::error::Error;
+use crate::launch::roles::Roles;
 use crate::launch::signals::Signals;
 use crate::measure::counters::{Reading, WorkerCounters};
 use crate::measure::trace::Track;
-use crate::rows::client::Client;
-use crate::rows::tables::{Partition, TableLayout};
+use crate::rows::servers::{ServiceConfig, Services};
+use crate::rows::tables::TableLayout;
 use crate::run::plan::Plan;
 use crate::score::figures::{Figures, FiguresError};
 use crate::score::pass::{Share, score};
@@ -33,12 +36,15 @@ use crate::trainer::{Segment, Trainer, Worker};
 /// The trainers of a virtual cluster.
 pub(super) struct Learners {
     trainers: Vec<Trainer>,
-    /// Trainer by trainer.
+    /// Trainer by trainer; under `bsp` a slice of the global batch each.
     workers: Vec<Worker>,
     counters: Vec<WorkerCounters>,
     pipelines: Vec<Pipeline>,
+    services: Services,
     /// Workers of a trainer.
-    threads: usize,
+    of_trainer: usize,
+    /// Workers of a thread: more than one where slices are.
+    of_thread: usize,
 }
 
 /// What training came to.
@@ -59,7 +65,7 @@ impl Learners {
     /// # Errors
     /// No memory, or data that can't be read.
     pub(super) fn new(plan: &Plan, watch: &Arc<Watch>) -> Result<Self, Error> {
-        let (config, threads) = (&plan.job.config, plan.workers_per_trainer());
+        let (config, of_trainer) = (&plan.job.config, plan.workers_per_trainer());
         let signals = Arc::new(Signals::none());
         let inject = &config.recovery.inject;
         let trainer = |number: usize| {
@@ -72,25 +78,37 @@ impl Learners {
         let layout =
             TableLayout::new(plan.train.cardinality(), 1, plan.layout.width, plan.layout.optimizer)
                 .map_err(|error| Error::Data(error.to_string()))?;
-        let rows = Partition::initialized(0, &layout, &plan.model, config.seed)
+        let all = plan.job.trainers * of_trainer;
+        let service = ServiceConfig {
+            rank: 0,
+            roles: &Roles::collocated(1, 0, 1),
+            layout: &layout,
+            workers: all,
+            synchronous: plan.synchronous(),
+            permits: 1,
+            local: !plan.synchronous(),
+            watch,
+        };
+        let (services, clients) = Services::start(&service, &plan.model, config.seed, vec![])
             .map_err(|error| Error::Launch(format!("rows of the tables: {error}")))?;
         let (mut workers, mut pipelines) = (vec![], vec![]);
-        for number in 0..plan.job.trainers * threads {
-            let local = number % threads;
+        for (number, client) in clients.into_iter().enumerate() {
+            let local = number % of_trainer;
             let prefetch = config.data.prefetch_batches;
             let epochs = 0..config.train.epochs;
             let (pipeline, batches) =
                 Pipeline::train(&plan.train, &plan.order, number..number + 1, epochs, prefetch)?;
             pipelines.push(pipeline);
-            workers.extend(batches.into_iter().map(|batches| Worker {
+            workers.push(Worker {
                 local,
-                batches: Some(Batches::Read(batches)),
-                client: Client::local(layout.clone(), rows.clone()),
+                batches: batches.into_iter().next().map(Batches::Read),
+                client,
                 buffers: plan.step_buffers(local),
-            }));
+            });
         }
         let counters = workers.iter().map(|_| WorkerCounters::default()).collect();
-        Ok(Self { trainers, workers, counters, pipelines, threads })
+        let of_thread = of_trainer / plan.job.worker_threads;
+        Ok(Self { trainers, workers, counters, pipelines, services, of_trainer, of_thread })
     }
 
     /// Trains on `cluster`.
@@ -103,12 +121,15 @@ impl Learners {
         job: &Job<'_>,
         trace: bool,
     ) -> Result<Simulated, Error> {
-        let Self { trainers, workers, counters, threads, .. } = self;
+        if matches!(job.method.rounds, Rounds::EveryStep) {
+            return self.train_together(cluster, job, trace);
+        }
+        let Self { trainers, workers, counters, of_trainer, .. } = self;
         let replicas: Vec<&[AtomicU32]> =
             trainers.iter().map(|trainer| &*trainer.replica).collect();
         let mut wrong = None;
         let mut step = |Step { trainer, worker, number, .. }: Step<'_>| {
-            let index = trainer * *threads + worker;
+            let index = trainer * *of_trainer + worker;
             let segment = Segment { first_step: number, steps: 1 };
             let (counters, track) = (&counters[index], Track::of(None, ""));
             let trainer = &trainers[trainer];
@@ -124,6 +145,50 @@ impl Learners {
         let training = Training { replicas: &replicas, gradients: &[], step: &mut step, update };
         let simulated = simulate(cluster, job, training, trace).map_err(defect);
         wrong.map_or(simulated, Err)
+    }
+
+    /// Trains with one update a step.
+    fn train_together(
+        &mut self,
+        cluster: &sim::Cluster,
+        job: &Job<'_>,
+        trace: bool,
+    ) -> Result<Simulated, Error> {
+        let Self { trainers, workers, counters, of_trainer, of_thread, .. } = self;
+        let (slices, elements) = (workers.len(), trainers[0].replica.len());
+        let replicas: Vec<&[AtomicU32]> =
+            trainers.iter().map(|trainer| &*trainer.replica).collect();
+        let sums: Vec<Vec<AtomicU32>> = trainers
+            .iter()
+            .map(|_| (0..elements).map(|_| AtomicU32::default()).collect())
+            .collect();
+        let gradients: Vec<&[AtomicU32]> = sums.iter().map(Vec::as_slice).collect();
+        let mut batch = GlobalBatch::new(trainers, workers, counters, &sums);
+        let mut made = Ok(());
+        let mut step = |Step { trainer, worker, number, .. }: Step<'_>| {
+            let first = trainer * *of_trainer + worker * *of_thread;
+            // After the first error the rest of the simulation only has to end.
+            if made.is_ok() {
+                made = batch.make(trainer, first..first + *of_thread, number);
+            }
+        };
+        let (mut updates, mut scratch) = (vec![0; trainers.len()], vec![0.0; elements]);
+        let mut update = |trainer: usize| {
+            let count: &mut u64 = &mut updates[trainer];
+            update(&trainers[trainer], &sums[trainer], slices, *count, &mut scratch);
+            *count += 1;
+        };
+        let training = Training {
+            replicas: &replicas,
+            gradients: &gradients,
+            step: &mut step,
+            update: &mut update,
+        };
+        let simulated = simulate(cluster, job, training, trace).map_err(defect);
+        made?;
+        let simulated = simulated?;
+        batch.settle()?;
+        Ok(simulated)
     }
 
     /// What was learned: figures of the model that the method ends with.
@@ -186,7 +251,8 @@ impl Learners {
             batch_size: plan.job.config.train.eval_batch_size,
             prefetch: plan.job.config.data.prefetch_batches,
         };
-        let workers = &mut self.workers[..self.threads];
+        // A worker of each thread has room for the batches of an evaluation, and they are the first.
+        let workers = &mut self.workers[..self.of_trainer / self.of_thread];
         let scores = score(&self.trainers[0], workers, dataset, share)?;
         let figures = scores.figures(control);
         figures.map(Some).map_err(|error| match error {
@@ -201,5 +267,6 @@ impl Learners {
     pub(super) fn finish(self) {
         drop(self.workers);
         self.pipelines.into_iter().for_each(Pipeline::join);
+        self.services.finish();
     }
 }

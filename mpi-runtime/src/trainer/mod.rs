@@ -129,6 +129,23 @@ impl Trainer {
         update(&self.optimizer, size, self.parameters(), &self.state, gradient);
     }
 
+    /// Ends a step with the gradient and the statistics of the global batch, whose weights sum to
+    /// `weight`: without any nothing changes. False, and nothing has changed, when they are not
+    /// finite.
+    pub fn finish_step(
+        &self,
+        (gradient, statistics): (&[f32], &[f32]),
+        weight: f64,
+        step: u64,
+    ) -> bool {
+        let sound = all_finite(gradient) && all_finite(statistics);
+        if sound && weight > 0.0 {
+            self.update(gradient, step);
+            self.update_statistics(statistics);
+        }
+        sound
+    }
+
     fn update_statistics(&self, statistics: &[f32]) {
         let running = &self.replica[self.model.parameters_len()..];
         interpolate(running, self.statistics_momentum, statistics);
@@ -210,18 +227,10 @@ impl Worker {
             }
             let Some((lookup, waited)) = rest(step_end, || self.client.take())?? else { break };
             reading.embedding_ns += waited;
-            reading.examples = lookup.batch.len() as u64;
             let step = segment.first_step + done;
-            if trainer.nan_step == Some(step) && self.local == 0 {
-                trainer.replica[0].store(f32::NAN.to_bits(), Relaxed);
-            }
             let began = Instant::now();
-            let mut stop = self.step(trainer, step_end, &lookup, step, &mut reading);
+            let mut stop = self.step_with(trainer, step_end, lookup, step, &mut reading);
             track.span("step", began.elapsed());
-            let batch = self.client.recycle(lookup);
-            if let Some(batches) = &mut self.batches {
-                batches.recycle(batch);
-            }
             since_round += 1;
             // Before the gate: the round there carries this step.
             counters.add(&reading);
@@ -250,6 +259,60 @@ impl Worker {
         Ok(false)
     }
 
+    /// Asks for the rows of its next batch, that of `step`, when all it has pushed is in; returns
+    /// the weight of that batch.
+    ///
+    /// # Errors
+    /// When the data can't be read, or a push was not taken in time.
+    pub fn ask(&mut self, watch: &Watch, step: u64) -> Result<f64, Error> {
+        self.client.settle(true)?;
+        let batch = self.next_batch(watch)?;
+        let weight = batch.batch().weight_sum();
+        self.client.ask(batch, clock(step));
+        Ok(weight)
+    }
+
+    /// Makes the step whose rows it has asked for, in a global batch of `weight`, and leaves its
+    /// contribution in its buffers.
+    ///
+    /// # Errors
+    /// When the rows did not come in time.
+    pub fn contribute(
+        &mut self,
+        trainer: &Trainer,
+        weight: f64,
+        step: u64,
+        counters: &WorkerCounters,
+    ) -> Result<(), Error> {
+        let Some((lookup, waited)) = self.client.take()? else { return Ok(()) };
+        let mut reading = Reading { steps: 1, embedding_ns: waited, ..Reading::default() };
+        self.step_with(trainer, StepEnd::Handed { weight }, lookup, step, &mut reading);
+        counters.add(&reading);
+        Ok(())
+    }
+
+    /// One training step, after which the lookup's memory is free again. True when a stop was
+    /// agreed on.
+    fn step_with(
+        &mut self,
+        trainer: &Trainer,
+        step_end: StepEnd<'_>,
+        lookup: Lookup,
+        step: u64,
+        reading: &mut Reading,
+    ) -> bool {
+        reading.examples = lookup.batch.len() as u64;
+        if trainer.nan_step == Some(step) && self.local == 0 {
+            trainer.replica[0].store(f32::NAN.to_bits(), Relaxed);
+        }
+        let stop = self.step(trainer, step_end, &lookup, step, reading);
+        let batch = self.client.recycle(lookup);
+        if let Some(batches) = &mut self.batches {
+            batches.recycle(batch);
+        }
+        stop
+    }
+
     fn next_batch(&mut self, watch: &Watch) -> Result<BatchBuffer, Error> {
         let next = self.batches.as_mut().map_or(Ok(None), |batches| batches.next(watch))?;
         next.ok_or_else(|| {
@@ -272,19 +335,21 @@ impl Worker {
         let input = Input { batch, rows: &lookup.rows, slot: &lookup.slot };
         let (mut calls, sums) = (0, &mut buffers.sums);
         let mut reduce = |values: &mut [f64]| {
-            if let StepEnd::Sum(bsp) = step_end
-                && (bsp.global_norm() || calls == 0)
-            {
-                bsp.sum(local, values, sums);
+            match step_end {
+                StepEnd::Sum(bsp) if bsp.global_norm() || calls == 0 => {
+                    bsp.sum(local, values, sums);
+                }
+                StepEnd::Handed { weight } if calls == 0 => values.fill(weight),
+                _ => {}
             }
             calls += 1;
         };
         // Alone with its batch, a worker updates the replica as its gradients come.
-        let update =
-            (!matches!(step_end, StepEnd::Sum(_)) && batch.weight_sum() > 0.0).then(|| {
-                let size = trainer.step_size(step);
-                Update::new(&trainer.optimizer, size, trainer.parameters(), &trainer.state)
-            });
+        let alone = !matches!(step_end, StepEnd::Sum(_) | StepEnd::Handed { .. });
+        let update = (alone && batch.weight_sum() > 0.0).then(|| {
+            let size = trainer.step_size(step);
+            Update::new(&trainer.optimizer, size, trainer.parameters(), &trainer.state)
+        });
         let updated = update.is_some();
         let mut gradients = Gradients {
             parameters: &mut buffers.contribution.gradient,
@@ -324,15 +389,20 @@ impl Worker {
                 contribution.sums.extend([loss_sum, loss.weight_sum, stop]);
                 contribution =
                     bsp.finish_step(local, contribution, |gradient, statistics, sums| {
-                        if !(sums[0].is_finite() && all_finite(gradient) && all_finite(statistics))
-                        {
+                        let sound = sums[0].is_finite();
+                        if !(sound && trainer.finish_step((gradient, statistics), sums[1], step)) {
                             reading.dropped = 1;
-                        } else if sums[1] > 0.0 {
-                            trainer.update(gradient, step);
-                            trainer.update_statistics(statistics);
                         }
                     });
                 contribution.sums[2] > 0.0
+            }
+            StepEnd::Handed { .. } => {
+                reading.dropped = u64::from(!sound);
+                if !sound {
+                    // What is no number here is none in the sum: all trainers drop the step.
+                    contribution.gradient.fill(f32::NAN);
+                }
+                false
             }
             StepEnd::Free | StepEnd::Gate { .. } => {
                 reading.dropped = u64::from(!sound);

@@ -266,6 +266,56 @@ pub(super) fn protocol(world: &World, watch: &Arc<Watch>, _control: &Comm) {
     assert_eq!((counters.read().rounds, counters.read().bytes), (0, bytes));
 }
 
+/// Asks for what stands in a list, and keeps the messages it is told of.
+struct Script {
+    actions: Vec<Action>,
+    asked: usize,
+    received: Vec<(usize, u64)>,
+    staging: [f32; 1 + TAIL],
+}
+
+impl Protocol for Script {
+    fn step(&mut self, last: Completion) -> Result<Action, OutOfTurn> {
+        if let Completion::Received { from, word, elements } = last {
+            assert_eq!((elements, self.staging[0]), (1, from as f32));
+            self.received.push((from, word));
+        }
+        self.asked += 1;
+        Ok(self.actions.get(self.asked - 1).copied().unwrap_or(Action::Finish))
+    }
+
+    fn staging(&mut self) -> &mut [f32] {
+        &mut self.staging
+    }
+}
+
+/// Two peers talk to the first rank at once: the one that is asked for is heard, and the other
+/// waits its turn.
+pub(super) fn selects(world: &World, watch: &Arc<Watch>, _control: &Comm) {
+    let rank_of: Arc<[usize]> = (0..3).map(|number| number % world.size).collect();
+    let mailbox = Mailbox::new(world.communicator(watch).unwrap());
+    let mut post = Post::new(world.rank, Arc::clone(&rank_of), Some(mailbox));
+    let receives = [Some(2), Some(2), Some(1), None].map(|from| Action::Receive { from });
+    let talks = |word: u64| {
+        [word, word + 1].map(|word| Action::Send { to: 0, word, payload: Payload::Whole })
+    };
+    let script = |number: usize| {
+        let actions = [receives.to_vec(), talks(10).to_vec(), talks(20).to_vec()];
+        let staging = [number as f32, 0.0, 0.0];
+        Script { actions: actions[number].clone(), asked: 0, received: vec![], staging }
+    };
+    let own = (0..3).filter(|number| rank_of[*number] == world.rank);
+    let mut scripts: Vec<(usize, Script)> = own.map(|number| (number, script(number))).collect();
+    let counters = RoundCounters::default();
+    let seats = scripts
+        .iter_mut()
+        .map(|(number, script)| seat(*number, script, &[], Workers::None, &counters));
+    drive(seats.collect(), ends(None, Some(&mut post), watch)).unwrap();
+    if world.rank == 0 {
+        assert_eq!(scripts[0].1.received, [(2, 20), (2, 21), (1, 10), (1, 11)]);
+    }
+}
+
 /// What a protocol asks for and its thread has not is an error, and never done.
 pub(super) fn missing_endpoint(world: &World, watch: &Arc<Watch>, _control: &Comm) {
     struct Asks(Action);

@@ -28,7 +28,7 @@ use umbra_mpi::launch::world::World;
 /// A check; collective over all ranks. Communicators are made by the check, on the main thread.
 type Check = fn(&World, &Arc<Watch>, &Comm);
 
-const CHECKS: [(&str, Check); 29] = [
+const CHECKS: [(&str, Check); 30] = [
     ("all_gather", collectives::all_gather),
     ("all_gather_varied", collectives::all_gather_varied),
     ("exchange", collectives::exchange),
@@ -52,6 +52,7 @@ const CHECKS: [(&str, Check); 29] = [
     ("model_average", driver::model_average),
     ("elastic", driver::elastic),
     ("protocol", driver::protocol),
+    ("selecting_receive", driver::selects),
     ("missing_endpoint", driver::missing_endpoint),
     ("row_traffic", rows::traffic),
     ("scores", scores::figures),
