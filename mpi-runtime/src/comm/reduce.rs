@@ -10,6 +10,7 @@
 
 use std::collections::VecDeque;
 
+use crate::comm::traffic::{Traffic, of_exchange};
 use crate::comm::watch::Lost;
 use crate::comm::{Buffers, Comm, Few, Piece};
 
@@ -76,6 +77,24 @@ impl Sums {
             }
         }
     }
+}
+
+/// What rank `rank` of `ranks` sends and receives while it sums `values` f32s and, beside them,
+/// `few` f64s, as [`Sums::sum_with_few`] does.
+#[must_use]
+pub fn of_sum(ranks: usize, rank: usize, values: usize, few: usize) -> Traffic {
+    let each = |bytes: usize| core::iter::repeat_n(bytes, ranks);
+    let few = of_exchange(rank, each(8 * few), each(8 * few));
+    let piece = ranks * PIECE / size_of::<f32>();
+    let of_piece = |len: usize| {
+        let stretch = |rank: usize| 4 * (len * (rank + 1) / ranks - len * rank / ranks);
+        // Terms to those who add them; then sums, which go the opposite way.
+        let there = of_exchange(rank, (0..ranks).map(stretch), each(stretch(rank)));
+        let back = of_exchange(rank, each(stretch(rank)), (0..ranks).map(stretch));
+        there.plus(back)
+    };
+    let whole = of_piece(piece).times((values / piece) as u64);
+    few.plus(whole).plus(of_piece(values % piece))
 }
 
 /// Bytes of a large message that are handed to MPI for one rank at a time: just below the size from

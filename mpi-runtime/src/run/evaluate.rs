@@ -69,7 +69,7 @@ fn load<'w>(
     let checkpoint = Checkpoint::open(dir).map_err(Error::from);
     let checkpoint = world.agree(control, checkpoint)?;
     let config = scoring_config(&checkpoint, data);
-    let plan = plan(world, control, world.agree(control, config)?)?;
+    let plan = plan(world, control, world.agree(control, config)?, world.size)?;
     let fits = check_schema(&checkpoint, &plan.train);
     world.agree(control, fits.map_err(Error::from))?;
     let dataset = world.agree(control, Dataset::open(data).map_err(Error::from))?;

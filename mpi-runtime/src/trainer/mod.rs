@@ -22,6 +22,7 @@ use umbra_datasets::BatchBuffer;
 use crate::comm::watch::{Lost, Watch};
 use crate::config::Config;
 use crate::config::convert;
+use crate::dense::bsp::STEP_SUMS;
 use crate::dense::replica_sync::StepEnd;
 use crate::error::Error;
 use crate::launch::signals::Signals;
@@ -314,7 +315,8 @@ impl Worker {
             StepEnd::Sum(bsp) => {
                 contribution.sums.clear();
                 let stop = f64::from(u8::from(trainer.stop_requested()));
-                contribution.sums.extend([loss.loss_sum, loss.weight_sum, stop]);
+                let sums: [f64; STEP_SUMS] = [loss.loss_sum, loss.weight_sum, stop];
+                contribution.sums.extend(sums);
                 contribution = bsp.finish_step(local, contribution, |gradient, statistics| {
                     trainer.update(gradient, step);
                     trainer.update_statistics(statistics);

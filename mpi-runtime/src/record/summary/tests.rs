@@ -92,6 +92,7 @@ fn names_are_those_of_the_contract() {
         dense_elements_total: Some(1),
         mp_elements_kept: Some(1),
         mp_elements_total: Some(1),
+        ranks: vec![WireOfRank::default()],
     });
     summary.checkpoint = Some(CheckpointFigures {
         count: 1,
