@@ -10,6 +10,7 @@ the rates of the other trainers in those times and in the seconds before.
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,8 +25,10 @@ STOPPED_S = 4.0
 BETWEEN_S = 4.0
 # The first moments of a stop: what was under way ends.
 SETTLE_S = 0.5
-# Least rate of the others while one stands still, over their rate before.
+# Least rate of the others while one stands still, over their rate before, all stops of a case together.
 RATE_MIN = 0.8
+# A stop in which they make less than this share stalled them.
+STALLED = 0.2
 
 JOB = """seed = 1
 [model]
@@ -84,16 +87,16 @@ def wait_for(what, job, there, limit_s=120):
         if found:
             return found
         time.sleep(0.05)
-    job.terminate()
     sys.exit(f"stopped: waited in vain for {what}")
 
 
-def stop_and_go(folder, job, trainer):
+def stop_and_go(folder, job, ranks, trainer):
     """Stops a trainer and lets it go on, STOPS times, once the job trains; then asks the job to stop."""
-    metrics = folder / "metrics.jsonl"
-    wait_for("the first steps", job, lambda: len(metrics.read_text().splitlines()) >= 2)
-    pid = ranks_of(job)[trainer]
+    pid = None
     try:
+        metrics = folder / "metrics.jsonl"
+        wait_for("the first steps", job, lambda: len(metrics.read_text().splitlines()) >= 2)
+        pid = wait_for("all ranks", job, lambda: len(ranks_of(job)) == ranks and ranks_of(job))[trainer]
         for _ in range(STOPS):
             time.sleep(BETWEEN_S)
             os.kill(pid, signal.SIGSTOP)
@@ -104,7 +107,8 @@ def stop_and_go(folder, job, trainer):
         job.wait(timeout=120)
     finally:
         if job.poll() is None:
-            os.kill(pid, signal.SIGCONT)
+            if pid is not None:
+                os.kill(pid, signal.SIGCONT)
             job.terminate()
             job.wait(timeout=60)
 
@@ -125,9 +129,11 @@ def rates(trace, span, trainers, stopped):
 
 
 def measure(runs, name):
-    """The ratios of a case, one per stop."""
+    """The rates of the others in a case, before and in every stop."""
     ranks, (batch, top), span, sets = CASES[name]
     folder, job_file = runs.out / name, runs.out / f"{name}.toml"
+    # What an earlier run reported is not this one's.
+    shutil.rmtree(folder, ignore_errors=True)
     job_file.write_text(JOB.format(batch=batch, top=top))
     sets = {"data.train": f'["{runs.synth("stopped", 60000)}"]', "run.dir": str(folder.resolve()),
             "run.overwrite": "true", "roles.layout": "separate", "roles.embedding_ps": 1, **sets}
@@ -135,7 +141,7 @@ def measure(runs, name):
     command = [*mpirun(ranks), os.environ["UMBRA"], "train", "-c", str(job_file.resolve()), *settings(sets)]
     with (runs.out / f"{name}.log").open("w") as log:
         job = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-        stop_and_go(folder, job, trainers - 1)
+        stop_and_go(folder, job, ranks, trainers - 1)
     trace = json.loads((folder / "trace.json").read_text())
     found = rates(trace, span, trainers, trainers - 1)
     if len(found) != STOPS:
@@ -143,18 +149,23 @@ def measure(runs, name):
     for before, during in found:
         print(f"   {name}: {before:8.1f} {span}s per second before, {during:8.1f} while one trainer stood still",
               flush=True)
-    return [during / before for before, during in found]
+    return found
 
 
 def main():
     show, runs = Show("stopped", [1]), Runs("stopped")
     names = os.environ.get("CASES", "").split() or list(CASES)
-    least = []
+    least, stalls = [], 0
     for name in names:
-        ratios = measure(runs, name)
-        least.append(min(ratios))
-        show.row(case=name, stops=len(ratios), least=min(ratios), median=sorted(ratios)[len(ratios) // 2])
+        found = measure(runs, name)
+        ratios = sorted(during / before for before, during in found)
+        ratio = sum(during for _, during in found) / sum(before for before, _ in found)
+        stalled = sum(ratio < STALLED for ratio in ratios)
+        least.append(ratio)
+        stalls += stalled
+        show.row(case=name, stops=len(found), stalled=stalled, ratio=ratio, least=ratios[0])
     show.at_least("stopped_trainer_rate_min", min(least), RATE_MIN)
+    show.at_most("stopped_trainer_stalls", stalls, 0)
     show.finish()
 
 

@@ -44,9 +44,10 @@ impl Deref for Words {
 
     fn deref(&self) -> &[AtomicU32] {
         let Some(map) = &self.map else { return &[] };
-        // SAFETY: the map is private, page-aligned, zeroed, `len` words long and lives as long as `self`. It is
-        // only ever seen as atomic words, which may be written through shared references; so the pointer must be
-        // one for writing, and no `&[u8]` of the map is ever made.
+        // SAFETY: the map is private, page-aligned, zeroed, `len` words long and lives as long as
+        // `self`. It is only ever seen as atomic words, which may be written through shared
+        // references; so the pointer must be one for writing, and no `&[u8]` of the map is ever
+        // made.
         unsafe { core::slice::from_raw_parts(map.as_mut_ptr().cast_const().cast(), self.len) }
     }
 }

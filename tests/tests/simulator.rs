@@ -150,6 +150,69 @@ fn groups_reach_the_mean_of_all() {
     }
 }
 
+/// "No work is lost" (`sync/model_average.rs`): at alpha 1 the mean of all replicas has every step
+/// that any trainer made, whenever it ended and however groups are dealt. Each step of trainer t
+/// adds 1 to element t; what is left of its steps in the mean, times the trainers, is its share.
+#[test]
+fn early_work_is_kept_in_full_under_every_schedule() {
+    const TRAINERS: [usize; 6] = [2, 3, 4, 5, 7, 9];
+    let schedules: [(&str, fn(usize, u64) -> Dealing<'static>); 5] = [
+        ("ring", |_, _| Dealing::Ring),
+        ("grid 2", |_, _| Dealing::Grid { columns: 2 }),
+        ("grid 3", |_, _| Dealing::Grid { columns: 3 }),
+        ("hypercube", |_, _| Dealing::Hypercube { base: 2 }),
+        ("random", |_, seed| Dealing::Random { group: 2, seed }),
+    ];
+    let background = Algorithm::Average { delta: true };
+    let mut cases: Vec<(String, Algorithm<'_>, Rounds)> =
+        vec![("all, background".into(), background, SHADOW), ("all".into(), MA, gated(1))];
+    for (name, dealing) in schedules {
+        for seed in 0..3 {
+            let groups = |delta| Algorithm::DivideShuffle { dealing: dealing(0, seed), delta };
+            cases.push((name.into(), groups(false), gated(1)));
+            cases.push((name.into(), groups(true), gated(3)));
+            cases.push((format!("{name}, background"), groups(true), SHADOW));
+        }
+    }
+    let mut kept: std::collections::BTreeMap<String, f64> = std::collections::BTreeMap::new();
+    for (number, (name, algorithm, rounds)) in (0u32..).zip(cases) {
+        for trainers in TRAINERS {
+            let stream =
+                Stream::new(u64::from(number), Purpose::Test(u32::try_from(trainers).unwrap()));
+            let mut cluster = cluster(trainers, 10);
+            for (draw, trainer) in (0..).zip(&mut cluster.trainers) {
+                trainer.steps = 1 + stream.below(2 * draw, 10);
+                trainer.slowdown = 1.0 + stream.uniform_f64(2 * draw + 1);
+            }
+            // As in the review of the schedule: one ends after two steps of ten.
+            cluster.trainers[0].steps = 2;
+            let steps: Vec<u64> = cluster.trainers.iter().map(|trainer| trainer.steps).collect();
+            let mut count = |step: Step<'_>| {
+                let word = &step.replica[step.trainer];
+                word.store((f32::from_bits(word.load(Relaxed)) + 1.0).to_bits(), Relaxed);
+            };
+            let job = with_alpha(1.0, method(algorithm, rounds));
+            let start = vec![vec![0.0; trainers]; trainers];
+            let (_, after) = training(&cluster, &job, &start, &mut count);
+            for (trainer, steps) in steps.iter().enumerate() {
+                let sum: f64 = after.iter().map(|replica| f64::from(replica[trainer])).sum();
+                // Of all trainers, the mean has 1/n of a step until it is multiplied.
+                let share = sum / *steps as f64;
+                let least = kept.entry(name.clone()).or_insert(f64::INFINITY);
+                *least = least.min(share);
+                assert!(
+                    (share - 1.0).abs() < 1e-5,
+                    "{name}, {trainers} trainers, case {number}: {share} of {steps} steps of \
+                     trainer {trainer}"
+                );
+            }
+        }
+    }
+    for (name, share) in kept {
+        println!("early work kept: {name} {share:.7}");
+    }
+}
+
 /// A straggler keeps its own group waiting, and the others only when they are dealt into one with
 /// it.
 #[test]

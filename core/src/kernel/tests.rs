@@ -406,7 +406,8 @@ fn a_row_update_is_its_definition() {
     }
 }
 
-/// What is smaller than the bound is 0 of either sign; the bound itself and what is not finite stay.
+/// What is smaller than the bound is 0 of either sign; the bound itself and what is not finite
+/// stay.
 #[test]
 fn what_is_flushed() {
     struct Flush<'a>(&'a mut [f32]);

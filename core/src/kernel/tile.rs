@@ -23,9 +23,9 @@ pub(super) struct Left {
 
 /// The right operand: row k starts at `first + k * stride`.
 ///
-/// It is shared memory, or private memory that is read in place: the loads are single instructions then,
-/// which the compiler leaves where they are. Told about plain f32s it broadcasts A into registers first and
-/// spills the sums, which takes more than twice the time.
+/// It is shared memory, or private memory that is read in place: the loads are single instructions
+/// then, which the compiler leaves where they are. Told about plain f32s it broadcasts A into
+/// registers first and spills the sums, which takes more than twice the time.
 #[derive(Clone, Copy)]
 pub(super) struct Right<S> {
     pub(super) first: S,

@@ -8,7 +8,7 @@
 use core::sync::atomic::AtomicU32;
 
 use crate::kernel::isa::{Isa, Kernel, run};
-use crate::kernel::words::{load_with, prefetch, store_with};
+use crate::kernel::words::{all_finite_with, load_with, prefetch, store_with};
 use crate::optim::SparseOptimizer;
 
 /// Records of rows over lent words.
@@ -50,8 +50,10 @@ impl<'a> Table<'a> {
         run(Read { table: *self, indices, out });
     }
 
-    /// Updates the rows at `indices` with their gradients: distinct rows, each with the whole gradient of the
-    /// step. `gradients: [indices, width]`; `scratch: [record_len]`
+    /// Updates the rows at `indices` with their gradients: distinct rows, each with the whole
+    /// gradient of the step. A row whose gradient is not finite stays as it is, since all would
+    /// read what became of it; returns how many did. `gradients: [indices, width]`; `scratch:
+    /// [record_len]`
     pub fn update(
         &self,
         optimizer: &SparseOptimizer,
@@ -59,8 +61,11 @@ impl<'a> Table<'a> {
         indices: impl Iterator<Item = usize> + Clone,
         gradients: &[f32],
         scratch: &mut [f32],
-    ) {
-        run(Update { table: *self, optimizer, rate, indices, gradients, scratch });
+    ) -> usize {
+        let mut refused = 0;
+        let table = *self;
+        run(Update { table, optimizer, rate, indices, gradients, scratch, refused: &mut refused });
+        refused
     }
 
     /// Asks for the cache lines of a record ahead of its use.
@@ -102,17 +107,23 @@ struct Update<'a, T> {
     indices: T,
     gradients: &'a [f32],
     scratch: &'a mut [f32],
+    /// Rows left as they are.
+    refused: &'a mut usize,
 }
 
 impl<T: Iterator<Item = usize> + Clone> Kernel for Update<'_, T> {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        let Self { table, optimizer, rate, indices, gradients, scratch } = self;
+        let Self { table, optimizer, rate, indices, gradients, scratch, refused } = self;
         let mut ahead = indices.clone();
         ahead.by_ref().take(AHEAD).for_each(|index| table.prefetch(index));
         for (index, gradient) in indices.zip(gradients.chunks_exact(table.width)) {
             if let Some(index) = ahead.next() {
                 table.prefetch(index);
+            }
+            if !all_finite_with(isa, gradient) {
+                *refused += 1;
+                continue;
             }
             let record = table.record(index);
             load_with(isa, record, scratch);
@@ -124,6 +135,8 @@ impl<T: Iterator<Item = usize> + Clone> Kernel for Update<'_, T> {
 
 #[cfg(test)]
 mod tests {
+    use core::sync::atomic::Ordering::Relaxed;
+
     use super::*;
     use crate::optim::{Optimizer, OptimizerKind};
 
@@ -139,5 +152,30 @@ mod tests {
         let mut rows = [9.0; 6];
         table.read([2, 1, 0].into_iter(), &mut rows);
         assert_eq!(rows, [0.0, 0.0, -0.5, 1.0, 0.0, 0.0]);
+    }
+
+    /// Wherever in the row it stands: the record keeps its bits, state included, and the others
+    /// move.
+    #[test]
+    fn a_row_whose_gradient_is_not_finite_stays_as_it_is() {
+        let optimizer =
+            SparseOptimizer::RowwiseAdagrad { eps: 1e-8, initial: 0.0, weight_decay: 0.1 };
+        const WIDTH: usize = 19;
+        for (at, bad) in (0..WIDTH).flat_map(|at| [f32::INFINITY, f32::NAN].map(|bad| (at, bad))) {
+            let words = [const { AtomicU32::new(0x3f80_0000) }; 3 * (WIDTH + 1)];
+            let table = Table::new(&words, WIDTH, 1);
+            let mut gradients = [0.5; 3 * WIDTH];
+            gradients[WIDTH + at] = bad;
+            let mut scratch = [0.0; WIDTH + 1];
+            let refused =
+                table.update(&optimizer, 0.1, [2, 1, 0].into_iter(), &gradients, &mut scratch);
+            assert_eq!(refused, 1, "{bad} at {at}");
+            let bits = |index| table.record(index).iter().map(|word| word.load(Relaxed));
+            assert!(bits(1).all(|word| word == 0x3f80_0000), "{bad} at {at}");
+            for index in [0, 2] {
+                assert!(bits(index).all(|word| word != 0x3f80_0000), "{bad} at {at}");
+                assert!(bits(index).all(|word| f32::from_bits(word).is_finite()), "{bad} at {at}");
+            }
+        }
     }
 }

@@ -80,7 +80,12 @@ impl Protocol for BlockMomentum<'_> {
 }
 
 /// Moves the global model after `mean`, which becomes the model that replicas move towards.
-fn follow(blocks: Blocks, state: &mut BlockState<'_>, parameters: usize, mean: &mut [f32]) {
+pub(super) fn follow(
+    blocks: Blocks,
+    state: &mut BlockState<'_>,
+    parameters: usize,
+    mean: &mut [f32],
+) {
     let Blocks { rate, momentum, nesterov } = blocks;
     let (moved, averaged) = mean.split_at_mut(parameters);
     let elements = moved.iter_mut().zip(&mut *state.global).zip(&mut *state.momentum);

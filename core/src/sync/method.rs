@@ -297,6 +297,26 @@ impl<'a> Method<'a> {
         }
     }
 
+    /// Replicas are averaged, with all others or in groups.
+    #[must_use]
+    pub const fn averages(&self) -> bool {
+        match self.algorithm {
+            Algorithm::Average { .. }
+            | Algorithm::BlockMomentum { .. }
+            | Algorithm::DivideShuffle { .. } => true,
+            Algorithm::None | Algorithm::StepSum | Algorithm::Elastic { .. } => false,
+        }
+    }
+
+    /// How a model follows the mean with momentum from round to round, if one does.
+    #[must_use]
+    pub const fn blocks(&self) -> Option<Blocks> {
+        match self.algorithm {
+            Algorithm::BlockMomentum { blocks, .. } => Some(blocks),
+            _ => None,
+        }
+    }
+
     /// A round keeps what workers did meanwhile.
     #[must_use]
     pub const fn delta(&self) -> bool {
@@ -325,7 +345,7 @@ impl<'a> Method<'a> {
     /// What an instance of a trainer is lent, for a slice of `len` elements.
     #[must_use]
     pub const fn sizes(&self, len: usize, trainers: usize) -> Sizes {
-        let blocks = matches!(self.algorithm, Algorithm::BlockMomentum { .. });
+        let blocks = self.blocks().is_some();
         let dealt = if self.dealing().is_some() { trainers } else { 0 };
         let sums = matches!(self.algorithm, Algorithm::StepSum);
         Sizes {

@@ -6,6 +6,8 @@
 
 use toml::Value;
 
+use super::sync::SyncMethod;
+
 /// A key and what it may hold.
 pub struct Key {
     /// Dotted path, e.g. `optim.dense.lr`.
@@ -266,21 +268,7 @@ const OPTIMIZERS: Kind =
 const MODELS: Kind =
     Kind::Name { built: &["dlrm", "deepfm", "fm", "lr", "dcn_v2", "wide_deep"], later: &[] };
 const METHODS: Kind = Kind::Name {
-    built: &[
-        "auto",
-        "none",
-        "independent",
-        "bsp",
-        "local_sgd",
-        "shadow_easgd",
-        "shadow_ma",
-        "shadow_bmuf",
-        "foreground_easgd",
-        "foreground_ma",
-        "foreground_bmuf",
-        "ds_sync",
-        "shadow_ds_sync",
-    ],
+    built: &SyncMethod::NAMES,
     later: &["async_ps", "bsp_ps", "hop_bs", "hop_bw", "gba"],
 };
 

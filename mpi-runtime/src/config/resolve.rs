@@ -1,6 +1,6 @@
 //! What only the launch decides: roles, worker threads, the method behind `auto`.
 
-use umbra_core::sync::{Algorithm, Rounds};
+use umbra_core::sync::Rounds;
 
 use super::error::ConfigError;
 use super::validate::one_trainer;
@@ -153,16 +153,15 @@ impl SyncConfig {
             Rounds::Gated { .. } => true,
             Rounds::Background(_) => false,
         };
-        let alpha = match shape.algorithm {
+        let alpha = match (shape.has_centers(), gated) {
             // Many trainers at once must not throw the center about.
-            Algorithm::Elastic { .. } if trainers > 8 => (0.9 / trainers as f64).max(0.1),
-            Algorithm::Elastic { .. } => 0.5,
+            (true, _) if trainers > 8 => (0.9 / trainers as f64).max(0.1),
+            (true, _) | (false, false) => 0.5,
             // Workers stand still: there is nothing to lose by taking the mean whole.
-            _ if gated => 1.0,
-            _ => 0.5,
+            (false, true) => 1.0,
         };
         self.alpha.get_or_insert(alpha);
-        let dealt = matches!(shape.algorithm, Algorithm::DivideShuffle { .. });
+        let dealt = shape.dealing().is_some();
         if gated {
             // As published: after every local step.
             self.every.get_or_insert(if dealt { 1 } else { 16 });
@@ -175,7 +174,7 @@ impl SyncConfig {
             };
             self.group_size = self.group_size.or(size);
         }
-        if matches!(shape.algorithm, Algorithm::BlockMomentum { .. }) {
+        if shape.blocks().is_some() {
             // 1 − 1/n belongs to long blocks; background rounds are a few steps apart.
             let momentum = if gated { 1.0 - 1.0 / trainers as f64 } else { BACKGROUND_MOMENTUM };
             self.block_momentum.get_or_insert(momentum);

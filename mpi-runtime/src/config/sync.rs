@@ -107,24 +107,27 @@ pub enum SyncMethod {
 }
 
 impl SyncMethod {
+    /// Names in the file and in the summary, in the order of the methods.
+    pub const NAMES: [&'static str; Self::ShadowDsSync as usize + 1] = [
+        "auto",
+        "none",
+        "independent",
+        "bsp",
+        "local_sgd",
+        "shadow_easgd",
+        "shadow_ma",
+        "shadow_bmuf",
+        "foreground_easgd",
+        "foreground_ma",
+        "foreground_bmuf",
+        "ds_sync",
+        "shadow_ds_sync",
+    ];
+
     /// Its name in the file and in the summary.
     #[must_use]
     pub const fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::None => "none",
-            Self::Independent => "independent",
-            Self::Bsp => "bsp",
-            Self::LocalSgd => "local_sgd",
-            Self::ShadowEasgd => "shadow_easgd",
-            Self::ShadowMa => "shadow_ma",
-            Self::ShadowBmuf => "shadow_bmuf",
-            Self::ForegroundEasgd => "foreground_easgd",
-            Self::ForegroundMa => "foreground_ma",
-            Self::ForegroundBmuf => "foreground_bmuf",
-            Self::DsSync => "ds_sync",
-            Self::ShadowDsSync => "shadow_ds_sync",
-        }
+        Self::NAMES[self as usize]
     }
 }
 

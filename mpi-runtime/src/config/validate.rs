@@ -1,6 +1,6 @@
 //! What no single key can tell: keys that must agree with each other.
 
-use umbra_core::sync::{Algorithm, Rounds};
+use umbra_core::sync::Rounds;
 
 use super::error::ConfigError;
 use super::{
@@ -27,10 +27,8 @@ impl Config {
     fn check_sync(&self) -> Result<(), ConfigError> {
         let sync = &self.sync;
         let shape = sync.method.shape();
-        let blocks = matches!(shape.algorithm, Algorithm::BlockMomentum { .. });
-        let dealt = matches!(shape.algorithm, Algorithm::DivideShuffle { .. });
-        let elastic = matches!(shape.algorithm, Algorithm::Elastic { .. });
-        let averages = matches!(shape.algorithm, Algorithm::Average { .. }) || blocks || dealt;
+        let (blocks, dealt) = (shape.blocks().is_some(), shape.dealing().is_some());
+        let (elastic, averages) = (shape.has_centers(), shape.averages());
         let gated = matches!(shape.rounds, Rounds::Gated { .. });
         let shadow = matches!(shape.rounds, Rounds::Background(_));
         let rounds = gated || shadow;

@@ -96,14 +96,14 @@ impl Bsp {
         *buffer = item;
     }
 
-    /// Ends a step: sums gradients and losses over all workers; `update` gets gradient and
-    /// statistics of the global batch, once per trainer. Returns the contribution, with the sums of
+    /// Ends a step: sums gradients and losses over all workers; `update` gets gradient, statistics
+    /// and sums of the global batch, once per trainer. Returns the contribution, with the sums of
     /// all and the buffers to use again.
     pub fn finish_step(
         &self,
         worker: usize,
         contribution: Contribution,
-        update: impl FnOnce(&[f32], &[f32]),
+        update: impl FnOnce(&[f32], &[f32], &[f64]),
     ) -> Contribution {
         let meet = || {
             self.contributions.meet(worker, contribution, "the end of a step", |items| {
@@ -134,7 +134,7 @@ impl Bsp {
                     let slices = self.slices_total as f32;
                     total.statistics.iter_mut().for_each(|x| *x /= slices);
                 }
-                update(&total.gradient, &total.statistics);
+                update(&total.gradient, &total.statistics, &total.sums);
                 let loss = total.sums[0] / total.sums[1];
                 self.losses.lock().unwrap_or_else(PoisonError::into_inner).push(loss);
                 rest.iter_mut().for_each(|item| item.sums.copy_from_slice(&total.sums));

@@ -105,8 +105,8 @@ pub const BURST: Duration = Duration::from_millis(2);
 /// Iterations between two looks at the clock.
 const ITERATIONS: u32 = 1000;
 
-/// The processor's name for itself, with family and model where it tells them: processors that differ by a factor of
-/// two go by one name.
+/// The processor's name for itself, with family and model where it tells them: processors that
+/// differ by a factor of two go by one name.
 #[must_use]
 pub fn machine() -> String {
     name_in(&std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default())

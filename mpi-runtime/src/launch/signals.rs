@@ -102,7 +102,7 @@ mod tests {
     /// Runs a test of this program again, as a child that takes its `CHILD` branch.
     fn child(test: &str) -> std::process::Output {
         std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", &format!("signals::tests::{test}"), "--nocapture"])
+            .args(["--exact", &format!("launch::signals::tests::{test}"), "--nocapture"])
             .env(CHILD, "1")
             .output()
             .unwrap()

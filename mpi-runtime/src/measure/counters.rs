@@ -127,7 +127,7 @@ pub struct Reading {
     pub embedding_ns: u64,
     /// Nanoseconds waited for other workers and trainers.
     pub sync_ns: u64,
-    /// Steps whose loss was not finite: they changed nothing.
+    /// Steps dropped for a loss or gradients that were not finite; under `bsp` once per trainer.
     pub dropped: u64,
     /// What the rank's rounds brought; all slices of the replica count once in `rounds`.
     pub rounds: RoundReading,

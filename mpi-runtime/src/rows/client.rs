@@ -234,11 +234,12 @@ impl Client {
         Ok(self.ahead.pop_front().map(|lookup| (lookup, nanoseconds(start))))
     }
 
-    /// Pushes the gradients of a lookup's rows; under `bsp` a `rate` of 0, where others have
-    /// another, says that the step was dropped. `gradients: [rows, width]`
+    /// Pushes the gradients of a lookup's rows; none, to leave the rows as they are. `gradients:
+    /// [rows, width]` or `[0]`
     pub fn push(&mut self, lookup: &Lookup, gradients: &[f32], rate: f32) {
         let width = self.layout.width;
         match &mut self.way {
+            Way::Local(_) if gradients.is_empty() => {}
             Way::Local(partition) => {
                 self.scratch.resize(self.layout.record_len(), 0.0);
                 let rows = lookup.unique.iter().map(|row| *row as usize);
@@ -328,9 +329,10 @@ impl Routes {
         let mut owed = 0;
         for to in self.in_turn() {
             let partitions = &self.outbox.destinations()[to].partitions;
-            let rows = self.rows_at(lookup, to);
+            let moves = !gradients.is_empty();
+            let rows = if moves { self.rows_at(lookup, to) } else { 0 };
             let write = |words: &mut Vec<u32>| {
-                for partition in partitions {
+                for partition in partitions.iter().filter(|_| moves) {
                     let places = lookup.places(*partition);
                     let count @ 1.. = lookup.count(*partition) else { continue };
                     let rows = places.iter().map(|place| lookup.unique[*place as usize]);

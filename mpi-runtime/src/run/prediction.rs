@@ -174,7 +174,7 @@ fn rows_of_a_step(plan: &Plan, watch: &Watch) -> Result<Vec<f64>, Error> {
 
 /// Batches and examples that are looked at, at least.
 const BATCHES_MIN: usize = 64;
-const EXAMPLES_MIN: usize = 16_384;
+const EXAMPLES_MIN: usize = 65_536;
 
 /// The sums over all trainers of a step under `bsp`, in their order; `global_norm` as in
 /// [`Bsp::new`](crate::dense::bsp::Bsp::new). Found by making a step without examples, which has
@@ -207,7 +207,8 @@ fn step_sums(model: &Model, fields: usize, global_norm: bool) -> Vec<Sum> {
 /// Lines that `--dry-run` prints below the plan.
 impl fmt::Display for Prediction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let lines: [(&str, &str, fn(&RankPrediction) -> Exchanged); 3] = [
+        type Kind = fn(&RankPrediction) -> Exchanged;
+        let lines: [(&str, &str, Kind); 3] = [
             ("rows", "a step", |rank| rank.embedding),
             ("dense", "a step", |rank| rank.dense),
             ("dense", "a round", |rank| rank.dense_round.unwrap_or_default()),

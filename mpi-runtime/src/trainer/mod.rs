@@ -14,7 +14,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-use umbra_core::dense::replica::{Update, interpolate, store, update};
+use umbra_core::dense::replica::{Update, all_finite, interpolate, store, update};
 use umbra_core::model::{Gradients, Input, Model, StepKey};
 use umbra_core::optim::{Optimizer, Rate, StepSize};
 use umbra_datasets::BatchBuffer;
@@ -300,31 +300,44 @@ impl Worker {
             &mut buffers.workspace.lend(),
             &mut gradients,
         );
-        // A step without a finite loss has changed nothing, and must not move rows either.
-        let sound = !updated || loss.loss_sum.is_finite();
-        let rate = if sound { trainer.rates(step).1 } else { 0.0 };
+        // A step without a finite loss has changed nothing, and must not move rows either; one
+        // whose row gradients are not finite would spoil them for all; one without weights has
+        // gradients of 0, and would move their state all the same.
+        let row_gradients = &buffers.row_gradients[..lookup.rows.len()];
+        let changed = updated && loss.loss_sum.is_finite();
+        if updated && !changed {
+            trainer.updates.fetch_sub(1, Relaxed);
+        }
+        let sound = loss.loss_sum.is_finite() && all_finite(row_gradients);
         if sound {
             (reading.loss_sum, reading.weight_sum) = (loss.loss_sum, loss.weight_sum);
-        } else {
-            reading.dropped = 1;
         }
-        let row_gradients = &buffers.row_gradients[..lookup.rows.len()];
-        self.client.push(lookup, row_gradients, rate);
+        let pushed = if sound && loss.weight_sum > 0.0 { row_gradients } else { &[] };
+        self.client.push(lookup, pushed, trainer.rates(step).1);
         let mut contribution = core::mem::take(&mut buffers.contribution);
         let stop = match step_end {
             StepEnd::Sum(bsp) => {
                 contribution.sums.clear();
                 let stop = f64::from(u8::from(trainer.stop_requested()));
-                let sums: [f64; STEP_SUMS] = [loss.loss_sum, loss.weight_sum, stop];
+                // What is no number here is none in the sum: all trainers drop the step, or none.
+                let loss_sum = if sound { loss.loss_sum } else { f64::NAN };
+                let sums: [f64; STEP_SUMS] = [loss_sum, loss.weight_sum, stop];
                 contribution.sums.extend(sums);
-                contribution = bsp.finish_step(local, contribution, |gradient, statistics| {
-                    trainer.update(gradient, step);
-                    trainer.update_statistics(statistics);
-                });
+                contribution =
+                    bsp.finish_step(local, contribution, |gradient, statistics, sums| {
+                        if !(sums[0].is_finite() && all_finite(gradient) && all_finite(statistics))
+                        {
+                            reading.dropped = 1;
+                        } else if sums[1] > 0.0 {
+                            trainer.update(gradient, step);
+                            trainer.update_statistics(statistics);
+                        }
+                    });
                 contribution.sums[2] > 0.0
             }
             StepEnd::Free | StepEnd::Gate { .. } => {
-                if updated && sound {
+                reading.dropped = u64::from(!sound);
+                if changed {
                     trainer.update_statistics(&contribution.statistics);
                 }
                 matches!(step_end, StepEnd::Free) && trainer.stop_requested()

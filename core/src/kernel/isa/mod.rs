@@ -29,8 +29,9 @@ pub(crate) use plain::Plain;
 
 use super::{Simd, selected};
 
-/// What an update leaves of smaller numbers is 0. Numbers below 1.2e-38 (denormal) take several times as
-/// long on every processor; this much above them, products with rates and shares are not denormal either.
+/// What an update leaves of smaller numbers is 0. Numbers below 1.2e-38 (denormal) take several
+/// times as long on every processor; this much above them, products with rates and shares are not
+/// denormal either.
 pub(crate) const FLUSHED_BELOW: f32 = 1e-30;
 
 /// An instruction set. Making one asserts that the machine has it; that is all the safety of the
@@ -79,8 +80,8 @@ pub(crate) trait Isa: Copy {
     /// # Safety
     /// `from` is good for reading them.
     unsafe fn load_part(self, from: *const f32, count: usize) -> Self::Vector;
-    /// Reads `LANES` private f32s as shared ones are read: by one instruction, where the set has one,
-    /// that the compiler leaves where it stands.
+    /// Reads `LANES` private f32s as shared ones are read: by one instruction, where the set has
+    /// one, that the compiler leaves where it stands.
     ///
     /// # Safety
     /// `from` is good for reading them.
@@ -212,8 +213,8 @@ impl Source for *const AtomicU32 {
     }
 }
 
-/// Private memory that is read in place ([`Isa::load_in_place`]). It is not shared memory by a cast: a
-/// `&AtomicU32` permits writing, which a pointer made of a `&[f32]` does not.
+/// Private memory that is read in place ([`Isa::load_in_place`]). It is not shared memory by a
+/// cast: a `&AtomicU32` permits writing, which a pointer made of a `&[f32]` does not.
 #[derive(Clone, Copy)]
 pub(crate) struct InPlace(pub(crate) *const f32);
 

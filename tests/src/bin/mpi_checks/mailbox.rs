@@ -209,8 +209,16 @@ pub(super) fn a_silent_sender(world: &World, watch: &Arc<Watch>, control: &Comm)
         }
         say_done("silent: announced");
         stand_still_until("silent: others are through");
-    } else {
+    } else if rank == 0 {
         stand_still_until("silent: announced");
+        // It takes up all of them before the others begin.
+        for _ in 0..100 {
+            assert!(mailbox.receive().is_none(), "a message whose sender stands still has crossed");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        say_done("silent: taken up");
+    } else {
+        stand_still_until("silent: taken up");
     }
     if rank == 0 {
         let mut taken = vec![0; size];
