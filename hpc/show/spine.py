@@ -87,8 +87,8 @@ def bits():
 def stopped():
     """The rate of the other trainers while one stands still, over their rate before."""
     print("== stopped", flush=True)
-    least = [min(stopping.measure(runs, name)) for name in stopping.CASES]
-    show.at_least("stopped_trainer_rate_min", min(least), stopping.RATE_MIN)
+    kept = [stopping.rate_kept(stopping.measure(runs, name)) for name in stopping.CASES]
+    show.at_least("stopped_trainer_rate_min", min(kept), stopping.RATE_MIN)
 
 
 def early():
@@ -96,7 +96,7 @@ def early():
     print("== early", flush=True)
     text = output(["cargo", "test", "-q", "-p", "umbra-tests", "--test", "simulator", "early_work", "--",
                    "--nocapture"])
-    kept = re.findall(r"^early work kept: (.+) (\S+)$", text, re.MULTILINE)
+    kept = re.findall(r"early work kept: (.+) (\S+)$", text, re.MULTILINE)
     for name, share in kept:
         print(f"   {name}: {share}")
     show.at_least("early_work_kept_min", min((float(share) for _, share in kept), default=float("nan")), KEPT_MIN)

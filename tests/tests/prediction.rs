@@ -8,7 +8,8 @@ const GLOBAL_BATCH: usize = 256;
 /// Steps of 256 examples: a hundred.
 const ROWS: u64 = 25_600;
 const DLRM: Job = Job {
-    model: "kind = \"dlrm\"\nembedding_dim = 8\nbottom = [32, 8]\ntop = [32, 16]\nbatch_norm = true",
+    model: "kind = \"dlrm\"\nembedding_dim = 8\nbottom = [32, 8]\ntop = [32, 16]\n\
+            batch_norm = true",
     optim: [("adam", 0.001), ("rowwise_adagrad", 0.05)],
     batch_size: GLOBAL_BATCH,
 };
