@@ -87,8 +87,8 @@ impl From<Traffic> for Exchanged {
 }
 
 impl Prediction {
-    /// Of `plan`, which was made for `ranks` ranks. Reads the first batches of the training data, for
-    /// which `watch` gives its time. *Not collective.*
+    /// Of `plan`, which was made for `ranks` ranks. Reads the first batches of the training data,
+    /// for which `watch` gives its time. *Not collective.*
     ///
     /// # Errors
     /// When they can't be read.

@@ -153,7 +153,7 @@ const CONTRACT: &[(&str, &str)] = &[
     (
         "wire",
         "dense_bytes embedding_bytes control_bytes dense_elements_kept dense_elements_total \
-         mp_elements_kept mp_elements_total",
+         mp_elements_kept mp_elements_total ranks",
     ),
     ("checkpoint", "count bytes seconds_exposed seconds_background interval_s"),
     ("recovery", "failures mode pls seconds_lost overhead_fraction"),
