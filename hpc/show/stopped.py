@@ -152,6 +152,11 @@ def measure(runs, name):
     return found
 
 
+def rate_kept(found):
+    """The rate of the others while one stands still over that before, all stops of a case together."""
+    return sum(during for _, during in found) / sum(before for before, _ in found)
+
+
 def main():
     show, runs = Show("stopped", [1]), Runs("stopped")
     names = os.environ.get("CASES", "").split() or list(CASES)
@@ -159,7 +164,7 @@ def main():
     for name in names:
         found = measure(runs, name)
         ratios = sorted(during / before for before, during in found)
-        ratio = sum(during for _, during in found) / sum(before for before, _ in found)
+        ratio = rate_kept(found)
         stalled = sum(ratio < STALLED for ratio in ratios)
         least.append(ratio)
         stalls += stalled

@@ -33,7 +33,7 @@ pub enum Way {
     Direct,
 }
 
-/// What a rank sends to others.
+/// Messages between a rank and others, in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sent {
     /// Messages.
@@ -108,12 +108,22 @@ impl SumPlan {
     /// What `rank` sends.
     #[must_use]
     pub fn sends(&self, rank: usize) -> Sent {
+        self.of_all(rank, true)
+    }
+
+    /// What `rank` receives.
+    #[must_use]
+    pub fn receives(&self, rank: usize) -> Sent {
+        self.of_all(rank, false)
+    }
+
+    fn of_all(&self, rank: usize, sends: bool) -> Sent {
         if self.ranks == 1 {
             return Sent::default();
         }
         let (whole, last) = (self.len / self.piece, self.len % self.piece);
         let (of_whole, of_last) =
-            (self.piece_sends(rank, self.piece), self.piece_sends(rank, last));
+            (self.of_piece(rank, self.piece, sends), self.of_piece(rank, last, sends));
         let of_last = if last == 0 { Sent::default() } else { of_last };
         Sent {
             messages: whole as u64 * of_whole.messages + of_last.messages,
@@ -121,9 +131,10 @@ impl SumPlan {
         }
     }
 
-    fn piece_sends(&self, rank: usize, len: usize) -> Sent {
+    fn of_piece(&self, rank: usize, len: usize, sends: bool) -> Sent {
         match self.way {
-            Way::Doubling => self.doubling_sends(rank, len),
+            Way::Doubling => self.of_doubling(rank, len, sends),
+            // As much comes as goes: terms one way and sums the other.
             Way::Direct => {
                 let others = self.ranks - 1;
                 let own =
@@ -135,11 +146,11 @@ impl SumPlan {
         }
     }
 
-    fn doubling_sends(&self, rank: usize, len: usize) -> Sent {
+    fn of_doubling(&self, rank: usize, len: usize, sends: bool) -> Sent {
         let (own, second) = self.schedule.roles(rank);
         let mut traffic = Sent::default();
-        let mut send = |sends: bool, elements: usize| {
-            if sends {
+        let mut add = |is: bool, elements: usize| {
+            if is {
                 traffic.messages += 1;
                 traffic.bytes += elements as u64 * self.element_bytes as u64;
             }
@@ -149,8 +160,16 @@ impl SumPlan {
                 let exchange = self.schedule.exchange(role, level, len);
                 // A rank's two roles meet without a message.
                 let other = exchange.peer != rank;
-                send(other && exchange.gives, exchange.given.len());
-                send(other && exchange.takes && exchange.halves, exchange.kept.len());
+                // Terms on the way out, and where the vector was halved, sums on the way back.
+                let (out, back) = (exchange.given.len(), exchange.kept.len());
+                let (gives, takes) = (other && exchange.gives, other && exchange.takes);
+                if sends {
+                    add(gives, out);
+                    add(takes && exchange.halves, back);
+                } else {
+                    add(takes, back);
+                    add(gives && exchange.halves, out);
+                }
             }
         }
         traffic

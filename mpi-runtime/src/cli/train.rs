@@ -1,6 +1,8 @@
 //! `umbra train`: a job file and its settings to a run folder.
 
 use core::fmt::Write as _;
+use core::num::NonZeroU32;
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -15,7 +17,7 @@ use crate::error::Error;
 use crate::launch::signals::Signals;
 use crate::launch::world::World;
 use crate::record::Summary;
-use crate::run::job::{Outcome, train};
+use crate::run::job::{Outcome, Task, train};
 
 /// Train a model. Alone, or on many ranks: mpirun -n 8 umbra train …, srun umbra train …
 #[derive(Args, Debug)]
@@ -30,6 +32,17 @@ pub(super) struct TrainArguments {
     /// Check every input on every rank, print the plan, and exit
     #[arg(long)]
     dry_run: bool,
+    /// With --dry-run: plan for so many ranks, and say what each would send, receive and hold
+    #[arg(long, value_name = "N", requires = "dry_run", value_parser = ranks)]
+    ranks: Option<usize>,
+    /// With --dry-run: print what each rank would send, receive and hold, as JSON, not the plan
+    #[arg(long, requires = "dry_run")]
+    json: bool,
+}
+
+fn ranks(text: &str) -> Result<usize, String> {
+    let ranks: Result<NonZeroU32, _> = text.parse();
+    ranks.map(|ranks| ranks.get() as usize).map_err(|error| error.to_string())
 }
 
 /// Runs the verb. *Collective over all ranks.*
@@ -42,14 +55,21 @@ pub(super) fn run(
     let config = Config::load(arguments.config.as_deref(), &arguments.sets);
     let config = world.agree(control, config.map_err(Error::from))?;
     let folder = config.run.dir.clone();
-    match train(world, control, config, signals, arguments.dry_run)? {
-        Outcome::Planned(plan) if world.rank == 0 => {
-            use std::io::Write;
+    let task = if arguments.dry_run { Task::Plan(arguments.ranks) } else { Task::Train };
+    match train(world, control, config, signals, task)? {
+        Outcome::Planned(plan, prediction) if world.rank == 0 => {
+            let prediction = prediction.unwrap_or_default();
+            let text = if arguments.json {
+                let text = serde_json::to_string(&prediction);
+                text.map_err(|error| Error::Failure(format!("prediction as JSON: {error}")))?
+            } else {
+                format!("{plan}{prediction}")
+            };
             // A closed stdout is no failure.
-            let _ = writeln!(std::io::stdout().lock(), "{plan}");
+            let _ = writeln!(std::io::stdout().lock(), "{text}");
         }
         Outcome::Trained(Some(summary)) => print(&summary, &folder),
-        Outcome::Planned(_) | Outcome::Trained(None) => {}
+        Outcome::Planned(..) | Outcome::Trained(None) => {}
     }
     Ok(())
 }

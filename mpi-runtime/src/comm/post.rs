@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use crate::comm::Mailbox;
 use crate::comm::reduce::PIECE;
+use crate::comm::traffic::Traffic;
 use crate::comm::watch::{Backoff, Lost, Waiting, Watch};
 
 /// A rank's end.
@@ -56,6 +57,14 @@ pub struct Received {
 /// Words before the values: from, to, the word, and how many values there are.
 const HEADER: usize = 5;
 
+/// What the sender of a message with so many values sends to another rank.
+#[must_use]
+pub const fn of_message(values: usize) -> Traffic {
+    let bytes = size_of::<u32>() * (HEADER + values);
+    let (messages_sent, bytes_sent) = (bytes.div_ceil(PIECE) as u64, bytes as u64);
+    Traffic { messages_sent, bytes_sent, messages_received: 0, bytes_received: 0 }
+}
+
 /// Pieces for one receiver with MPI at a time: enough to keep a fast link busy between two looks.
 const WINDOW: usize = 4;
 
@@ -66,6 +75,12 @@ impl Post {
         assert!(u32::try_from(rank_of.len()).is_ok(), "instances are numbered in u32");
         let remote = mailbox.map(Remote::new);
         Self { rank, rank_of, remote, ready: VecDeque::new(), spare: vec![] }
+    }
+
+    /// What its mailbox has sent and received so far.
+    #[must_use]
+    pub fn traffic(&self) -> Traffic {
+        self.remote.as_ref().map_or(Traffic::default(), |remote| remote.mailbox.comm().traffic())
     }
 
     /// The rank of an instance.

@@ -16,6 +16,7 @@ use umbra_core::sync::reduction::add;
 use umbra_core::sync::sum_plan::{MessageSizes, Sent, SumPlan, Way};
 
 use crate::comm::doubling::{self, Memory, Vector};
+use crate::comm::traffic::Traffic;
 use crate::comm::watch::Lost;
 use crate::comm::{Buffers, Comm, Piece};
 
@@ -140,6 +141,22 @@ fn direct(
             return Ok(());
         }
     }
+}
+
+/// What rank `rank` of `ranks` sends and receives while it sums `values` f32s and, beside them,
+/// `few` f64s, as [`Sums::sum_with_few`] does.
+#[must_use]
+pub fn of_sum(ranks: usize, rank: usize, values: usize, few: usize) -> Traffic {
+    let of_plan = |plan: SumPlan| {
+        let (sent, received) = (plan.sends(rank), plan.receives(rank));
+        Traffic {
+            messages_sent: sent.messages,
+            bytes_sent: sent.bytes,
+            messages_received: received.messages,
+            bytes_received: received.bytes,
+        }
+    };
+    of_plan(plan::<f32>(ranks, values)).plus(of_plan(by_doubling::<f64>(ranks, few)))
 }
 
 /// Bytes of a large message that are handed to MPI for one rank at a time: just below the size from

@@ -44,6 +44,41 @@ impl Traffic {
         }
     }
 
+    /// As words.
+    #[must_use]
+    pub const fn to_words(self) -> [u64; TRAFFIC_WORDS] {
+        [self.messages_sent, self.bytes_sent, self.messages_received, self.bytes_received]
+    }
+
+    /// From words.
+    #[must_use]
+    pub const fn from_words(words: [u64; TRAFFIC_WORDS]) -> Self {
+        let [messages_sent, bytes_sent, messages_received, bytes_received] = words;
+        Self { messages_sent, bytes_sent, messages_received, bytes_received }
+    }
+
+    /// Seen from the other side.
+    #[must_use]
+    pub const fn turned(self) -> Self {
+        Self {
+            messages_sent: self.messages_received,
+            bytes_sent: self.bytes_received,
+            messages_received: self.messages_sent,
+            bytes_received: self.bytes_sent,
+        }
+    }
+
+    /// So many of it.
+    #[must_use]
+    pub const fn times(self, count: u64) -> Self {
+        Self {
+            messages_sent: count * self.messages_sent,
+            bytes_sent: count * self.bytes_sent,
+            messages_received: count * self.messages_received,
+            bytes_received: count * self.bytes_received,
+        }
+    }
+
     /// This and `other`.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
@@ -55,6 +90,9 @@ impl Traffic {
         }
     }
 }
+
+/// Words of a [`Traffic`].
+pub const TRAFFIC_WORDS: usize = 4;
 
 /// Counts; any thread may read them.
 #[derive(Debug, Default)]

@@ -20,6 +20,9 @@ use crate::dense::gradients::{GradientLink, Job};
 use crate::dense::meeting::Meeting;
 use umbra_core::sync::reduction::{add, sum_into_first};
 
+/// Loss, weight, and 1 if this trainer was asked to stop.
+pub const STEP_SUMS: usize = 3;
+
 /// What a worker brings to the end of a step.
 #[derive(Default)]
 pub struct Contribution {
@@ -27,7 +30,7 @@ pub struct Contribution {
     pub gradient: Vec<f32>,
     /// Statistics of batch normalisation, equal for all workers when global. `[statistics]`
     pub statistics: Vec<f32>,
-    /// Loss, weight, and 1 if this trainer was asked to stop: summed over all.
+    /// Loss, weight, and 1 if this trainer was asked to stop: summed over all. `[STEP_SUMS]`
     pub sums: Vec<f64>,
 }
 

@@ -16,12 +16,14 @@
 //! send each other the same messages in the same order, round after round, so a message needs no
 //! name; one of a later round waits in the post.
 
+use core::ops::Range;
 use core::time::Duration;
 
 use umbra_core::sync::Dealing;
 use umbra_core::sync::reduction::{QUIET, add, sum_into_first};
 
-use crate::comm::post::Post;
+use crate::comm::post::{Post, of_message};
+use crate::comm::traffic::Traffic;
 use crate::comm::watch::{Backoff, Lost, Waiting, Watch};
 
 /// One trainer's part in the sums of its groups.
@@ -86,11 +88,8 @@ impl<'a> GroupSums<'a> {
             let places = (own + 1..own + count).map(|place| place % count);
             places.map(|place| (place, members[place]))
         };
-        // A pair moves as much either way, and little is not worth a second way.
-        let whole = count <= 2 || len * count <= SHORT || len < count;
-        let stretch = |place: usize| {
-            if whole { 0..len } else { len * place / count..len * (place + 1) / count }
-        };
+        let parts = Parts::new(count, len);
+        let stretch = |place| parts.stretch(place);
         let mut sum = GroupSum { bytes: 0, silent };
         let speaks = silent < QUIET;
         for (place, member) in others() {
@@ -125,7 +124,7 @@ impl<'a> GroupSums<'a> {
         }
         sum_into_first(&mut terms, |to, from| add(to, from));
         staging[mine.clone()].copy_from_slice(terms[0]);
-        if !whole {
+        if !parts.whole {
             for (_, member) in others() {
                 sum.bytes += post.send(own_number, member, 0, terms[0]);
             }
@@ -136,6 +135,45 @@ impl<'a> GroupSums<'a> {
         }
         post.flush(patience.watch, patience.poll)?;
         Ok(sum)
+    }
+}
+
+/// What the member in `place` of `count` sends and receives in a sum of `len` elements.
+#[must_use]
+pub fn of_group_sum(count: usize, place: usize, len: usize) -> Traffic {
+    let parts = Parts::new(count, len);
+    let others = (0..count).filter(|other| *other != place);
+    others.fold(Traffic::default(), |sum, other| {
+        let there = of_message(parts.stretch(other).len());
+        let here = of_message(parts.stretch(place).len());
+        let exchanged = sum.plus(there).plus(here.turned());
+        // Sums of stretches go the opposite way.
+        if parts.whole { exchanged } else { exchanged.plus(here).plus(there.turned()) }
+    })
+}
+
+/// Who of a group adds what.
+#[derive(Clone, Copy)]
+struct Parts {
+    count: usize,
+    len: usize,
+    /// Every member adds all.
+    whole: bool,
+}
+
+impl Parts {
+    const fn new(count: usize, len: usize) -> Self {
+        // A pair moves as much either way, and little is not worth a second way.
+        let whole = count <= 2 || len * count <= SHORT || len < count;
+        Self { count, len, whole }
+    }
+
+    /// What the member in this place adds.
+    const fn stretch(self, place: usize) -> Range<usize> {
+        if self.whole {
+            return 0..self.len;
+        }
+        self.len * place / self.count..self.len * (place + 1) / self.count
     }
 }
 

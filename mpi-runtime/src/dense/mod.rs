@@ -6,6 +6,7 @@
 //! - [`bsp`]: one update per step for all · [`gradients`]: what the workers bring to it
 //! - [`meeting`]: the workers of a trainer meet · [`gate`]: where they wait for a round ·
 //!   [`compute_slots`]: more workers than threads that may compute
+//! - [`traffic`]: what all this sends, predicted
 
 pub mod bsp;
 pub mod compute_slots;
@@ -15,3 +16,4 @@ pub mod gradients;
 pub mod group_sums;
 pub mod meeting;
 pub mod replica_sync;
+pub mod traffic;

@@ -29,6 +29,7 @@ use umbra_core::sync::{
 use umbra_core::units::Nanos;
 
 use crate::comm::post::Post;
+use crate::comm::traffic::Traffic;
 use crate::comm::watch::Watch;
 use crate::comm::{Comm, Mailbox};
 use crate::config::Config;
@@ -209,6 +210,12 @@ impl DenseSync {
     #[must_use]
     pub const fn has_rounds(&self) -> bool {
         !matches!(self.method.rounds, Rounds::Never | Rounds::EveryStep)
+    }
+
+    /// Messages between instances that this rank has sent and received so far.
+    #[must_use]
+    pub fn posted(&self) -> Traffic {
+        self.post.as_ref().map_or(Traffic::default(), Post::traffic)
     }
 
     /// The model that a run ends with.

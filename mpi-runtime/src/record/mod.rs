@@ -18,8 +18,8 @@ pub use metrics::Report;
 pub use progress::{Progress, say};
 pub use run_folder::RunFolder;
 pub use summary::{
-    CheckpointFigures, EvalFigures, MemoryFigures, Status, Summary, SyncFigures, TrainFigures,
-    TrainerSync, WaitFigures, WireFigures,
+    CheckpointFigures, EvalFigures, ExchangedFigures, MemoryFigures, Status, Summary, SyncFigures,
+    TrainFigures, TrainerSync, WaitFigures, WireFigures, WireOfRank,
 };
 
 use crate::config::Config;

@@ -258,6 +258,33 @@ pub struct WireFigures {
     /// Compression: embedding elements there were.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mp_elements_total: Option<u64>,
+    /// Rank by rank.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ranks: Vec<WireOfRank>,
+}
+
+/// What one rank sent to others and received from them, evaluations included.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WireOfRank {
+    /// Which.
+    pub rank: usize,
+    /// Embedding rows and gradients.
+    pub embedding: ExchangedFigures,
+    /// Dense parameters and gradients.
+    pub dense: ExchangedFigures,
+}
+
+/// Messages and bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExchangedFigures {
+    /// Messages to others.
+    pub messages_sent: u64,
+    /// Bytes in them.
+    pub bytes_sent: u64,
+    /// Messages from others.
+    pub messages_received: u64,
+    /// Bytes in them.
+    pub bytes_received: u64,
 }
 
 /// Checkpoints written.

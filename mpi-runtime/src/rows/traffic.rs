@@ -10,7 +10,7 @@
 
 use crate::rows::wire::{HEADER_LEN, LOOKUP_SECTION_LEN, PUSH_SECTION_LEN};
 
-/// A layout of ranks, and how many rows their steps touch.
+/// A layout of ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Shape {
     /// Ranks that train.
@@ -25,8 +25,6 @@ pub struct Shape {
     pub joint: bool,
     /// f32s of a row.
     pub width: usize,
-    /// Distinct rows of a worker's step in one partition, expected.
-    pub rows: f64,
     /// Steps of a worker between lookup and taken push, at most.
     pub permits: usize,
 }
@@ -36,8 +34,8 @@ pub struct Shape {
 pub struct Duties {
     /// It trains.
     pub trains: bool,
-    /// It holds rows.
-    pub serves: bool,
+    /// It holds rows: its number among those that do.
+    pub serves: Option<usize>,
 }
 
 /// Messages and bytes of a step.
@@ -62,13 +60,28 @@ pub struct StepTraffic {
 }
 
 impl Flow {
-    fn times(self, count: f64) -> Self {
+    /// So many of it.
+    #[must_use]
+    pub fn times(self, count: f64) -> Self {
         Self { messages: self.messages * count, bytes: self.bytes * count }
     }
 
-    fn plus(self, other: Self) -> Self {
+    /// This and `other`.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
         Self { messages: self.messages + other.messages, bytes: self.bytes + other.bytes }
     }
+}
+
+/// The steps of a layout whose rows are known.
+pub struct Steps<'a> {
+    shape: Shape,
+    /// Distinct rows of a worker's step in one partition of each server, expected. `[servers]`
+    rows: &'a [f64],
+    /// From a trainer to all servers.
+    asks: Flow,
+    /// And back.
+    answers: Flow,
 }
 
 /// A step between a trainer and a rank that holds rows.
@@ -79,38 +92,38 @@ struct Pair {
     ack: Flow,
 }
 
-impl Shape {
-    /// What a rank with these duties sends, receives and holds.
-    #[must_use]
-    pub fn step(&self, Duties { trains, serves }: Duties) -> StepTraffic {
-        let Pair { lookup, answer, push, ack } = self.pair();
-        let both = trains && serves;
-        let peers = |all: usize, own: bool, there: bool| {
-            if own { (all - usize::from(there)) as f64 } else { 0.0 }
-        };
-        let to_servers = peers(self.servers, trains, both);
-        let to_trainers = peers(self.trainers, serves, both);
-        let (asks, answers) = (lookup.plus(push), answer.plus(ack));
-        let row = 4.0 * self.width as f64;
-        let own_rows = self.rows * (self.workers * self.partitions * self.servers) as f64;
-        let own = if trains { own_rows * row } else { 0.0 };
-        let pushed = if serves { push.bytes * self.trainers as f64 } else { 0.0 };
-        StepTraffic {
-            sent: asks.times(to_servers).plus(answers.times(to_trainers)),
-            received: answers.times(to_servers).plus(asks.times(to_trainers)),
-            held_bytes: self.permits as f64 * (own + pushed),
-        }
+impl Pair {
+    fn asks(&self) -> Flow {
+        self.lookup.plus(self.push)
     }
 
-    fn pair(&self) -> Pair {
+    fn answers(&self) -> Flow {
+        self.answer.plus(self.ack)
+    }
+}
+
+impl Shape {
+    /// Its steps, where a step of a worker has so many distinct rows in one partition of each
+    /// server, expected. `rows: [servers]`
+    #[must_use]
+    pub fn steps(self, rows: &[f64]) -> Steps<'_> {
+        assert_eq!(rows.len(), self.servers, "rows of every server");
+        let sum = |flow: fn(&Pair) -> Flow| {
+            let flows = rows.iter().map(|rows| flow(&self.pair(*rows)));
+            flows.fold(Flow::default(), Flow::plus)
+        };
+        Steps { shape: self, rows, asks: sum(Pair::asks), answers: sum(Pair::answers) }
+    }
+
+    fn pair(&self, rows: f64) -> Pair {
         // Messages of a kind, and how many sections each may have.
         let (messages, sections) = if self.joint {
             (1.0, (self.workers * self.partitions) as f64)
         } else {
             (self.workers as f64, self.partitions as f64)
         };
-        let rows = self.rows * sections;
-        let sections = sections * touched(self.rows);
+        let of_section = touched(rows);
+        let (rows, sections) = (rows * sections, sections * of_section);
         let wanted = touched(rows);
         // Under bsp an empty push keeps step.
         let pushes = if self.joint { 1.0 } else { wanted };
@@ -128,6 +141,32 @@ impl Shape {
     }
 }
 
+impl Steps<'_> {
+    /// What a rank with these duties sends, receives and holds.
+    #[must_use]
+    pub fn of(&self, Duties { trains, serves }: Duties) -> StepTraffic {
+        let Shape { trainers, workers, partitions, width, permits, .. } = self.shape;
+        let own = serves.map(|server| self.shape.pair(self.rows[server]));
+        let mut step = StepTraffic::default();
+        let mut held = 0.0;
+        if trains {
+            // What is on the same rank does not travel.
+            let here = |flow: fn(&Pair) -> Flow| own.as_ref().map_or(Flow::default(), flow);
+            step.sent = self.asks.plus(here(Pair::asks).times(-1.0));
+            step.received = self.answers.plus(here(Pair::answers).times(-1.0));
+            let rows: f64 = self.rows.iter().sum();
+            held += 4.0 * rows * (workers * partitions * width) as f64;
+        }
+        if let Some(own) = own {
+            let others = (trainers - usize::from(trains)) as f64;
+            step.sent = step.sent.plus(own.answers().times(others));
+            step.received = step.received.plus(own.asks().times(others));
+            held += own.push.bytes * trainers as f64;
+        }
+        StepTraffic { held_bytes: permits as f64 * held, ..step }
+    }
+}
+
 /// The chance of any rows where `expected` are.
 fn touched(expected: f64) -> f64 {
     -(-expected).exp_m1()
@@ -137,7 +176,9 @@ fn touched(expected: f64) -> f64 {
 mod tests {
     use super::*;
 
-    const BOTH: Duties = Duties { trains: true, serves: true };
+    const BOTH: Duties = Duties { trains: true, serves: Some(0) };
+    const TRAINER: Duties = Duties { trains: true, serves: None };
+    const SERVER: Duties = Duties { trains: false, serves: Some(0) };
 
     fn collocated(ranks: usize, joint: bool) -> Shape {
         Shape {
@@ -147,9 +188,13 @@ mod tests {
             partitions: 2,
             joint,
             width: 8,
-            rows: 50.0,
             permits: 3,
         }
+    }
+
+    /// A step of a layout with as many rows in every partition.
+    fn step(shape: Shape, rows: f64, duties: Duties) -> StepTraffic {
+        shape.steps(&vec![rows; shape.servers]).of(duties)
     }
 
     fn near(got: f64, expected: f64) {
@@ -160,11 +205,12 @@ mod tests {
     fn messages_of_bsp_grow_with_the_ranks_and_with_nothing_else() {
         for ranks in [1, 2, 4, 8, 1000] {
             let shape = collocated(ranks, true);
-            let step = shape.step(BOTH);
-            near(step.sent.messages, 4.0 * (ranks - 1) as f64);
-            assert_eq!(step.sent, step.received, "all ranks do the same");
-            let wide = Shape { workers: 16, partitions: 32, ..shape }.step(BOTH);
-            near(wide.sent.messages, step.sent.messages);
+            let Flow { messages, bytes } = step(shape, 50.0, BOTH).sent;
+            near(messages, 4.0 * (ranks - 1) as f64);
+            // All ranks do the same.
+            near(step(shape, 50.0, BOTH).received.bytes, bytes);
+            let wide = Shape { workers: 16, partitions: 32, ..shape };
+            near(step(wide, 50.0, BOTH).sent.messages, messages);
         }
     }
 
@@ -172,15 +218,16 @@ mod tests {
     fn else_every_worker_has_messages_of_its_own() {
         for ranks in [2, 4, 1000] {
             let shape = collocated(ranks, false);
-            near(shape.step(BOTH).sent.messages, 4.0 * 2.0 * (ranks - 1) as f64);
-            let partitions = Shape { partitions: 32, ..shape }.step(BOTH);
-            near(partitions.sent.messages, shape.step(BOTH).sent.messages);
+            let messages = step(shape, 50.0, BOTH).sent.messages;
+            near(messages, 4.0 * 2.0 * (ranks - 1) as f64);
+            let partitions = Shape { partitions: 32, ..shape };
+            near(step(partitions, 50.0, BOTH).sent.messages, messages);
         }
     }
 
     #[test]
     fn bytes_are_those_of_the_wire() {
-        let step = collocated(2, true).step(BOTH);
+        let step = step(collocated(2, true), 50.0, BOTH);
         // Two workers with fifty rows in each of two partitions of the other rank.
         let rows = 200;
         let lookup = HEADER_LEN + 4 * LOOKUP_SECTION_LEN + rows;
@@ -195,24 +242,33 @@ mod tests {
     fn what_one_side_sends_the_other_receives() {
         for joint in [true, false] {
             let shape = Shape { trainers: 3, servers: 2, ..collocated(1, joint) };
-            let trainer = shape.step(Duties { trains: true, serves: false });
-            let server = shape.step(Duties { trains: false, serves: true });
+            let (trainer, server) = (step(shape, 50.0, TRAINER), step(shape, 50.0, SERVER));
             near(3.0 * trainer.sent.bytes, 2.0 * server.received.bytes);
             near(3.0 * trainer.received.messages, 2.0 * server.sent.messages);
-            let idle = shape.step(Duties { trains: false, serves: false });
+            let idle = step(shape, 50.0, Duties { trains: false, serves: None });
             assert_eq!(idle, StepTraffic::default());
         }
+    }
+
+    #[test]
+    fn a_rank_with_more_rows_answers_more() {
+        let shape = Shape { trainers: 3, servers: 2, ..collocated(1, true) };
+        let steps = shape.steps(&[10.0, 30.0]);
+        let server = |number| steps.of(Duties { trains: false, serves: Some(number) });
+        let (one, other) = (server(0), server(1));
+        // Two workers, two partitions, 20 rows more of 8 words in answers to three trainers.
+        near(other.sent.bytes - one.sent.bytes, (3 * 4 * 2 * 2 * 20 * 8) as f64);
+        near(steps.of(TRAINER).received.bytes * 3.0, one.sent.bytes + other.sent.bytes);
     }
 
     /// Many partitions, few rows: most lookups have nothing to ask of a rank.
     #[test]
     fn without_rows_only_what_keeps_step_is_sent() {
-        let idle = Shape { rows: 0.0, ..collocated(5, true) };
-        let step = idle.step(BOTH);
-        near(step.sent.messages, 2.0 * 4.0);
-        near(step.sent.bytes, 4.0 * (2 * 4 * HEADER_LEN) as f64);
-        assert_eq!(Shape { joint: false, ..idle }.step(BOTH).sent, Flow::default());
-        let few = Shape { rows: 0.25, joint: false, ..idle };
-        near(few.step(BOTH).sent.messages, 4.0 * 2.0 * 4.0 * (1.0 - (-0.5f64).exp()));
+        let idle = step(collocated(5, true), 0.0, BOTH);
+        near(idle.sent.messages, 2.0 * 4.0);
+        near(idle.sent.bytes, 4.0 * (2 * 4 * HEADER_LEN) as f64);
+        let each = collocated(5, false);
+        assert_eq!(step(each, 0.0, BOTH).sent, Flow::default());
+        near(step(each, 0.25, BOTH).sent.messages, 4.0 * 2.0 * 4.0 * (1.0 - (-0.5f64).exp()));
     }
 }

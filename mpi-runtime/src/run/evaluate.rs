@@ -68,7 +68,7 @@ fn load<'w>(
 ) -> Result<(Run<'w>, Dataset), Error> {
     let checkpoint = Checkpoint::open(world, control, dir)?;
     let config = scoring_config(&checkpoint, data);
-    let plan = plan(world, control, world.agree(control, config)?)?;
+    let plan = plan(world, control, world.agree(control, config)?, world.size)?;
     let fits = check_schema(&checkpoint, &plan.train);
     world.agree(control, fits.map_err(Error::from))?;
     let dataset = world.agree(control, Dataset::open(data).map_err(Error::from))?;

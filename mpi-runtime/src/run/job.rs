@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use crate::checkpoint::{Checkpoint, Manifest};
 use crate::comm::Comm;
+use crate::comm::traffic::{TRAFFIC_WORDS, Traffic};
 use crate::comm::watch::Lost;
 use crate::config::{Config, Save};
 use crate::dense::driver::Gaps;
@@ -17,10 +18,12 @@ use crate::launch::signals::Signals;
 use crate::launch::world::World;
 use crate::measure::counters::{READING_WORDS, Reading};
 use crate::record::{
-    EvalFigures, MemoryFigures, RunFolder, Status, Summary, SyncFigures, TrainFigures, TrainerSync,
-    WaitFigures, WireFigures, build_hash, say, write_atomically,
+    EvalFigures, ExchangedFigures, MemoryFigures, RunFolder, Status, Summary, SyncFigures,
+    TrainFigures, TrainerSync, WaitFigures, WireFigures, WireOfRank, build_hash, say,
+    write_atomically,
 };
 use crate::run::plan::Plan;
+use crate::run::prediction::Prediction;
 use crate::run::reporter::Recorder;
 use crate::run::sections::JobState;
 use crate::run::{Run, StretchEnd};
@@ -29,13 +32,22 @@ use crate::trainer::Segment;
 
 /// What a training run came to.
 pub enum Outcome {
-    /// A dry run: the plan, and what to say about it.
-    Planned(Box<Plan>),
+    /// A dry run: the plan, and on the first of several ranks what they are going to send.
+    Planned(Box<Plan>, Option<Prediction>),
     /// A run that ended well; the summary on the first rank.
     Trained(Option<Box<Summary>>),
 }
 
-/// Trains. *Collective over all ranks, main thread only.*
+/// What to do with a job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// Train.
+    Train,
+    /// Plan it on so many ranks, whatever the launch has; on the launch's without a number.
+    Plan(Option<usize>),
+}
+
+/// Trains, or plans. *Collective over all ranks, main thread only.*
 ///
 /// # Errors
 /// The same exit code on every rank; one of them has the message.
@@ -44,9 +56,11 @@ pub fn train(
     control: &Comm,
     config: Config,
     signals: &Arc<Signals>,
-    dry_run: bool,
+    task: Task,
 ) -> Result<Outcome, Error> {
-    let plan = plan(world, control, config)?;
+    let dry_run = task != Task::Train;
+    let ranks = if let Task::Plan(Some(ranks)) = task { ranks } else { world.size };
+    let plan = plan(world, control, config, ranks)?;
     let first = world.rank == 0;
     let folder = if !first {
         Ok(None)
@@ -57,7 +71,10 @@ pub fn train(
     };
     let folder = world.agree(control, folder)?;
     if dry_run {
-        return Ok(Outcome::Planned(Box::new(plan)));
+        let predicts = first && ranks > 1;
+        let prediction = predicts.then(|| Prediction::new(&plan, ranks, control.watch()));
+        let prediction = world.agree(control, prediction.transpose())?;
+        return Ok(Outcome::Planned(Box::new(plan), prediction));
     }
     let state = JobState::new(plan.job.config.train.early_stop.clone());
     let recorder = folder.map(|folder| Recorder::new(folder, &plan, state.rate_factor.clone()));
@@ -79,15 +96,24 @@ pub fn train(
     session.finish(ended)
 }
 
-/// Resolves a configuration on these ranks and opens every input. *Collective.*
-pub(crate) fn plan(world: &World, control: &Comm, config: Config) -> Result<Plan, Error> {
+/// Resolves a configuration on `ranks` ranks and opens every input. Whether it fits is seen only of
+/// the ranks there are. *Collective.*
+pub(crate) fn plan(
+    world: &World,
+    control: &Comm,
+    config: Config,
+    ranks: usize,
+) -> Result<Plan, Error> {
     let facts = world.node_facts(control, &Cores::allowed())?;
-    let job = world.agree(control, config.resolve(world.size, facts.ranks, facts.cores))?;
+    let job = world.agree(control, config.resolve(ranks, facts.ranks, facts.cores))?;
     control.watch().set_limit(Duration::from_secs(job.config.run.watchdog_s));
     if world.rank == 0 {
         job.warnings.iter().for_each(|warning| say(&format!("umbra: warning: {warning}")));
     }
-    let plan = Plan::new(job, world.size).and_then(|mut plan| {
+    let plan = Plan::new(job, ranks).and_then(|mut plan| {
+        if ranks != world.size {
+            return Ok(plan);
+        }
         plan.check_memory(world.rank, facts.ranks)?;
         let trains = plan.roles.trainers.contains(world.rank);
         if plan.job.config.train.pin_workers && trains {
@@ -267,8 +293,12 @@ impl Session<'_> {
         let plan = &self.run.plan;
         let workers = plan.order.workers_total as f64;
         let seconds = self.seconds.as_secs_f64();
-        let own =
-            [rss_bytes(), self.run.embedding_bytes_sent(), plan.embedding_bytes(self.world.rank)];
+        let embedding = self.run.embedding_traffic();
+        let mut own =
+            vec![rss_bytes(), embedding.bytes_sent, plan.embedding_bytes(self.world.rank)];
+        for traffic in [embedding, self.run.dense_traffic()] {
+            own.extend(traffic.to_words());
+        }
         let mut all = vec![0; own.len() * self.world.size];
         self.control.all_gather(&own, &mut all, "memory and bytes of the run")?;
         let of = |index| all.iter().skip(index).step_by(own.len()).copied();
@@ -295,6 +325,7 @@ impl Session<'_> {
         summary.wire = several.then(|| WireFigures {
             dense_bytes: Some(total.rounds.bytes),
             embedding_bytes: Some(of(1).sum()),
+            ranks: all.chunks(own.len()).enumerate().map(wire_of_rank).collect(),
             ..WireFigures::default()
         });
         summary.memory = Some(MemoryFigures {
@@ -309,6 +340,17 @@ impl Session<'_> {
         });
         Ok(())
     }
+}
+
+/// What a rank sent and received: eight of the words of [`Session::measure`], from the fourth on.
+fn wire_of_rank((rank, words): (usize, &[u64])) -> WireOfRank {
+    let (kinds, _) = words[3..].as_chunks::<TRAFFIC_WORDS>();
+    let exchanged = |kind: usize| {
+        let Traffic { messages_sent, bytes_sent, messages_received, bytes_received } =
+            Traffic::from_words(kinds[kind]);
+        ExchangedFigures { messages_sent, bytes_sent, messages_received, bytes_received }
+    };
+    WireOfRank { rank, embedding: exchanged(0), dense: exchanged(1) }
 }
 
 /// What the rounds of the run came to. *Collective.*

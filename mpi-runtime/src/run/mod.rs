@@ -11,6 +11,7 @@ pub mod evaluate;
 pub mod heartbeat;
 pub mod job;
 pub mod plan;
+pub mod prediction;
 mod publish;
 pub mod reporter;
 pub mod sections;
@@ -26,6 +27,7 @@ use umbra_datasets::Dataset;
 
 use crate::checkpoint::{self, Checkpoint, Dense, Manifest};
 use crate::comm::Comm;
+use crate::comm::traffic::Traffic;
 use crate::comm::watch::Watch;
 use crate::dense::driver::Gaps;
 use crate::dense::replica_sync::DenseSync;
@@ -34,6 +36,7 @@ use crate::launch::signals::Signals;
 use crate::launch::world::World;
 use crate::measure::counters::{Counters, Reading};
 use crate::measure::trace::Trace;
+use crate::rows::router;
 use crate::rows::servers::{ServiceConfig, ServiceError, Services};
 use crate::run::heartbeat::{Heartbeat, Pulse, Report};
 use crate::run::plan::Plan;
@@ -358,10 +361,24 @@ impl<'w> Run<'w> {
         Reading::of(&self.counters)
     }
 
-    /// Bytes of embedding messages this rank sent. *Not collective.*
+    /// Embedding messages of this rank. *Not collective.*
     #[must_use]
-    pub fn embedding_bytes_sent(&self) -> u64 {
-        self.services.traffic().sent.bytes
+    pub fn embedding_traffic(&self) -> Traffic {
+        let router::Traffic { sent, received } = self.services.traffic();
+        Traffic {
+            messages_sent: sent.messages,
+            bytes_sent: sent.bytes,
+            messages_received: received.messages,
+            bytes_received: received.bytes,
+        }
+    }
+
+    /// What this rank sent and received so that dense replicas stay together. *Not collective;
+    /// nothing trains meanwhile.*
+    #[must_use]
+    pub fn dense_traffic(&self) -> Traffic {
+        let summed = self.dense.as_ref().map_or(Traffic::default(), Comm::traffic);
+        summed.plus(self.sync.posted())
     }
 
     /// Ends all threads of the run.

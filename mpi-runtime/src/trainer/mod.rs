@@ -22,6 +22,7 @@ use umbra_datasets::BatchBuffer;
 use crate::comm::watch::{Lost, Watch};
 use crate::config::Config;
 use crate::config::convert;
+use crate::dense::bsp::STEP_SUMS;
 use crate::dense::replica_sync::StepEnd;
 use crate::error::Error;
 use crate::launch::signals::Signals;
@@ -386,7 +387,8 @@ impl Worker {
                 let stop = f64::from(u8::from(trainer.stop_requested()));
                 // What is no number here is none in the sum: all trainers drop the step, or none.
                 let loss_sum = if sound { loss.loss_sum } else { f64::NAN };
-                contribution.sums.extend([loss_sum, loss.weight_sum, stop]);
+                let sums: [f64; STEP_SUMS] = [loss_sum, loss.weight_sum, stop];
+                contribution.sums.extend(sums);
                 contribution =
                     bsp.finish_step(local, contribution, |gradient, statistics, sums| {
                         let sound = sums[0].is_finite();

@@ -92,6 +92,7 @@ fn names_are_those_of_the_contract() {
         dense_elements_total: Some(1),
         mp_elements_kept: Some(1),
         mp_elements_total: Some(1),
+        ranks: vec![WireOfRank::default()],
     });
     summary.checkpoint = Some(CheckpointFigures {
         count: 1,
@@ -152,7 +153,7 @@ const CONTRACT: &[(&str, &str)] = &[
     (
         "wire",
         "dense_bytes embedding_bytes control_bytes dense_elements_kept dense_elements_total \
-         mp_elements_kept mp_elements_total",
+         mp_elements_kept mp_elements_total ranks",
     ),
     ("checkpoint", "count bytes seconds_exposed seconds_background interval_s"),
     ("recovery", "failures mode pls seconds_lost overhead_fraction"),

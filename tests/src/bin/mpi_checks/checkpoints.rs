@@ -69,7 +69,14 @@ fn save(world: &World, control: &Comm, dir: &Path, written: u32) {
     words(&layout, &partitions, |word, value| word.store(value, Relaxed));
     let replica = numbered(model.replica_len(), 1);
     let state = numbered(model.parameters_len(), 1_000_000);
-    let dense = Dense { model: &model, replica: &replica, state: &state };
+    let shared = |name, scope, words| Section { name, scope, words: Words::Shared(words) };
+    let mut sections = vec![
+        shared(REPLICA, Scope::Trainer(0), &replica[..]),
+        shared(OPTIMIZER, Scope::Trainer(0), &state[..]),
+    ];
+    for rows in &partitions {
+        sections.push(shared("rows", Scope::Partition(rows.number), rows.words()));
+    }
     let manifest = Manifest {
         version: 1,
         git: String::new(),
@@ -87,7 +94,7 @@ fn save(world: &World, control: &Comm, dir: &Path, written: u32) {
         tensors: model.tensors().map(Into::into).collect(),
         files: vec![],
     };
-    let contents = Contents { manifest, dense, partitions: &partitions };
+    let contents = Contents { manifest, model: &model, sections: &sections };
     write(world, control, dir, contents).unwrap();
 }
 

@@ -176,14 +176,14 @@ fn check(world: &World, watch: &Arc<Watch>, control: &Comm, case: &Case) {
         partitions: case.partitions,
         joint: case.joint,
         width: layout.width,
-        rows: f64::from(case.rows),
         permits: PERMITS,
     };
     let duties = Duties {
         trains: roles.trainers.contains(world.rank),
-        serves: roles.partitions_of(world.rank).next().is_some(),
+        serves: roles.embedding_ps.number_of(world.rank),
     };
-    let expected = shape.step(duties);
+    let rows = vec![f64::from(case.rows); shape.servers];
+    let expected = shape.steps(&rows).of(duties);
     let Traffic { sent, received } = after;
     as_predicted([before.sent, sent], expected.sent, "sent");
     as_predicted([before.received, received], expected.received, "received");

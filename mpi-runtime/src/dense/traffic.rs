@@ -1,0 +1,139 @@
+//! What a rank sends and receives so that replicas stay together: arithmetic, for any number of
+//! ranks.
+//!
+//! Under `bsp` a step has the same sums on every trainer ([`of_step`]); of a method with rounds it
+//! is a *round* that is told ([`of_round`]), in which every instance of the method does what it
+//! does once. Replicas that are not finite, and trainers that have ended, send less.
+
+use umbra_core::sync::reduction::TAIL;
+use umbra_core::sync::{Algorithm, Dealing, Method, Part};
+
+use crate::comm::post::of_message;
+use crate::comm::reduce::of_sum;
+use crate::comm::traffic::Traffic;
+use crate::dense::group_sums::of_group_sum;
+use crate::launch::roles::Roles;
+
+/// A sum over all trainers: so many f32s, and so many f64s beside them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sum {
+    /// A gradient, or statistics. Elements.
+    pub values: usize,
+    /// Weights, losses, statistics while they are computed. Elements.
+    pub few: usize,
+}
+
+/// What trainer `trainer` of `trainers` sends and receives in a step with these sums.
+#[must_use]
+pub fn of_step(sums: &[Sum], trainers: usize, trainer: usize) -> Traffic {
+    let traffic = sums.iter().map(|sum| of_sum(trainers, trainer, sum.values, sum.few));
+    traffic.fold(Traffic::default(), Traffic::plus)
+}
+
+/// What each of `ranks` ranks sends and receives in a round of `method` over replicas of
+/// `elements`, with so many workers per trainer. Of groups that change it is the first round.
+/// Empty when nothing is known: groups that follow nodes, which only a launch has.
+#[must_use]
+pub fn of_round(
+    method: &Method<'_>,
+    elements: usize,
+    workers: usize,
+    roles: &Roles,
+    ranks: usize,
+) -> Vec<Traffic> {
+    let trainers = roles.trainers.len();
+    let mut traffic = vec![Traffic::default(); ranks];
+    let of_trainers = roles.trainers.ranks().iter().enumerate();
+    match method.algorithm {
+        Algorithm::None | Algorithm::StepSum => {}
+        Algorithm::Average { .. } | Algorithm::BlockMomentum { .. } => {
+            for (trainer, rank) in of_trainers {
+                traffic[*rank] = of_sum(trainers, trainer, elements + TAIL, 0);
+            }
+        }
+        Algorithm::DivideShuffle { dealing: Dealing::Nodes { .. }, .. } => return vec![],
+        Algorithm::DivideShuffle { dealing, .. } => {
+            let mut labels = vec![0; trainers];
+            dealing.label(0, &mut labels);
+            let (mut sizes, mut places) = (vec![0; trainers], vec![0; trainers]);
+            for (label, place) in labels.iter().zip(&mut places) {
+                *place = sizes[*label];
+                sizes[*label] += 1;
+            }
+            for (trainer, rank) in of_trainers {
+                let size = sizes[labels[trainer]];
+                traffic[*rank] = of_group_sum(size, places[trainer], elements + TAIL);
+            }
+        }
+        Algorithm::Elastic { .. } => {
+            let instances = method.instances(trainers, workers);
+            for number in 0..instances.len() {
+                let Part::Trainer { trainer, slice, .. } = instances.part(number) else { continue };
+                let center = roles.sync_ps.rank_of(slice);
+                let trainer = roles.trainers.rank_of(trainer);
+                if center == trainer {
+                    continue;
+                }
+                // Values there and values back.
+                let there = of_message(method.slice(slice, elements).len());
+                for rank in [center, trainer] {
+                    traffic[rank] = traffic[rank].plus(there).plus(there.turned());
+                }
+            }
+        }
+    }
+    traffic
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use umbra_core::sync::{Pair, Rounds};
+
+    fn method(algorithm: Algorithm<'_>) -> Method<'_> {
+        Method { algorithm, rounds: Rounds::Never, alpha: 1.0 }
+    }
+
+    /// What all send is what all receive, whatever the method, the ranks and the replica.
+    #[test]
+    fn what_all_send_all_receive() {
+        let methods = [
+            Algorithm::Average { delta: false },
+            Algorithm::DivideShuffle { dealing: Dealing::Grid { columns: 3 }, delta: false },
+            Algorithm::DivideShuffle { dealing: Dealing::Ring, delta: false },
+            Algorithm::DivideShuffle {
+                dealing: Dealing::Random { group: 4, seed: 1 },
+                delta: false,
+            },
+            Algorithm::Elastic { pair: Pair::Sequential, slices: 2 },
+        ];
+        for algorithm in methods {
+            for ranks in [2, 3, 8, 17] {
+                for elements in [10, 3_000, 100_001] {
+                    let roles = Roles::collocated(ranks, 2, 1);
+                    let round = of_round(&method(algorithm), elements, 1, &roles, ranks);
+                    let all = round.into_iter().fold(Traffic::default(), Traffic::plus);
+                    assert!(all.messages_sent > 0, "{algorithm:?}");
+                    assert_eq!(all, all.turned(), "{algorithm:?}: {ranks} × {elements}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_center_exchanges_with_every_other_trainer() {
+        let elastic = method(Algorithm::Elastic { pair: Pair::Sequential, slices: 1 });
+        let round = of_round(&elastic, 1000, 1, &Roles::collocated(5, 1, 1), 5);
+        let bytes = 4 * (5 + 1000);
+        assert_eq!((round[0].messages_sent, round[0].bytes_sent), (4, 4 * bytes));
+        assert_eq!((round[4].messages_received, round[4].bytes_received), (1, bytes));
+    }
+
+    #[test]
+    fn a_mean_over_all_moves_twice_the_replica() {
+        let roles = Roles::collocated(4, 0, 1);
+        let average = method(Algorithm::Average { delta: false });
+        let round = of_round(&average, 1_000_000 - TAIL, 1, &roles, 4);
+        assert_eq!(round[0].bytes_sent, 2 * 3 * 1_000_000);
+    }
+}

@@ -1,0 +1,103 @@
+//! What ranks send and receive is what `umbra train --dry-run` predicts.
+#![allow(clippy::unwrap_used)]
+
+use serde_json::Value;
+use umbra_tests::{Folder, Job};
+
+const GLOBAL_BATCH: usize = 256;
+/// Steps of 256 examples: a hundred.
+const ROWS: u64 = 25_600;
+const DLRM: Job = Job {
+    model: "kind = \"dlrm\"\nembedding_dim = 8\nbottom = [32, 8]\ntop = [32, 16]\n\
+            batch_norm = true",
+    optim: [("adam", 0.001), ("rowwise_adagrad", 0.05)],
+    batch_size: GLOBAL_BATCH,
+};
+/// Greatest difference, over what was counted. Which rows a step touches is chance.
+const ERROR_MAX: f64 = 0.02;
+
+fn folder() -> Folder {
+    let folder = Folder::new();
+    folder.synth("train.h5", ROWS, 0);
+    folder.write("job.toml", DLRM.text().replace("test = \"test.h5\"\n", ""));
+    folder
+}
+
+fn dry_run(folder: &Folder, sets: &[&str], more: &[&str]) -> Value {
+    let sets = Folder::sets("planned", sets);
+    let arguments = ["train", "-c", "job.toml", "--dry-run", "--json"].into_iter();
+    let arguments: Vec<&str> =
+        arguments.chain(sets.iter().map(String::as_str)).chain(more.iter().copied()).collect();
+    serde_json::from_str(&folder.umbra(1, &arguments).fine().stdout).unwrap()
+}
+
+/// Plans on one rank as if there were `ranks`, trains on so many, and compares.
+fn counts_what_was_predicted(folder: &Folder, ranks: usize, run: &str, sets: &[&str]) {
+    let sets = [sets, &["checkpoint.save=none", "run.tensorboard=false"]].concat();
+    let planned = dry_run(folder, &sets, &["--ranks", &ranks.to_string()]);
+    folder.train(ranks, "job.toml", run, &sets);
+    let summary = folder.summary(run);
+    let steps = summary["steps"].as_f64().unwrap();
+    let counted = summary["wire"]["ranks"].as_array().unwrap();
+    let predicted = planned["ranks"].as_array().unwrap();
+    assert_eq!((counted.len(), predicted.len()), (ranks, ranks));
+    let mut compared = 0;
+    for (counted, predicted) in counted.iter().zip(predicted) {
+        assert_eq!(counted["rank"], predicted["rank"]);
+        for kind in ["embedding", "dense"] {
+            for figure in ["messages_sent", "bytes_sent", "messages_received", "bytes_received"] {
+                let counted = counted[kind][figure].as_f64().unwrap() / steps;
+                let predicted = predicted[kind][figure].as_f64().unwrap();
+                let error = (predicted - counted).abs();
+                assert!(
+                    error <= ERROR_MAX * counted,
+                    "{run}, {kind} {figure}: {counted} a step, predicted {predicted}\n{summary}"
+                );
+                compared += u32::from(counted > 0.0);
+            }
+        }
+    }
+    assert!(compared >= 4 * u32::try_from(ranks).unwrap(), "{compared} figures");
+}
+
+#[test]
+fn bsp_sends_what_was_predicted() {
+    let folder = folder();
+    for ranks in [2, 4] {
+        let batch = format!("train.batch_size={}", GLOBAL_BATCH / ranks);
+        counts_what_was_predicted(&folder, ranks, &format!("bsp-{ranks}"), &[&batch]);
+    }
+}
+
+/// Norms over each slice's own batch: their statistics are a sum of their own.
+#[test]
+fn bsp_with_local_norms_sends_what_was_predicted() {
+    let sets = ["train.batch_size=128", "sync.batch_norm=local"];
+    counts_what_was_predicted(&folder(), 2, "local", &sets);
+}
+
+#[test]
+fn a_trainer_with_rows_elsewhere_sends_what_was_predicted() {
+    let folder = folder();
+    for ranks in [2, 4] {
+        let servers = format!("roles.embedding_ps={}", ranks - 1);
+        let sets = ["roles.layout=separate", "roles.trainers=1", &servers];
+        counts_what_was_predicted(&folder, ranks, &format!("apart-{ranks}"), &sets);
+    }
+}
+
+#[test]
+fn a_number_of_ranks_is_for_a_dry_run() {
+    let folder = folder();
+    let refused = folder.umbra(1, &["train", "-c", "job.toml", "--ranks", "8"]);
+    assert_eq!(refused.code, 2, "{}", refused.stderr);
+    let text = |ranks: &str| {
+        let arguments = ["train", "-c", "job.toml", "--dry-run", "--ranks", ranks];
+        folder.umbra(1, &arguments).fine().stdout
+    };
+    let thousand = text("1000");
+    for line in ["1000 trainers", "\nrows ", "\ndense ", "\nunder way "] {
+        assert!(thousand.contains(line), "{thousand}");
+    }
+    assert!(!text("1").contains("\nrows "), "one rank sends nothing");
+}
