@@ -6,7 +6,7 @@ use std::path::Path;
 
 use umbra_tests::{Ended, Folder, LIMIT, start};
 
-const NAMES: [&str; 25] = [
+const NAMES: [&str; 26] = [
     "all_gather",
     "all_gather_varied",
     "exchange",
@@ -32,6 +32,7 @@ const NAMES: [&str; 25] = [
     "missing_endpoint",
     "row_traffic",
     "scores",
+    "sections",
 ];
 
 fn run(ranks: usize, arguments: &[&str], threads: &str) -> Ended {

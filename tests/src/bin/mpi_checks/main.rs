@@ -14,6 +14,7 @@ mod mailbox;
 mod post;
 mod rows;
 mod scores;
+mod sections;
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -26,7 +27,7 @@ use umbra_mpi::launch::world::World;
 /// A check; collective over all ranks. Communicators are made by the check, on the main thread.
 type Check = fn(&World, &Arc<Watch>, &Comm);
 
-const CHECKS: [(&str, Check); 25] = [
+const CHECKS: [(&str, Check); 26] = [
     ("all_gather", collectives::all_gather),
     ("all_gather_varied", collectives::all_gather_varied),
     ("exchange", collectives::exchange),
@@ -52,6 +53,7 @@ const CHECKS: [(&str, Check); 25] = [
     ("missing_endpoint", driver::missing_endpoint),
     ("row_traffic", rows::traffic),
     ("scores", scores::figures),
+    ("sections", sections::listed_once),
 ];
 
 fn main() {
