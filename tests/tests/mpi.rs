@@ -6,7 +6,7 @@ use std::path::Path;
 
 use umbra_tests::{Ended, Folder, LIMIT, start};
 
-const NAMES: [&str; 30] = [
+const NAMES: [&str; 31] = [
     "all_gather",
     "all_gather_varied",
     "exchange",
@@ -37,6 +37,7 @@ const NAMES: [&str; 30] = [
     "evaluation",
     "trace",
     "checkpoints",
+    "sections",
 ];
 
 fn run(ranks: usize, arguments: &[&str], threads: &str) -> Ended {

@@ -6,7 +6,7 @@
 //! does once. Replicas that are not finite, and trainers that have ended, send less.
 
 use umbra_core::sync::reduction::TAIL;
-use umbra_core::sync::{Algorithm, Dealing, Method, Part};
+use umbra_core::sync::{Dealing, Method, Part};
 
 use crate::comm::post::of_message;
 use crate::comm::reduce::of_sum;
@@ -44,28 +44,8 @@ pub fn of_round(
     let trainers = roles.trainers.len();
     let mut traffic = vec![Traffic::default(); ranks];
     let of_trainers = roles.trainers.ranks().iter().enumerate();
-    match method.algorithm {
-        Algorithm::None | Algorithm::StepSum => {}
-        Algorithm::Average { .. } | Algorithm::BlockMomentum { .. } => {
-            for (trainer, rank) in of_trainers {
-                traffic[*rank] = of_sum(trainers, trainer, elements + TAIL, 0);
-            }
-        }
-        Algorithm::DivideShuffle { dealing: Dealing::Nodes { .. }, .. } => return vec![],
-        Algorithm::DivideShuffle { dealing, .. } => {
-            let mut labels = vec![0; trainers];
-            dealing.label(0, &mut labels);
-            let (mut sizes, mut places) = (vec![0; trainers], vec![0; trainers]);
-            for (label, place) in labels.iter().zip(&mut places) {
-                *place = sizes[*label];
-                sizes[*label] += 1;
-            }
-            for (trainer, rank) in of_trainers {
-                let size = sizes[labels[trainer]];
-                traffic[*rank] = of_group_sum(size, places[trainer], elements + TAIL);
-            }
-        }
-        Algorithm::Elastic { .. } => {
+    match method.dealing() {
+        _ if method.has_centers() => {
             let instances = method.instances(trainers, workers);
             for number in 0..instances.len() {
                 let Part::Trainer { trainer, slice, .. } = instances.part(number) else { continue };
@@ -81,6 +61,26 @@ pub fn of_round(
                 }
             }
         }
+        Some(Dealing::Nodes { .. }) => return vec![],
+        Some(dealing) => {
+            let mut labels = vec![0; trainers];
+            dealing.label(0, &mut labels);
+            let (mut sizes, mut places) = (vec![0; trainers], vec![0; trainers]);
+            for (label, place) in labels.iter().zip(&mut places) {
+                *place = sizes[*label];
+                sizes[*label] += 1;
+            }
+            for (trainer, rank) in of_trainers {
+                let size = sizes[labels[trainer]];
+                traffic[*rank] = of_group_sum(size, places[trainer], elements + TAIL);
+            }
+        }
+        None if method.averages() => {
+            for (trainer, rank) in of_trainers {
+                traffic[*rank] = of_sum(trainers, trainer, elements + TAIL, 0);
+            }
+        }
+        None => {}
     }
     traffic
 }
@@ -88,7 +88,7 @@ pub fn of_round(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use umbra_core::sync::{Pair, Rounds};
+    use umbra_core::sync::{Algorithm, Pair, Rounds};
 
     fn method(algorithm: Algorithm<'_>) -> Method<'_> {
         Method { algorithm, rounds: Rounds::Never, alpha: 1.0 }

@@ -11,6 +11,8 @@ use umbra_mpi::comm::Comm;
 use umbra_mpi::comm::watch::Watch;
 use umbra_mpi::launch::world::World;
 use umbra_mpi::rows::tables::{Partition, TableLayout};
+use umbra_mpi::state::section::{OPTIMIZER, REPLICA};
+use umbra_mpi::state::{Scope, Section, Words};
 
 /// Rows of every table: all together in several blocks, in no round number.
 const CARDINALITY: [u64; 2] = [7, 150_004];

@@ -16,6 +16,7 @@ mod memory;
 mod post;
 mod rows;
 mod scores;
+mod sections;
 
 use core::time::Duration;
 use std::sync::Arc;
@@ -28,7 +29,7 @@ use umbra_mpi::launch::world::World;
 /// A check; collective over all ranks. Communicators are made by the check, on the main thread.
 type Check = fn(&World, &Arc<Watch>, &Comm);
 
-const CHECKS: [(&str, Check); 30] = [
+const CHECKS: [(&str, Check); 31] = [
     ("all_gather", collectives::all_gather),
     ("all_gather_varied", collectives::all_gather_varied),
     ("exchange", collectives::exchange),
@@ -59,6 +60,7 @@ const CHECKS: [(&str, Check); 30] = [
     ("evaluation", memory::evaluation),
     ("trace", memory::trace),
     ("checkpoints", checkpoints::checkpoints),
+    ("sections", sections::listed_once),
 ];
 
 fn main() {
