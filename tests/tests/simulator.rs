@@ -158,8 +158,10 @@ fn groups_reach_the_mean_of_all() {
 /// adds 1 to element t; what is left of its steps in the mean, times the trainers, is its share.
 #[test]
 fn early_work_is_kept_in_full_under_every_schedule() {
+    /// Of so many trainers, with this seed.
+    type Schedule = fn(usize, u64) -> Dealing<'static>;
     const TRAINERS: [usize; 6] = [2, 3, 4, 5, 7, 9];
-    let schedules: [(&str, fn(usize, u64) -> Dealing<'static>); 5] = [
+    let schedules: [(&str, Schedule); 5] = [
         ("ring", |_, _| Dealing::Ring),
         ("grid 2", |_, _| Dealing::Grid { columns: 2 }),
         ("grid 3", |_, _| Dealing::Grid { columns: 3 }),
