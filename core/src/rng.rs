@@ -1,8 +1,8 @@
 //! Counter-based random numbers: Philox4x32-10.
 //!
-//! J. K. Salmon, M. A. Moraes, R. O. Dror, D. E. Shaw, "Parallel random numbers: as easy as 1, 2, 3",
-//! SC'11. A number is a function of (seed, purpose, index) alone: no state, no order, so nothing
-//! depends on the number of threads or ranks.
+//! J. K. Salmon, M. A. Moraes, R. O. Dror, D. E. Shaw, "Parallel random numbers: as easy as 1, 2,
+//! 3", SC'11. A number is a function of (seed, purpose, index) alone: no state, no order, so
+//! nothing depends on the number of threads or ranks.
 
 use crate::float;
 

@@ -1,5 +1,5 @@
-//! Core needs neither std nor an allocator nor a C library: a program that has none of them links against it,
-//! trains, and learns. See `freestanding/`.
+//! Core needs neither std nor an allocator nor a C library: a program that has none of them links
+//! against it, trains, and learns. See `freestanding/`.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #![allow(clippy::unwrap_used, clippy::std_instead_of_core, clippy::alloc_instead_of_core)]
 

@@ -191,9 +191,14 @@ pub fn rust_files(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Numbers (from 1) and lengths of the lines above [`COLUMNS`].
+/// Numbers (from 1) and lengths of the lines above [`COLUMNS`]; the row of a table is one line.
 pub fn long_lines(text: &str) -> Vec<(usize, usize)> {
-    let lengths = text.lines().map(|line| line.chars().count()).enumerate();
+    let is_row = |line: &str| {
+        let line = line.trim_start();
+        line.starts_with("//! |") || line.starts_with("/// |")
+    };
+    let length = |line: &str| if is_row(line) { 0 } else { line.chars().count() };
+    let lengths = text.lines().map(length).enumerate();
     lengths.filter(|(_, length)| *length > COLUMNS).map(|(at, length)| (at + 1, length)).collect()
 }
 

@@ -50,8 +50,9 @@ fn few_files_lie_at_the_top_of_the_runtime() {
     assert!(files.len() <= 8, "{} files directly in {}, above 8", files.len(), src.display());
 }
 
-/// Comments and literals are included, since rustfmt leaves both as they are. There is no exemption:
-/// a long literal goes on in the next line after a `\`.
+/// Comments and literals are included, since rustfmt leaves both as they are: a long literal goes
+/// on in the next line after a `\`. The rows of a table in a comment are not, since a row is one
+/// line.
 #[test]
 fn no_line_is_wider_than_rustfmt_allows() {
     let mut defects = vec![];

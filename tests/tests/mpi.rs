@@ -75,7 +75,8 @@ fn every_check_holds_on_4_ranks() {
     all_hold(4);
 }
 
-/// Ranks that play two roles, and a vector that many halve. Sums alone: the machine has fewer cores.
+/// Ranks that play two roles, and a vector that many halve. Sums alone: the machine has fewer
+/// cores.
 #[test]
 fn sums_hold_on_5_to_8_ranks() {
     for ranks in 5..=8 {

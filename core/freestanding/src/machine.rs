@@ -1,5 +1,5 @@
-//! What an operating system's library would give: a start, a way to write, a way to end, and the memory
-//! functions that compiled code calls. Linux on x86-64.
+//! What an operating system's library would give: a start, a way to write, a way to end, and the
+//! memory functions that compiled code calls. Linux on x86-64.
 
 use core::arch::{asm, global_asm};
 use core::fmt;
@@ -35,7 +35,8 @@ impl fmt::Write for Output {
         let mut rest = text.as_bytes();
         while !rest.is_empty() {
             let written: isize;
-            // SAFETY: write reads `rest.len()` bytes from `rest`; the kernel overwrites rcx and r11.
+            // SAFETY: write reads `rest.len()` bytes from `rest`; the kernel overwrites rcx and
+            // r11.
             unsafe {
                 asm!(
                     "syscall",
@@ -55,9 +56,10 @@ impl fmt::Write for Output {
     }
 }
 
-// What `core` asks of its surroundings (its documentation, "How to use the core library"): five memory
-// functions, called by name from compiled code. String instructions and byte loads of our own, because a
-// plain copying loop would be compiled into a call of the function it is to implement.
+// What `core` asks of its surroundings (its documentation, "How to use the core library"): five
+// memory functions, called by name from compiled code. String instructions and byte loads of our
+// own, because a plain copying loop would be compiled into a call of the function it is to
+// implement.
 
 /// Copies `n` bytes, upwards.
 ///
@@ -86,7 +88,8 @@ pub unsafe extern "C" fn memmove(to: *mut u8, from: *const u8, n: usize) -> *mut
         // SAFETY: the caller's promise, and `to` is not inside `from`.
         return unsafe { memcpy(to, from, n) };
     }
-    // SAFETY: the caller's promise; downwards from the last byte, and the flag is cleared again. n > 0 here.
+    // SAFETY: the caller's promise; downwards from the last byte, and the flag is cleared again. n
+    // > 0 here.
     unsafe {
         asm!(
             "std",
@@ -144,7 +147,7 @@ pub unsafe extern "C" fn bcmp(a: *const u8, b: *const u8, n: usize) -> i32 {
     unsafe { memcmp(a, b, n) }
 }
 
-/// Named by the tables of the precompiled `core`, which was built to unwind; this program aborts, so nothing
-/// ever calls it.
+/// Named by the tables of the precompiled `core`, which was built to unwind; this program aborts,
+/// so nothing ever calls it.
 #[unsafe(no_mangle)]
 pub extern "C" fn rust_eh_personality() {}

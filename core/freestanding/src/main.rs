@@ -1,8 +1,9 @@
 //! Trains a tiny DLRM in static memory, scores it, and exits 0 if it learnt something.
 //!
-//! The data: three fields of eight ids and four dense features; every id and feature has a hidden effect, and
-//! the label is drawn with the probability that the sum of the effects gives. Who knows only the share of ones
-//! pays the entropy of that share per example; the trained model must pay clearly less on fresh examples.
+//! The data: three fields of eight ids and four dense features; every id and feature has a hidden
+//! effect, and the label is drawn with the probability that the sum of the effects gives. Who knows
+//! only the share of ones pays the entropy of that share per example; the trained model must pay
+//! clearly less on fresh examples.
 #![no_std]
 #![no_main]
 

@@ -2,9 +2,9 @@
 //! overfitting", JMLR 15, 2014; the inverted form, in which kept units are scaled by 1 / (1 − p)
 //! during training and nothing happens in evaluation.
 //!
-//! Invariant: whether a unit is kept is a function of (seed, layer, step, row of the dataset, unit).
-//! It does not depend on the example's place in the batch, so cutting a batch among ranks does not
-//! change the answer.
+//! Invariant: whether a unit is kept is a function of (seed, layer, step, row of the dataset,
+//! unit). It does not depend on the example's place in the batch, so cutting a batch among ranks
+//! does not change the answer.
 
 use crate::kernel::ActivationsMut;
 use crate::rng::{Purpose, Stream};

@@ -1,8 +1,9 @@
 //! Interactions between feature vectors.
 //!
-//! - dot: all pairwise dot products, Naumov et al., arXiv 1906.00091, section 2.1.3, in the order of
-//!   its reference program: for i, for j < i.
-//! - second order of a factorization machine: Rendle, "Factorization Machines", ICDM 2010, lemma 3.1.
+//! - dot: all pairwise dot products, Naumov et al., arXiv 1906.00091, section 2.1.3, in the order
+//!   of its reference program: for i, for j < i.
+//! - second order of a factorization machine: Rendle, "Factorization Machines", ICDM 2010, lemma
+//!   3.1.
 //!
 //! Letters: n examples, F vectors, d elements of a vector.
 
@@ -55,7 +56,8 @@ impl Vectors {
         }
     }
 
-    /// Adds to `d_v` `[n, F, d]` the gradient of [`Self::second_order`]: d_v_fk = g (Σ_f v_fk − v_fk).
+    /// Adds to `d_v` `[n, F, d]` the gradient of [`Self::second_order`]: d_v_fk = g (Σ_f v_fk −
+    /// v_fk).
     pub fn second_order_backward(
         &self,
         v: &[f32],

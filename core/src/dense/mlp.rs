@@ -3,8 +3,8 @@
 //! Activations stand in blocks (`kernel/layout.rs`). A layer with batch norm has no bias: the
 //! norm's shift takes its place.
 //!
-//! What backward needs is stored by forward: the output of every layer and x̂ of every norm. Dropout
-//! and ReLU need nothing more: a unit passes gradient exactly where its output is above 0.
+//! What backward needs is stored by forward: the output of every layer and x̂ of every norm.
+//! Dropout and ReLU need nothing more: a unit passes gradient exactly where its output is above 0.
 
 use core::sync::atomic::AtomicU32;
 
@@ -85,7 +85,8 @@ pub struct Stored<'a> {
 pub struct Backward<'a> {
     /// Gradient of the parameters of the model.
     pub parameters: &'a mut [f32],
-    /// Set the gradients instead of adding to them. A chain with norms always sets those of the norms.
+    /// Set the gradients instead of adding to them. A chain with norms always sets those of the
+    /// norms.
     pub fresh: bool,
     /// Gradient of the output on entry, in blocks; scratch afterwards. `[gradient_len(n)]`
     pub d: &'a mut [f32],
@@ -227,8 +228,8 @@ impl Mlp {
 
     /// Gradients of the parameters and, if asked for, of the input.
     ///
-    /// The gradient that comes in is that of the last layer's output; the mask of its ReLU, if it has
-    /// one, is applied here.
+    /// The gradient that comes in is that of the last layer's output; the mask of its ReLU, if it
+    /// has one, is applied here.
     pub fn backward(
         &self,
         stored: Stored<'_>,

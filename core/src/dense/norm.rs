@@ -3,8 +3,9 @@
 //! S. Ioffe, C. Szegedy, "Batch Normalization", ICML 2015: algorithm 1 forward, the formulas of
 //! section 3 backward. Letters: x̂ = (x − mean) · inverse, y = scale · x̂ + shift, per unit.
 //!
-//! Sums are taken in f64 and go through `reduce`, so mean and variance are those of the batch of all
-//! workers; `reduce` is called once forward and once backward even when the local batch is empty.
+//! Sums are taken in f64 and go through `reduce`, so mean and variance are those of the batch of
+//! all workers; `reduce` is called once forward and once backward even when the local batch is
+//! empty.
 
 use core::sync::atomic::AtomicU32;
 
@@ -42,7 +43,8 @@ pub struct Normalized<'a> {
 pub type Reduce<'a> = dyn FnMut(&mut [f64]) + 'a;
 
 impl Norm {
-    /// f64s that must be kept from forward to backward: the global count, and the inverse deviations.
+    /// f64s that must be kept from forward to backward: the global count, and the inverse
+    /// deviations.
     #[must_use]
     pub const fn kept_len(&self) -> usize {
         1 + self.units
@@ -57,8 +59,9 @@ impl Norm {
     /// Training: turns `x` `[n, units]` into x̂ in place, and writes the batch's mean and unbiased
     /// variance to `statistics`.
     ///
-    /// With fewer than two examples in the global batch there is no unbiased variance: the statistics
-    /// written are then the running ones of `running`. `kept: [kept_len]`, `sums: [sums_len]`
+    /// With fewer than two examples in the global batch there is no unbiased variance: the
+    /// statistics written are then the running ones of `running`. `kept: [kept_len]`, `sums:
+    /// [sums_len]`
     pub fn normalize_batch(
         &self,
         x: &mut ActivationsMut<'_>,

@@ -1,7 +1,7 @@
 //! The dense replica: parameters and running statistics that Hogwild workers share.
 //!
-//! Every element is a word of shared memory (`kernel/words.rs`). The kernels read the words in place, and an
-//! update reads, changes and writes a vector of them at a time.
+//! Every element is a word of shared memory (`kernel/words.rs`). The kernels read the words in
+//! place, and an update reads, changes and writes a vector of them at a time.
 //!
 //! The words are lent: `[replica_len]` for values and `[planes * parameters_len]` for the state.
 
@@ -32,8 +32,8 @@ pub fn update(
     update_elements(&rule, Elements::new(&rule, parameters, state), gradient);
 }
 
-/// An optimizer step that is taken where the gradient is made: the parameters of a layer are updated as soon as
-/// their gradient is complete.
+/// An optimizer step that is taken where the gradient is made: the parameters of a layer are
+/// updated as soon as their gradient is complete.
 #[derive(Clone, Copy)]
 pub struct Update<'a> {
     rule: StepRule,
@@ -58,7 +58,8 @@ impl<'a> Update<'a> {
         update_elements(&self.rule, self.elements.part(at, gradient.len()), gradient);
     }
 
-    /// Updates the matrix at `at` with the gradient that these examples complete (`kernel::weight_update`).
+    /// Updates the matrix at `at` with the gradient that these examples complete
+    /// (`kernel::weight_update`).
     pub(crate) fn apply_product(
         &self,
         at: usize,

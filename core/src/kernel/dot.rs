@@ -1,8 +1,8 @@
 //! Pairwise dot products of a few short vectors, example by example, forward and back.
 //!
 //! Shapes: T `[F, d]` holds the vectors of an example, Z its pairs (i, j) with j < i, row by row:
-//! z_ij = t_i · t_j. Both directions are products of the micro-kernel: the lower triangle of T·Tᵀ, and
-//! d_T = S·T with S the symmetric matrix of d_Z with a diagonal of zeros.
+//! z_ij = t_i · t_j. Both directions are products of the micro-kernel: the lower triangle of T·Tᵀ,
+//! and d_T = S·T with S the symmetric matrix of d_Z with a diagonal of zeros.
 
 use super::isa::{InPlace, Isa, Kernel, run};
 use super::layout::{Activations, ActivationsMut, PANEL, width_at};
@@ -37,8 +37,8 @@ impl DotShape {
         self.lead + self.pairs()
     }
 
-    /// f32s of a buffer of T for `n` examples: one transposes whole squares, of which the last ends behind
-    /// the last example. The values there do not matter.
+    /// f32s of a buffer of T for `n` examples: one transposes whole squares, of which the last ends
+    /// behind the last example. The values there do not matter.
     #[must_use]
     pub const fn vectors_len(&self, n: usize) -> usize {
         (n * self.vectors + LANES_MAX - 1) * self.width
@@ -53,7 +53,8 @@ impl DotShape {
         self.row_len() + if square > panels { square } else { panels }
     }
 
-    /// The columns in whole vectors, and one vector more: what is written of a row may end behind its pairs.
+    /// The columns in whole vectors, and one vector more: what is written of a row may end behind
+    /// its pairs.
     const fn row_len(&self) -> usize {
         self.columns().next_multiple_of(LANES_MAX) + LANES_MAX
     }
@@ -125,8 +126,8 @@ impl Kernel for Dot<'_, '_> {
                         let from = t.wrapping_add((first + f) * width + d);
                         let to = panels[first * width + d * across + f..].as_mut_ptr();
                         let square = (I::LANES, I::LANES.min(width - d));
-                        // SAFETY: up to LANES - 1 rows behind the vectors are in the buffer, as `check`
-                        // saw, and the panels have room for them.
+                        // SAFETY: up to LANES - 1 rows behind the vectors are in the buffer, as
+                        // `check` saw, and the panels have room for them.
                         unsafe { transpose_part(isa, square, (from, width), (to, across)) }
                     }
                 }
@@ -151,8 +152,8 @@ impl Kernel for Dot<'_, '_> {
                     let exact = columns > 2 * I::LANES;
                     let pairs = Triangle { z, row: at, column: first, exact };
                     let size = (rows, (columns - first).min(2 * I::LANES));
-                    // SAFETY: rows of T, columns of the panels written above; the epilogue writes no more of
-                    // a row than its pairs.
+                    // SAFETY: rows of T, columns of the panels written above; the epilogue writes
+                    // no more of a row than its pairs.
                     unsafe { tile(isa, size, width, a, b, &pairs) }
                 }
             }
@@ -167,9 +168,10 @@ impl Kernel for Dot<'_, '_> {
     }
 }
 
-/// The pairs of a tile's rows. Where a tile has all columns of its rows, a vector may reach over the end of its
-/// row: rows are written in increasing order, so what stands there is overwritten by the next row, or is behind
-/// the last. Exact stores cost ten times as much on processors whose masked stores are slow.
+/// The pairs of a tile's rows. Where a tile has all columns of its rows, a vector may reach over
+/// the end of its row: rows are written in increasing order, so what stands there is overwritten by
+/// the next row, or is behind the last. Exact stores cost ten times as much on processors whose
+/// masked stores are slow.
 struct Triangle {
     z: *mut f32,
     row: usize,
@@ -185,7 +187,8 @@ impl Epilogue for Triangle {
         if column < row {
             let to = self.z.wrapping_add(triangle(row) + column);
             let count = if self.exact { I::LANES.min(row - column) } else { I::LANES };
-            // SAFETY: the row has a pair here, and `row_len` leaves room for a vector behind the last.
+            // SAFETY: the row has a pair here, and `row_len` leaves room for a vector behind the
+            // last.
             unsafe { store(isa, to, count, sum) }
         }
     }
@@ -230,7 +233,8 @@ impl Kernel for DotBackward<'_> {
     }
 }
 
-/// Writes S, `[vectors, side]` of a square of `side`, from its lower triangle, with zeros on the diagonal.
+/// Writes S, `[vectors, side]` of a square of `side`, from its lower triangle, with zeros on the
+/// diagonal.
 #[inline(always)]
 fn symmetric<I: Isa>(isa: I, vectors: usize, side: usize, triangle: &[f32], square: &mut [f32]) {
     let (square, block) = square.split_at_mut(side * side);
@@ -241,7 +245,8 @@ fn symmetric<I: Isa>(isa: I, vectors: usize, side: usize, triangle: &[f32], squa
         for j in (0..side).step_by(I::LANES) {
             let count = i.saturating_sub(j).min(I::LANES);
             let from = row.as_ptr().wrapping_add(j);
-            // SAFETY: `count` elements of the row from j on, none if it ends before; a square's row.
+            // SAFETY: `count` elements of the row from j on, none if it ends before; a square's
+            // row.
             unsafe {
                 let x = if count > 0 { isa.load_part(from, count) } else { isa.zero() };
                 isa.store(square[i * side + j..i * side + j + I::LANES].as_mut_ptr(), x);
@@ -251,8 +256,8 @@ fn symmetric<I: Isa>(isa: I, vectors: usize, side: usize, triangle: &[f32], squa
     // Rows behind the last vector hold anything; their mirror images are never read.
     let (square, block) = (square.as_mut_ptr(), block.as_mut_ptr());
     for i in (0..vectors).step_by(I::LANES) {
-        // SAFETY: squares of LANES within the side; those at (i, j) and (j, i) are apart, and `block` has
-        // room for one.
+        // SAFETY: squares of LANES within the side; those at (i, j) and (j, i) are apart, and
+        // `block` has room for one.
         unsafe {
             for j in (0..i).step_by(I::LANES) {
                 let from = square.add(i * side + j).cast_const();

@@ -5,8 +5,8 @@
 //!
 //! - parameters W `[outputs, inputs]` stand as `[outputs / 32][inputs][32]`, the last panel as
 //!   narrow as its outputs: a permutation of W without gaps;
-//! - activations X `[n, width]` stand as `[width / 32][n + gap][32]`, or `[n, width]` if they are one
-//!   block.
+//! - activations X `[n, width]` stand as `[width / 32][n + gap][32]`, or `[n, width]` if they are
+//!   one block.
 
 use core::ops::Range;
 
@@ -65,8 +65,8 @@ impl Strides {
         Self::row_major(width.next_multiple_of(LINE) | LINE)
     }
 
-    /// Elements from the first to the last of `[n, width]`, all others between them: kernels write through
-    /// pointers on the word of this function.
+    /// Elements from the first to the last of `[n, width]`, all others between them: kernels write
+    /// through pointers on the word of this function.
     ///
     /// # Panics
     /// When elements would share places.

@@ -76,9 +76,9 @@ pub fn weight_gradient(
     run(WeightGradient { x, d_y, fresh, d_weight });
 }
 
-/// Completes the gradient of [`weight_gradient`] with these examples, of which there is at least one, and
-/// updates the parameters by it, where its last sums are made. What `d_weight` holds then is not the
-/// gradient.
+/// Completes the gradient of [`weight_gradient`] with these examples, of which there is at least
+/// one, and updates the parameters by it, where its last sums are made. What `d_weight` holds then
+/// is not the gradient.
 ///
 /// # Panics
 /// When shapes do not fit together, or there are no examples.
@@ -200,7 +200,8 @@ impl Kernel for Forward<'_, '_> {
     }
 }
 
-/// [`Forward`] to one output: a dot product per example. In a tile it would have a vector's lane to itself.
+/// [`Forward`] to one output: a dot product per example. In a tile it would have a vector's lane to
+/// itself.
 pub(super) struct ForwardOne<'a, 'y> {
     pub(super) x: Activations<'a>,
     pub(super) weight: &'a [AtomicU32],

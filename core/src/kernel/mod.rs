@@ -9,10 +9,11 @@
 //! - `layout.rs`: panels of parameters, blocks of activations; `words.rs`: memory shared by workers
 //! - `peak.rs`: what the core could do at best
 //!
-//! [`Simd`] is the instruction set, chosen once for the process (`simd.rs`). The same source is compiled once
-//! per set. Sets with a fused multiply-add round once where [`Simd::Plain`] rounds twice, so bits
-//! differ between sets, never within one: a row of a product depends on its row of the left operand,
-//! the right operand and the set alone, not on its place among the rows or on their number.
+//! [`Simd`] is the instruction set, chosen once for the process (`simd.rs`). The same source is
+//! compiled once per set. Sets with a fused multiply-add round once where [`Simd::Plain`] rounds
+//! twice, so bits differ between sets, never within one: a row of a product depends on its row of
+//! the left operand, the right operand and the set alone, not on its place among the rows or on
+//! their number.
 #![allow(unsafe_code)]
 
 mod dot;

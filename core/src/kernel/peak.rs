@@ -7,8 +7,9 @@ const SUMS: usize = 12;
 /// Rounds between two looks at the sums.
 const ROUNDS: u64 = 64;
 
-/// Runs `iterations` rounds of independent multiply-adds of the selected instruction set and returns
-/// the floating point operations they were. Timed by the caller, it is the ceiling of every kernel.
+/// Runs `iterations` rounds of independent multiply-adds of the selected instruction set and
+/// returns the floating point operations they were. Timed by the caller, it is the ceiling of every
+/// kernel.
 #[must_use]
 pub fn peak_burst(iterations: u32) -> u64 {
     let mut flop = 0;

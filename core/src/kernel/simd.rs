@@ -114,7 +114,8 @@ impl core::error::Error for UnsupportedSimd {}
 /// The set in use, 0 until the first call that needs it. Only supported sets are ever stored.
 static SELECTED: AtomicU8 = AtomicU8::new(0);
 
-/// Makes the whole process use `simd`. For comparisons: without it the set that [`selected`] tells is used.
+/// Makes the whole process use `simd`. For comparisons: without it the set that [`selected`] tells
+/// is used.
 ///
 /// # Errors
 /// When this machine cannot run the set; nothing changes then.
@@ -126,9 +127,9 @@ pub fn select(simd: Simd) -> Result<(), UnsupportedSimd> {
     Ok(())
 }
 
-/// The set in use: the one of [`select`], else the one that the environment variable `UMBRA_SIMD` names
-/// (with feature `std`, and if the machine has it: a program that wants to refuse another looks first), else the
-/// best.
+/// The set in use: the one of [`select`], else the one that the environment variable `UMBRA_SIMD`
+/// names (with feature `std`, and if the machine has it: a program that wants to refuse another
+/// looks first), else the best.
 #[must_use]
 pub fn selected() -> Simd {
     match SELECTED.load(Ordering::Relaxed) {

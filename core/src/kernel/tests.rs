@@ -1,6 +1,6 @@
-//! Every kernel on every instruction set of this machine: against its definition in double precision, against
-//! `matrixmultiply`, and against itself at other places. The sets are called directly, because
-//! `select` is one for the process.
+//! Every kernel on every instruction set of this machine: against its definition in double
+//! precision, against `matrixmultiply`, and against itself at other places. The sets are called
+//! directly, because `select` is one for the process.
 
 use std::format;
 use std::string::String;

@@ -1,7 +1,7 @@
 //! The micro-kernel: a tile of sums that stays in registers.
 //!
-//! `sums(i, j) = Σ_k A(i, k) · B(k, j)` for up to `ROWS` rows and two vectors of columns. One step of
-//! k adds the outer product of a column of A, broadcast element by element, and a row of B. Each
+//! `sums(i, j) = Σ_k A(i, k) · B(k, j)` for up to `ROWS` rows and two vectors of columns. One step
+//! of k adds the outer product of a column of A, broadcast element by element, and a row of B. Each
 //! sum runs over k in increasing order in one register: it depends on its row of A and its column
 //! of B alone, not on its place. An [`Epilogue`] then does what remains with the sums in registers.
 
@@ -41,8 +41,8 @@ pub(super) trait Epilogue {
     /// The tile is one the epilogue was made for.
     unsafe fn put<I: Isa>(&self, isa: I, row: usize, column: usize, count: usize, sum: I::Vector);
 
-    /// Told of every vector of the tile before its sums are made, which takes longer than lines take from core to
-    /// core: takes those that will be changed.
+    /// Told of every vector of the tile before its sums are made, which takes longer than lines
+    /// take from core to core: takes those that will be changed.
     ///
     /// # Safety
     /// The tile is one the epilogue was made for.
@@ -167,7 +167,8 @@ unsafe fn of_size<I: Isa, const MR: usize, const NV: usize, const WHOLE: bool>(
                         *sum = isa.multiply_add(x, vector, *sum);
                     }
                 }
-                // Past the last step the pointers are never followed; wrapping, they need not point anywhere.
+                // Past the last step the pointers are never followed; wrapping, they need not point
+                // anywhere.
                 column = column.wrapping_add(a.step);
                 row = row.advance(b.stride);
             }
@@ -178,7 +179,8 @@ unsafe fn of_size<I: Isa, const MR: usize, const NV: usize, const WHOLE: bool>(
     }
 }
 
-/// Cuts `0..len` into equal parts, as few as have at most `most` elements: start and length of each.
+/// Cuts `0..len` into equal parts, as few as have at most `most` elements: start and length of
+/// each.
 #[inline(always)]
 pub(super) fn even(len: usize, most: usize) -> impl Iterator<Item = (usize, usize)> {
     let parts = len.div_ceil(most);

@@ -1,8 +1,8 @@
 //! Optimizer updates of shared parameters: one pass over them, or in the registers of a weight
 //! gradient.
 //!
-//! Elements are read, updated and written a vector at a time. No fused operations: an update has the
-//! same bits on every instruction set.
+//! Elements are read, updated and written a vector at a time. No fused operations: an update has
+//! the same bits on every instruction set.
 
 use core::sync::atomic::AtomicU32;
 
@@ -20,8 +20,8 @@ pub(crate) trait Rule {
     -> [I::Vector; 3];
 }
 
-/// Shared parameters and the planes of their state, element by element. Planes the rule does not have are
-/// empty.
+/// Shared parameters and the planes of their state, element by element. Planes the rule does not
+/// have are empty.
 #[derive(Clone, Copy)]
 pub(crate) struct Elements<'a> {
     planes: [&'a [AtomicU32]; 3],
@@ -83,8 +83,8 @@ impl<R: Rule> Kernel for Update<'_, R> {
     }
 }
 
-/// An update as the epilogue of the product that completes a gradient. Rows of the tile are `row` elements
-/// apart.
+/// An update as the epilogue of the product that completes a gradient. Rows of the tile are `row`
+/// elements apart.
 pub(super) struct Apply<'a, R> {
     rule: &'a R,
     planes: [*const AtomicU32; 3],
@@ -110,8 +110,8 @@ impl<R: Rule> Epilogue for Apply<'_, R> {
     unsafe fn put<I: Isa>(&self, isa: I, row: usize, column: usize, count: usize, sum: I::Vector) {
         let at = row * self.row + column;
         let planes = self.rule.planes();
-        // SAFETY: the caller's promise: the tile is inside the elements; of the planes only those that the rule
-        // has are touched.
+        // SAFETY: the caller's promise: the tile is inside the elements; of the planes only those
+        // that the rule has are touched.
         unsafe {
             let mut gradient = sum;
             if let Some(before) = self.gradient {
@@ -137,8 +137,8 @@ impl<R: Rule> Epilogue for Apply<'_, R> {
         }
     }
 
-    /// By way of memory: unrolled over the sums of a tile in registers, an update would be as much code as a
-    /// hundred products.
+    /// By way of memory: unrolled over the sums of a tile in registers, an update would be as much
+    /// code as a hundred products.
     #[inline(always)]
     unsafe fn put_tile<I: Isa, const MR: usize, const NV: usize>(
         &self,

@@ -1,8 +1,8 @@
 //! Memory that workers share: relaxed atomic words holding f32s.
 //!
-//! F. Niu, B. Recht, C. Ré, S. Wright, "Hogwild!", NIPS 2011, without undefined behaviour: two workers
-//! may lose each other's update but never race in the language's sense. See `isa/mod.rs` for vectors
-//! of words.
+//! F. Niu, B. Recht, C. Ré, S. Wright, "Hogwild!", NIPS 2011, without undefined behaviour: two
+//! workers may lose each other's update but never race in the language's sense. See `isa/mod.rs`
+//! for vectors of words.
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -35,8 +35,8 @@ pub fn store(words: &[AtomicU32], values: &[f32]) {
     run(Store(words, values));
 }
 
-/// Copies words out as numbers and says whether all of them are finite: the numbers that were copied, whatever the
-/// words have become meanwhile. Lengths are equal.
+/// Copies words out as numbers and says whether all of them are finite: the numbers that were
+/// copied, whatever the words have become meanwhile. Lengths are equal.
 #[inline]
 #[must_use]
 pub fn load_finite(words: &[AtomicU32], out: &mut [f32]) -> bool {
@@ -54,8 +54,8 @@ pub fn all_finite(numbers: &[f32]) -> bool {
     finite
 }
 
-/// `word += alpha * (value - word)`, against the words as they are now; with `alpha` 1 a word becomes its value
-/// exactly, whatever it was. Lengths are equal.
+/// `word += alpha * (value - word)`, against the words as they are now; with `alpha` 1 a word
+/// becomes its value exactly, whatever it was. Lengths are equal.
 #[inline]
 pub fn interpolate(words: &[AtomicU32], alpha: f32, values: &[f32]) {
     if alpha == 1.0 {
@@ -108,8 +108,8 @@ impl Kernel for AllFinite<'_> {
     }
 }
 
-/// [`interpolate`] (`TOWARDS` the values) or [`add`] as a kernel. No fused operations: the same bits on every
-/// instruction set.
+/// [`interpolate`] (`TOWARDS` the values) or [`add`] as a kernel. No fused operations: the same
+/// bits on every instruction set.
 pub(super) struct Move<'a, const TOWARDS: bool> {
     pub(super) words: &'a [AtomicU32],
     pub(super) alpha: f32,
@@ -139,8 +139,8 @@ impl<const TOWARDS: bool> Kernel for Move<'_, TOWARDS> {
 #[must_use]
 pub fn shared(numbers: &mut [f32]) -> &[AtomicU32] {
     let (start, len) = (numbers.as_mut_ptr().cast::<AtomicU32>(), numbers.len());
-    // SAFETY: an f32 and an atomic word have the same size and alignment and no invalid bits, and the
-    // exclusive borrow lasts as long as the shared one.
+    // SAFETY: an f32 and an atomic word have the same size and alignment and no invalid bits, and
+    // the exclusive borrow lasts as long as the shared one.
     unsafe { core::slice::from_raw_parts(start, len) }
 }
 
@@ -157,8 +157,9 @@ pub(crate) fn all_finite_with<I: Isa>(isa: I, numbers: &[f32]) -> bool {
     !isa.has_nan(sum)
 }
 
-/// [`load`] in a kernel. What is left of a vector goes word by word: with a mask it would have to wait for
-/// narrower stores to the same place, which rows with a word of state behind their values have just made.
+/// [`load`] in a kernel. What is left of a vector goes word by word: with a mask it would have to
+/// wait for narrower stores to the same place, which rows with a word of state behind their values
+/// have just made.
 #[inline(always)]
 pub(crate) fn load_with<I: Isa>(isa: I, words: &[AtomicU32], out: &mut [f32]) {
     assert_eq!(words.len(), out.len(), "copy of words into a buffer of another length");

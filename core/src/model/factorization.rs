@@ -4,9 +4,9 @@
 //! (Rendle, ICDM 2010, equation 1) the first three and DeepFM (Guo et al., IJCAI 2017, equations 1
 //! to 4) all.
 //!
-//! First order: column 0 of the pooled rows, and w_j x_j. Vectors V: the other columns of the pooled
-//! rows, and v_j x_j for dense feature j, `[n, S + D, d]`; the second order sums their pairwise dot
-//! products, and the deep MLP has them all as its input.
+//! First order: column 0 of the pooled rows, and w_j x_j. Vectors V: the other columns of the
+//! pooled rows, and v_j x_j for dense feature j, `[n, S + D, d]`; the second order sums their
+//! pairwise dot products, and the deep MLP has them all as its input.
 
 use core::sync::atomic::AtomicU32;
 

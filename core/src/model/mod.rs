@@ -10,8 +10,9 @@
 //! - `space.rs`: the lent workspace, handed out in pieces
 //! - `step.rs`: a training step and an evaluation, tile by tile
 //!
-//! A model holds no numbers. The *replica* is one flat buffer: trainable parameters, then the running
-//! statistics of batch norms. Embedding rows come in gathered: every distinct row of the batch once.
+//! A model holds no numbers. The *replica* is one flat buffer: trainable parameters, then the
+//! running statistics of batch norms. Embedding rows come in gathered: every distinct row of the
+//! batch once.
 //!
 //! Letters: n examples, D dense features, S sparse fields, d elements of an embedding vector,
 //! U distinct rows, F interacting vectors.
@@ -154,7 +155,8 @@ impl Model {
     }
 
     /// f32s of workspace for batches of up to `batch_max` examples and `rows_max` distinct rows.
-    /// Rows need none today: they are read and their gradient is written where the caller keeps them.
+    /// Rows need none today: they are read and their gradient is written where the caller keeps
+    /// them.
     #[must_use]
     pub fn workspace_len(&self, batch_max: usize, rows_max: usize) -> usize {
         let _ = rows_max;

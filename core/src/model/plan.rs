@@ -63,16 +63,19 @@ impl fmt::Display for ModelError {
         match *self {
             Self::TooFewFeatures { expected, dense, fields } => write!(
                 f,
-                "the model needs at least {expected} features, got {dense} dense and {fields} sparse"
+                "the model needs at least {expected} features, got {dense} dense and {fields} \
+                 sparse"
             ),
             Self::NoEmbeddingDim => write!(f, "the embedding dimension must be 1 or more, got 0"),
             Self::BottomOutput { expected, got: Some(got) } => write!(
                 f,
-                "the last bottom layer must be as wide as the embedding dimension, {expected}, got {got}"
+                "the last bottom layer must be as wide as the embedding dimension, {expected}, \
+                 got {got}"
             ),
             Self::BottomOutput { expected, got: None } => write!(
                 f,
-                "with dense features a bottom layer as wide as the embedding dimension, {expected}, \
+                "with dense features a bottom layer as wide as the embedding dimension, \
+                 {expected}, \
                  is needed, got none"
             ),
             Self::EmptyLayer { chain, layer } => {

@@ -1,10 +1,11 @@
 //! One training step, and evaluation.
 //!
-//! Examples do not see each other except in batch norm, so without it a batch goes through the model
-//! forward and backward in tiles whose activations stay in the cache. With batch norm the whole batch is one tile.
+//! Examples do not see each other except in batch norm, so without it a batch goes through the
+//! model forward and backward in tiles whose activations stay in the cache. With batch norm the
+//! whole batch is one tile.
 //!
-//! Sums over workers, in this order, the same for every worker whatever its batch: the weights; every
-//! norm forward, first layer first; every norm backward, last layer first.
+//! Sums over workers, in this order, the same for every worker whatever its batch: the weights;
+//! every norm forward, first layer first; every norm backward, last layer first.
 
 use core::sync::atomic::AtomicU32;
 
@@ -36,16 +37,16 @@ pub struct Gradients<'a> {
     /// This worker's part of the gradient of the parameters; scratch if there is an `update`.
     /// `[parameters_len]`
     pub parameters: &'a mut [f32],
-    /// Update every parameter of the replica as soon as its gradient is complete, instead of writing that: for
-    /// a worker that does not share its batch with others. Without examples, or with all their weights 0,
-    /// nothing is updated; nor when the loss is not finite, and then the gradient of rows is 0: a replica
-    /// that was damaged can be replaced while workers go on.
+    /// Update every parameter of the replica as soon as its gradient is complete, instead of
+    /// writing that: for a worker that does not share its batch with others. Without examples, or
+    /// with all their weights 0, nothing is updated; nor when the loss is not finite, and then the
+    /// gradient of rows is 0: a replica that was damaged can be replaced while workers go on.
     pub update: Option<Update<'a>>,
     /// This worker's part of the gradient of the gathered rows. `[U, row_width]`
     pub rows: &'a mut [f32],
-    /// Mean and unbiased variance of the global batch, in the order of the replica's statistics. The
-    /// caller moves the running ones: r += momentum · (s − r). When the global batch has fewer than
-    /// two examples these are the running ones themselves. `[replica_len - parameters_len]`
+    /// Mean and unbiased variance of the global batch, in the order of the replica's statistics.
+    /// The caller moves the running ones: r += momentum · (s − r). When the global batch has fewer
+    /// than two examples these are the running ones themselves. `[replica_len - parameters_len]`
     pub statistics: &'a mut [f32],
 }
 
@@ -130,9 +131,10 @@ impl Model {
 
     /// Loss and gradients of the weighted mean loss over the batch of all workers.
     ///
-    /// `reduce` sums a vector over the workers that compute one global batch; each calls it equally often,
-    /// with an empty local batch too. Gradients are scaled by the global sum of weights, so the sum of
-    /// all workers' parts is the gradient of the mean; where that sum of weights is 0 they are 0.
+    /// `reduce` sums a vector over the workers that compute one global batch; each calls it equally
+    /// often, with an empty local batch too. Gradients are scaled by the global sum of weights, so
+    /// the sum of all workers' parts is the gradient of the mean; where that sum of weights is 0
+    /// they are 0.
     ///
     /// # Panics
     /// When a buffer does not have the length told, or the workspace is too short.

@@ -138,13 +138,15 @@ impl Model {
         trainable.chain(statistics)
     }
 
-    /// The place in the replica of every element in the order of files: tensor by tensor, each row-major.
-    /// The first `parameters_len` are the trainable ones, and the order of optimizer state. `[replica_len]`
+    /// The place in the replica of every element in the order of files: tensor by tensor, each
+    /// row-major. The first `parameters_len` are the trainable ones, and the order of optimizer
+    /// state. `[replica_len]`
     pub fn places(&self) -> impl Iterator<Item = usize> + '_ {
         self.tensors().flat_map(|tensor| tensor.places())
     }
 
-    /// Fills `replica` `[replica_len]` with the first values: a function of `seed` and the model alone.
+    /// Fills `replica` `[replica_len]` with the first values: a function of `seed` and the model
+    /// alone.
     ///
     /// # Panics
     /// When `replica` has another length.

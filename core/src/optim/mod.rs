@@ -3,8 +3,8 @@
 //! One rule serves dense parameters and embedding rows alike: an element has its parameter, its
 //! gradient and up to two state values ([`Optimizer::state_planes`]); rows may carry one word more
 //! (row-wise Adagrad's accumulator, Adam's own step count). A rule works on registers
-//! (`kernel/update.rs`); [`crate::dense::replica`] applies it to the shared replica, [`crate::sparse::Table`]
-//! to rows.
+//! (`kernel/update.rs`); [`crate::dense::replica`] applies it to the shared replica,
+//! [`crate::sparse::Table`] to rows.
 //!
 //! - `rule.rs`: the element rules and their settings
 //! - `row.rs`: [`SparseOptimizer`], of embedding rows

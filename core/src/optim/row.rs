@@ -50,8 +50,8 @@ impl SparseOptimizer {
         }
     }
 
-    /// Updates the record `[values | state]` with the row's whole gradient of one step (duplicates coalesced).
-    /// `record: [width + state_len(width)]`, `gradient: [width]`
+    /// Updates the record `[values | state]` with the row's whole gradient of one step (duplicates
+    /// coalesced). `record: [width + state_len(width)]`, `gradient: [width]`
     #[inline(always)]
     pub(crate) fn update<I: Isa>(&self, isa: I, rate: f32, record: &mut [f32], gradient: &[f32]) {
         let (values, state) = record.split_at_mut(gradient.len());

@@ -71,8 +71,8 @@ impl Bags<'_> {
         row + columns.start..row + columns.end
     }
 
-    /// Pools the bags of `n` examples. `rows`: `[U, row_width]`; `out` as [`Pooled`] tells, of which
-    /// every pooled element is written.
+    /// Pools the bags of `n` examples. `rows`: `[U, row_width]`; `out` as [`Pooled`] tells, of
+    /// which every pooled element is written.
     pub fn pool(&self, n: usize, rows: &[f32], shape: &Pooled, out: &mut [f32]) {
         let width = shape.columns.len();
         for example in 0..n {
@@ -97,7 +97,8 @@ impl Bags<'_> {
         }
     }
 
-    /// Adds to `row_gradient` `[U, row_width]` what the gradient `pooled` of the pooled vectors says.
+    /// Adds to `row_gradient` `[U, row_width]` what the gradient `pooled` of the pooled vectors
+    /// says.
     pub fn pool_backward(
         &self,
         n: usize,

@@ -16,8 +16,8 @@ pub const fn heads_len(values_max: usize) -> usize {
 /// Finds the distinct rows of `bags` and writes their numbers to `unique` and, for every id, its
 /// index in `unique` to `slot`. Returns how many there are.
 ///
-/// `heads: [heads_len(values)]` or more, a power of two, scratch; `unique` and `slot`: `[values]` or
-/// more. Ids are below their field's cardinality (the reader has checked).
+/// `heads: [heads_len(values)]` or more, a power of two, scratch; `unique` and `slot`: `[values]`
+/// or more. Ids are below their field's cardinality (the reader has checked).
 pub fn coalesce(
     bags: Jagged<'_>,
     numbering: Numbering<'_>,

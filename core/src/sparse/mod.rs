@@ -1,7 +1,7 @@
 //! Embedding tables: which rows a batch needs, where they live, how they are pooled and updated.
 //!
-//! All tables of a model share one numbering: *row number* `first[field] + id`, a `u32`. Row numbers
-//! are what travels and what is partitioned.
+//! All tables of a model share one numbering: *row number* `first[field] + id`, a `u32`. Row
+//! numbers are what travels and what is partitioned.
 //!
 //! - `coalesce.rs`: the distinct rows of a batch, and the slot of every id among them
 //! - `partition.rs`: row number → partition and index

@@ -45,7 +45,8 @@ impl<'a> Table<'a> {
         &self.words[index * self.record_len..][..self.record_len]
     }
 
-    /// Copies the values of the rows at `indices` out, one behind the other. `out: [indices, width]`
+    /// Copies the values of the rows at `indices` out, one behind the other. `out: [indices,
+    /// width]`
     pub fn read(&self, indices: impl Iterator<Item = usize> + Clone, out: &mut [f32]) {
         run(Read { table: *self, indices, out });
     }

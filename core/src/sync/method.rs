@@ -10,8 +10,8 @@
 //! | who builds its protocols? | [`Method::trainer`], [`Method::center`] |
 //! | which model does a run end with? | [`Method::published`] |
 //!
-//! Instances are numbered: those of trainer 0 first, slice by slice and within a slice gate by gate,
-//! then those of trainer 1 and so on; the centers, one per slice, come last. Messages go from
+//! Instances are numbered: those of trainer 0 first, slice by slice and within a slice gate by
+//! gate, then those of trainer 1 and so on; the centers, one per slice, come last. Messages go from
 //! instance to instance.
 
 use core::ops::Range;

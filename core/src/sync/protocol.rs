@@ -1,7 +1,7 @@
 //! The seam between a synchronization method and whatever runs it.
 //!
-//! A protocol is a state machine: the outcome of the last action in, the next action out. It acts on
-//! endpoints, which a driver provides:
+//! A protocol is a state machine: the outcome of the last action in, the next action out. It acts
+//! on endpoints, which a driver provides:
 //!
 //! | endpoint | what it is | actions |
 //! | --- | --- | --- |

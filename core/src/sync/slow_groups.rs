@@ -3,8 +3,8 @@
 //!
 //! J. Wang, V. Tantia, N. Ballas, M. Rabbat, "SlowMo: improving communication-efficient distributed
 //! SGD with slow momentum", ICLR 2020 (arXiv 1910.00643), algorithm 1 without its exact average
-//! ("SlowMo-noaverage"): every trainer has an anchor and a velocity of its own. The groups are those
-//! of DS-Sync (`divide_shuffle.rs`); the two together are this project's own.
+//! ("SlowMo-noaverage"): every trainer has an anchor and a velocity of its own. The groups are
+//! those of DS-Sync (`divide_shuffle.rs`); the two together are this project's own.
 //!
 //! | paper | here | unit |
 //! | --- | --- | --- |

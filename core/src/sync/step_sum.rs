@@ -2,9 +2,9 @@
 //!
 //! L. G. Valiant, "A bridging model for parallel computation", CACM 33 (1990); synchronous SGD.
 //!
-//! Invariants: a step is Take, ReduceSum, Give, in this order. All trainers make equally many steps,
-//! and each has the same bits of the sum, which workers scale by themselves (the gradient of a step
-//! is that of the mean over the global batch already).
+//! Invariants: a step is Take, ReduceSum, Give, in this order. All trainers make equally many
+//! steps, and each has the same bits of the sum, which workers scale by themselves (the gradient of
+//! a step is that of the mean over the global batch already).
 
 use super::protocol::{Action, Completion, Group, OutOfTurn, Protocol};
 

@@ -1,5 +1,5 @@
-//! One layer at a time. The scalar that is differenced is Σ c · y with random c, so that every output
-//! counts differently.
+//! One layer at a time. The scalar that is differenced is Σ c · y with random c, so that every
+//! output counts differently.
 
 use umbra_core::batch::Jagged;
 use umbra_core::dense::interaction::Vectors;

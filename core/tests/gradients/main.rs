@@ -1,10 +1,11 @@
 //! Analytic gradients in f32 against central differences of an f64 twin.
 //!
-//! Why the twin: differencing f32 leaves three digits at best. In f64 a step of 1e-6 has a truncation error
-//! of order h² = 1e-12 and a rounding error of order 2^-53 / h = 1e-10, so the differences are exact for our purpose
-//! and what is measured is the f32 arithmetic alone. Its error is a few units of 2^-24 of the largest terms of a
-//! sum, hence bounds relative to the largest element of each tensor: 2e-5, some 300 roundings, where a wrong
-//! formula is wrong by a part of 1.
+//! Why the twin: differencing f32 leaves three digits at best. In f64 a step of 1e-6 has a
+//! truncation error of order h² = 1e-12 and a rounding error of order 2^-53 / h = 1e-10, so the
+//! differences are exact for our purpose and what is measured is the f32 arithmetic alone. Its
+//! error is a few units of 2^-24 of the largest terms of a sum, hence bounds relative to the
+//! largest element of each tensor: 2e-5, some 300 roundings, where a wrong formula is wrong by a
+//! part of 1.
 //!
 //! - `twin.rs`: the models in f64 - `layers.rs`: one layer at a time - `models.rs`: whole models -
 //!   `split.rs`: a batch cut in two over two workers

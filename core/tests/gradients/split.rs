@@ -1,5 +1,6 @@
-//! A batch cut in two over two workers is the whole batch: the same loss, statistics and summed gradients,
-//! with batch norm over both parts and masks that follow the example. One part may be empty.
+//! A batch cut in two over two workers is the whole batch: the same loss, statistics and summed
+//! gradients, with batch norm over both parts and masks that follow the example. One part may be
+//! empty.
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
@@ -9,7 +10,8 @@ use umbra_core::model::{Model, ModelConfig, ModelKind};
 use crate::models::{DCN_V2, DEEPFM, DLRM, Trained, WIDE_DEEP, train};
 use crate::twin::Data;
 
-/// One end of a sum over two threads. When the other end is gone, or sums once less, this one panics.
+/// One end of a sum over two threads. When the other end is gone, or sums once less, this one
+/// panics.
 struct Sum {
     to: Sender<Vec<f64>>,
     from: Receiver<Vec<f64>>,
@@ -50,9 +52,9 @@ fn close(what: &str, whole: &[f32], parts: [&[f32]; 2]) {
     assert!(error.sqrt() <= 1e-6 * norm.sqrt(), "{what}: {} of {}", error.sqrt(), norm.sqrt());
 }
 
-/// Up to so many examples every tensor is compared by itself. With more, the terms of a small tensor
-/// cancel to a sum far below them, to whose size their rounding errors bear no relation; the gradient
-/// as a whole is compared then.
+/// Up to so many examples every tensor is compared by itself. With more, the terms of a small
+/// tensor cancel to a sum far below them, to whose size their rounding errors bear no relation; the
+/// gradient as a whole is compared then.
 const FEW: usize = 64;
 
 fn check(config: &ModelConfig, n: usize, cut: usize) {

@@ -89,7 +89,8 @@ pub(crate) struct Outcome {
     pub(crate) logits: Vec<f64>,
     /// Weighted mean of the losses.
     pub(crate) loss: f64,
-    /// Batch mean and unbiased variance at their places in the replica, counted from the parameters' end.
+    /// Batch mean and unbiased variance at their places in the replica, counted from the
+    /// parameters' end.
     pub(crate) statistics: Vec<f64>,
 }
 
@@ -329,7 +330,8 @@ pub(crate) fn wide(x: &[f32]) -> Vec<f64> {
     x.iter().map(|x| f64::from(*x)).collect()
 }
 
-/// Factors of a dropout layer: 0 or 1 / (1 − p). The masks themselves are tested beside their source.
+/// Factors of a dropout layer: 0 or 1 / (1 − p). The masks themselves are tested beside their
+/// source.
 pub(crate) fn mask(layer: u32, probability: f32, rows: &[u64], units: usize) -> Vec<f64> {
     let mut ones = vec![1.0; rows.len() * units];
     let strides = Strides::row_major(units);

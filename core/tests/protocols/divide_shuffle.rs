@@ -104,7 +104,8 @@ proptest! {
         let world = shuffles(&mut lent, (1.0, false), dealing, &replicas);
         let (joined, world) = play(world, &loads, seed);
         for rank in 0..trainers {
-            prop_assert!(world.has_finished(rank), "{rank} waits: {:?}", world.ranks[rank].outstanding);
+            let waits = world.ranks[rank].outstanding;
+            prop_assert!(world.has_finished(rank), "{rank} waits: {waits:?}");
         }
         prop_assert!(world.is_quiet() || !dealing.meets(), "terms that nobody took");
         if dealing.meets() {
@@ -127,7 +128,9 @@ proptest! {
         }),
     ) {
         let trainers = replicas.len();
-        let work = |it: &super::world::Rank<'_>, rank: usize| it.train(|i, x| x * 1.01 + (rank + i) as f32);
+        let work = |it: &super::world::Rank<'_>, rank: usize| {
+            it.train(|i, x| x * 1.01 + (rank + i) as f32);
+        };
         let [one, all] = [1, trainers].map(|group| {
             let mut lent = lent(trainers, replicas[0].len());
             let dealing = Dealing::Random { group, seed: 3 };
@@ -138,7 +141,8 @@ proptest! {
         let mut still = replicas.clone();
         for _ in 0..3 {
             for (rank, replica) in still.iter_mut().enumerate() {
-                replica.iter_mut().enumerate().for_each(|(i, x)| *x = *x * 1.01 + (rank + i) as f32);
+                let moved = |i: usize, x: f32| x * 1.01 + (rank + i) as f32;
+                replica.iter_mut().enumerate().for_each(|(i, x)| *x = moved(i, *x));
             }
         }
         prop_assert_eq!(&one, &still);
@@ -165,7 +169,9 @@ proptest! {
         }),
     ) {
         let trainers = replicas.len();
-        let work = |it: &super::world::Rank<'_>, rank: usize| it.train(|i, x| x * 1.01 + (rank + i) as f32);
+        let work = |it: &super::world::Rank<'_>, rank: usize| {
+            it.train(|i, x| x * 1.01 + (rank + i) as f32);
+        };
         let still = vec![false; trainers];
         let mut plain = lent(trainers, replicas[0].len());
         let mut world = shuffles(&mut plain, (alpha, delta), dealing, &replicas);
@@ -200,8 +206,9 @@ proptest! {
     /// group has none, nothing changes.
     #[test]
     fn who_is_not_finite_becomes_the_groups_mean(out in prop::collection::vec(any::<bool>(), 4)) {
-        let replicas: Vec<Vec<f32>> =
-            out.iter().zip(1u8..).map(|(out, x)| vec![if *out { f32::NAN } else { x.into() }]).collect();
+        let replicas =
+            out.iter().zip(1u8..).map(|(out, x)| if *out { f32::NAN } else { x.into() });
+        let replicas: Vec<Vec<f32>> = replicas.map(|x| vec![x]).collect();
         let mut lent = lent(4, 1);
         let mut world = shuffles(&mut lent, (1.0, false), Dealing::Grid { columns: 2 }, &replicas);
         world.round(&[false; 4], |_, _| {});

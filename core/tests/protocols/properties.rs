@@ -152,10 +152,12 @@ proptest! {
                 let alpha = if out[rank] { 1.0 } else { f64::from(alpha) };
                 let before = f64::from(replicas[rank][i]);
                 let expected = if alpha == 1.0 { *mean } else { before + alpha * (mean - before) };
-                prop_assert!(is_near(*x, expected, 2.0 * scale), "rank {rank}: {x}, not {expected}");
+                prop_assert!(is_near(*x, expected, 2.0 * scale), "rank {rank}: {x}, not \
+                    {expected}");
             }
             if out[rank] {
-                prop_assert_eq!(found.get_or_insert_with(|| moved.clone()), &moved, "the same bits");
+                let found = found.get_or_insert_with(|| moved.clone());
+                prop_assert_eq!(found, &moved, "the same bits");
             }
         }
         end(world);
@@ -170,7 +172,8 @@ proptest! {
         let mut start = replicas;
         start.iter_mut().for_each(|replica| replica[at.index(slice)] = f32::INFINITY);
         let rates = Blocks { rate: 0.5, momentum: 0.5, nesterov: true };
-        let (mut plain, mut lent) = (lent(&start, &vec![0.0; slice]), lent(&start, &vec![0.0; slice]));
+        let global = vec![0.0; slice];
+        let (mut plain, mut lent) = (lent(&start, &global), lent(&start, &global));
         let mut average = averages(&mut plain, 0.5, delta, &start);
         let mut block = blocks(&mut lent, (0.5, delta), rates, slice, &start);
         for world in [&mut average, &mut block] {
@@ -301,7 +304,8 @@ proptest! {
     fn an_exchange_shrinks_the_distance(w in number(), c in number(), alpha in 0f32..=1.0) {
         let scale = 8.0 * w.abs().max(c.abs());
         let distance = f64::from(w) - f64::from(c);
-        for (pair, left) in [(Pair::Sequential, (1.0 - alpha).powi(2)), (Pair::Same, 1.0 - 2.0 * alpha)] {
+        let sequential = (Pair::Sequential, (1.0 - alpha).powi(2));
+        for (pair, left) in [sequential, (Pair::Same, 1.0 - 2.0 * alpha)] {
             let (mut stagings, mut center) = (vec![vec![0.0; 1 + TAIL]; 2], [c]);
             let mut world = elastic(&mut stagings, &mut center, (alpha, pair), &[vec![w]]);
             world.exchange(0, 1);
@@ -317,13 +321,17 @@ proptest! {
     /// Σ w + c stays, however many trainers exchange and in whatever order.
     #[test]
     fn exchanges_of_the_same_pair_conserve_the_sum(
-        replicas in replicas(), alpha in 0f32..=0.5, order in prop::collection::vec(any::<prop::sample::Index>(), 0..30),
+        replicas in replicas(),
+        alpha in 0f32..=0.5,
+        order in prop::collection::vec(any::<prop::sample::Index>(), 0..30),
     ) {
         let (trainers, slice) = (replicas.len(), replicas[0].len());
-        let (mut stagings, mut center) = (vec![vec![0.0; slice + TAIL]; trainers + 1], replicas[0].clone());
+        let mut stagings = vec![vec![0.0; slice + TAIL]; trainers + 1];
+        let mut center = replicas[0].clone();
         let mut world = elastic(&mut stagings, &mut center, (alpha, Pair::Same), &replicas);
         let round_robin = 0..trainers;
-        let order: Vec<usize> = round_robin.chain(order.iter().map(|i| i.index(trainers))).collect();
+        let order = order.iter().map(|i| i.index(trainers));
+        let order: Vec<usize> = round_robin.chain(order).collect();
         order.iter().for_each(|rank| world.exchange(*rank, trainers));
         let after = values(&world);
         drop(world);
@@ -344,7 +352,8 @@ proptest! {
     ) {
         let pair = if sequential { Pair::Sequential } else { Pair::Same };
         let (trainers, slice) = (replicas.len(), replicas[0].len());
-        let (mut stagings, mut center) = (vec![vec![f32::NAN; slice + TAIL]; trainers + 1], replicas[0].clone());
+        let mut stagings = vec![vec![f32::NAN; slice + TAIL]; trainers + 1];
+        let mut center = replicas[0].clone();
         let mut start = replicas.clone();
         start[trainers - 1][slice - 1] = f32::NAN;
         let mut world = elastic(&mut stagings, &mut center, (alpha, pair), &start);

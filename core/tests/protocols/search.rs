@@ -296,9 +296,8 @@ impl State<'_> {
             (Action::Load, Completion::Loaded { .. } | Completion::Stop)
             | (Action::Read, Completion::Loaded { .. })
             | (Action::ReduceMean { .. }, Completion::Reduced { .. })
-            | (Action::Store { .. } | Action::Add { .. } | Action::Send { .. }, Completion::Done) => {
-                true
-            }
+            | (Action::Store { .. } | Action::Add { .. }, Completion::Done)
+            | (Action::Send { .. }, Completion::Done) => true,
             (
                 Action::Receive { from: Some(center) },
                 Completion::Received { from, word, elements },

@@ -12,7 +12,8 @@ use crate::config::Config;
 use crate::error::Error;
 use crate::trainer::batches::next_read;
 
-/// Examples that are cycled: their rows of Criteo's Kaggle tables are several times the largest caches.
+/// Examples that are cycled: their rows of Criteo's Kaggle tables are several times the largest
+/// caches.
 const EXAMPLES: usize = 131_072;
 
 /// Batches in memory, by their size.
@@ -62,7 +63,8 @@ fn batches(subject: &Subject, size: usize, workers: usize) -> Result<VecDeque<Ba
     let ready = read(data, &order(config, size, 1), count)?;
     if ready.len() < workers {
         return Err(Error::Data(format!(
-            "the data has {} rows: too few for {workers} workers with batches of {size}; use more rows, \
+            "the data has {} rows: too few for {workers} workers with batches of {size}; use more \
+             rows, \
              or smaller --batch or --workers",
             data.rows()
         )));

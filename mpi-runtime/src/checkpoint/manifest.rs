@@ -158,7 +158,10 @@ pub enum CheckpointError {
         got: u32,
     },
     /// A file has another length than the manifest says.
-    #[error("{}: {got} bytes; the manifest says {expected}: the file is cut or torn", path.display())]
+    #[error(
+        "{}: {got} bytes; the manifest says {expected}: the file is cut or torn",
+        path.display()
+    )]
     Length {
         /// The file.
         path: PathBuf,

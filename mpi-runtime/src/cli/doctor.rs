@@ -85,7 +85,8 @@ impl Findings {
         let (count, share) = (cores.count(), cores.count() / ranks.len());
         writeln!(
             f,
-            "{}  node       {host}: {} ranks on {count} cores ({cores}); default worker threads: {}",
+            "{}  node       {host}: {} ranks on {count} cores ({cores}); default worker threads: \
+             {}",
             mark(share >= 1),
             ranks.len(),
             share.max(1)
@@ -101,7 +102,8 @@ impl Findings {
         if !self.yields {
             writeln!(
                 f,
-                "            cure: export OMPI_MCA_mpi_yield_when_idle=1, or waiting ranks steal time"
+                "            cure: export OMPI_MCA_mpi_yield_when_idle=1, or waiting ranks steal \
+                 time"
             )?;
         }
         Ok(())
@@ -139,7 +141,8 @@ impl fmt::Display for Findings {
         if !fast {
             writeln!(
                 f,
-                "            this processor has no AVX2 with FMA (or hides it): training is several \
+                "            this processor has no AVX2 with FMA (or hides it): training is \
+                 several \
                  times slower"
             )?;
         }

@@ -32,7 +32,12 @@ pub(super) struct SimulateArguments {
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
     /// Sweep: the job on so many trainers each, instead of the cluster file's; leaves no run folder
-    #[arg(long, value_name = "N,N,…", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(
+        long,
+        value_name = "N,N,…",
+        value_delimiter = ',',
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
     trainers: Vec<u32>,
     /// Write the figures of every run as JSON
     #[arg(long, value_name = "FILE")]
@@ -46,7 +51,7 @@ Keys of the cluster file (those without a default must be there):
   sync_ps                   slices of the center of *_easgd; default 1
   fidelity                  \"timing\" (default): time alone; \"training\": the real model and data
   cores                     of a trainer; 0, the default: one for each thread
-  steps                     of a worker; default 1000; in training at most these, default: the data's
+  steps                     of a worker; default 1000; in training at most these, default: as data
   seconds                   virtual time after which no step begins
   link.bytes_per_s          of every node, in each direction
   link.latency_us           default 20

@@ -14,9 +14,9 @@
 //! - [`reduce`]: sums, by `doubling.rs` in few messages, by `piece.rs` straight from all to all
 //!
 //! Invariants: a [`Comm`] is made on the main thread, in one order on every rank, is used by one
-//! thread, and is dropped before MPI is finalised. A buffer lent to MPI outlives its request. A wait
-//! that is given up is an error ([`watch::Lost`]), after which the communicator is of no more use:
-//! the caller decides what becomes of the job.
+//! thread, and is dropped before MPI is finalised. A buffer lent to MPI outlives its request. A
+//! wait that is given up is an error ([`watch::Lost`]), after which the communicator is of no more
+//! use: the caller decides what becomes of the job.
 #![allow(unsafe_code)]
 
 mod doubling;
@@ -84,8 +84,8 @@ impl Comm {
         Ok(Self::new(handle, Arc::clone(&world.watch)))
     }
 
-    /// The ranks of `members` in a communicator of their own, in the order of their ranks; `None` on
-    /// the others. *Collective over this communicator*, main thread only; `members` equal on all
+    /// The ranks of `members` in a communicator of their own, in the order of their ranks; `None`
+    /// on the others. *Collective over this communicator*, main thread only; `members` equal on all
     /// ranks.
     ///
     /// # Errors

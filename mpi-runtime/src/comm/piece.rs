@@ -1,10 +1,10 @@
-//! A piece of a buffer on its way through a sum over the ranks, straight from all to all: scattered,
-//! added, gathered.
+//! A piece of a buffer on its way through a sum over the ranks, straight from all to all:
+//! scattered, added, gathered.
 //!
 //! MPI 3.1 section 5.12. All ranks start the same operations of the same pieces in the same order.
 //!
-//! Invariant: the buffers are the piece's own, and nothing touches them while its operation is under
-//! way.
+//! Invariant: the buffers are the piece's own, and nothing touches them while its operation is
+//! under way.
 
 use umbra_core::sync::reduction::{add, sum_into_first};
 use umbra_core::sync::sum_plan::stretch_start;

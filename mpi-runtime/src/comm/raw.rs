@@ -99,8 +99,8 @@ pub(super) fn abort(code: i32) -> ! {
     std::process::exit(code)
 }
 
-/// Time for the library to end the job. It takes less than a second; a launcher on a crowded machine
-/// takes longer to hear of it.
+/// Time for the library to end the job. It takes less than a second; a launcher on a crowded
+/// machine takes longer to hear of it.
 const ABORT_MAX: Duration = Duration::from_secs(10);
 
 /// Constants of the library, which are variables to Rust.

@@ -38,8 +38,8 @@ impl Watch {
         &self.prefix
     }
 
-    /// The outcome of a wait for a caller that cannot go on without it: if it was given up, ends the
-    /// job with exit code 1 on every rank and says who waited for what.
+    /// The outcome of a wait for a caller that cannot go on without it: if it was given up, ends
+    /// the job with exit code 1 on every rank and says who waited for what.
     pub fn or_end<T>(&self, outcome: Result<T, Lost>) -> T {
         outcome.unwrap_or_else(|lost| self.end_job(1, &lost))
     }
@@ -95,7 +95,11 @@ impl Watch {
 /// A wait that was given up. Whoever was waited for is lost, as far as this rank can tell; what
 /// becomes of the job is the caller's decision ([`Watch::or_end`] is the usual one).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("waited {} s for {what} and gave up (run.watchdog_s = {})", waited.as_secs(), limit.as_secs())]
+#[error(
+    "waited {} s for {what} and gave up (run.watchdog_s = {})",
+    waited.as_secs(),
+    limit.as_secs()
+)]
 pub struct Lost {
     /// What was waited for.
     pub what: String,

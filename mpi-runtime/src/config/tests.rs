@@ -59,8 +59,9 @@ const BAD_ARGUMENTS: &[(&str, &str)] = &[
     (
         "sync.method=gba",
         "sync.method = \"gba\" is not in this version; built: none, independent, bsp, local_sgd, \
-         shadow_easgd, shadow_ma, shadow_bmuf, foreground_easgd, foreground_ma, foreground_bmuf, ds_sync, \
-         shadow_ds_sync",
+         shadow_easgd, shadow_ma, shadow_bmuf, foreground_easgd, foreground_ma, foreground_bmuf, \
+         ds_sync, \
+         shadow_ds_sync, ds_slowmo",
     ),
     (
         "sync.switch=1",
@@ -92,14 +93,17 @@ const BAD_ARGUMENTS: &[(&str, &str)] = &[
     ("batch_size=8", "unknown key `batch_size`; the nearest known key is `train.batch_size`"),
     (
         "sync=bsp",
-        "`sync = \"bsp\"`: `sync` is a section; its keys are method, every, gate, batch_norm, alpha, \
-         pair, intake, schedule, group_size, average_state, block_rate, block_momentum, nesterov, poll_us, \
+        "`sync = \"bsp\"`: `sync` is a section; its keys are method, every, gate, batch_norm, \
+         alpha, \
+         pair, intake, schedule, group_size, average_state, block_rate, block_momentum, nesterov, \
+         poll_us, \
          min_interval_us, max_bytes_per_s, core_share, switch",
     ),
     ("roles.sync_ps=1", "`roles.sync_ps = 1`: expected 0: sync.method = \"auto\" has no center"),
     (
         "sync.alpha=0.5",
-        "`sync.alpha = set`: expected a shadow or foreground method: sync.method = \"auto\" has no use \
+        "`sync.alpha = set`: expected a shadow or foreground method: sync.method = \"auto\" has \
+         no use \
          for it",
     ),
     ("sync.core_share=0", "`sync.core_share = 0`: expected a finite number, above 0 and at most 1"),
@@ -142,24 +146,29 @@ fn a_mistake_in_the_file_is_given_with_its_line() {
         ),
         (
             "[recovery]\nmode = \"cpr\"\n",
-            "jobs/small.toml:12: `recovery.mode` (recovery from lost ranks) is not in this version; leave it out",
+            "jobs/small.toml:12: `recovery.mode` (recovery from lost ranks) is not in this \
+             version; leave it out",
         ),
         (
             "[train]\nepochs = \n",
-            "jobs/small.toml:12: not valid TOML: string values must be quoted, expected literal string",
+            "jobs/small.toml:12: not valid TOML: string values must be quoted, expected literal \
+             string",
         ),
         ("[model]\ntop = []\n", "jobs/small.toml:11: not valid TOML: duplicate key"),
         (
             "[roles]\nlayout = \"separate\"\n",
-            "`roles.trainers` is missing: give the number of ranks that train, since roles.layout = \"separate\", in the file or with --set roles.trainers=…",
+            "`roles.trainers` is missing: give the number of ranks that train, since roles.layout \
+             = \"separate\", in the file or with --set roles.trainers=…",
         ),
         (
             "[recovery.inject]\nnan_step = 3\n",
-            "`recovery.inject.nan_trainer` is missing: give the trainer with the fault, in the file or with --set recovery.inject.nan_trainer=…",
+            "`recovery.inject.nan_trainer` is missing: give the trainer with the fault, in the \
+             file or with --set recovery.inject.nan_trainer=…",
         ),
         (
             "[train.early_stop]\nmetric = \"auc\"\n",
-            "`train.early_stop.patience` is missing: give an integer from 1 to 1048576, in the file or with --set train.early_stop.patience=…",
+            "`train.early_stop.patience` is missing: give an integer from 1 to 1048576, in the \
+             file or with --set train.early_stop.patience=…",
         ),
     ] {
         let error = parse(&format!("{MINIMAL}\n{text}"), &[]).unwrap_err();

@@ -76,12 +76,14 @@ impl Config {
             (Schedule::Ring | Schedule::Nodes, Some(size)) => Err(ConfigError::value(
                 "sync.group_size",
                 size,
-                "no group_size: with sync.schedule = \"ring\" groups are pairs, with \"nodes\" they are nodes",
+                "no group_size: with sync.schedule = \"ring\" groups are pairs, with \"nodes\" \
+                 they are nodes",
             )),
             (Schedule::Hypercube, Some(1)) => Err(ConfigError::value(
                 "sync.group_size",
                 1,
-                "at least 2 with sync.schedule = \"hypercube\": trainers' numbers are written in this base",
+                "at least 2 with sync.schedule = \"hypercube\": trainers' numbers are written in \
+                 this base",
             )),
             _ => Ok(()),
         }
@@ -235,7 +237,8 @@ pub(super) fn one_trainer(trainers: usize) -> ConfigError {
         "sync.method",
         "\"none\"",
         format!(
-            "a method that keeps {trainers} trainers together: \"auto\", \"bsp\", \"local_sgd\", \"ds_sync\", a \
+            "a method that keeps {trainers} trainers together: \"auto\", \"bsp\", \"local_sgd\", \
+             \"ds_sync\", a \
              shadow_* or foreground_* one; or \"independent\", which keeps them apart"
         ),
     )

@@ -4,11 +4,12 @@
 //! L. G. Valiant, "A bridging model for parallel computation", CACM 33 (1990); synchronous SGD.
 //!
 //! The unit of work is a *slice* of the global batch, each with a worker of its own that computes
-//! when it has a turn (`turns.rs`). The workers of a trainer meet in a [`Meeting`]; whoever comes
-//! last sums their contributions and hands the sum to the dense communicator thread, where a protocol
-//! (`umbra_core::sync::StepSum`) adds the trainers. All sums are trees over the slices (`umbra_core::sync::reduction`), so a step's result
-//! is a function of the examples alone: the same seed gives the same bits, and so does another
-//! number of ranks or threads as long as the slices are the same (`Plan::slices`).
+//! when it has a turn (`compute_slots.rs`). The workers of a trainer meet in a [`Meeting`]; whoever
+//! comes last sums their contributions and hands the sum to the dense communicator thread, where a
+//! protocol (`umbra_core::sync::StepSum`) adds the trainers. All sums are trees over the slices
+//! (`umbra_core::sync::reduction`), so a step's result is a function of the examples alone: the
+//! same seed gives the same bits, and so does another number of ranks or threads as long as the
+//! slices are the same (`Plan::slices`).
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -396,7 +396,8 @@ impl DenseSync {
                     if let Err(error) = pins.beside() {
                         watch.end_job(error.exit_code(), &error);
                     }
-                    drive(seats, ends)
+                    // Workers wait for what this thread does: whatever stops it ends the job.
+                    drive(seats, ends).unwrap_or_else(|error| watch.end_job(1, &error))
                 })
             });
             let step_end = match (&bsp, method.rounds) {
@@ -410,14 +411,13 @@ impl DenseSync {
             drop(gates);
             let losses = bsp.map(Bsp::close).unwrap_or_default();
             let gaps = match driver.map(std::thread::ScopedJoinHandle::join) {
-                None => Ok(vec![]),
+                None => vec![],
                 Some(Ok(gaps)) => gaps,
                 Some(Err(panic)) => std::panic::resume_unwind(panic),
             };
             ((worked, losses), gaps)
         });
         let (worked, losses) = worked;
-        let gaps = gaps.map_err(|error| Error::Failure(error.to_string()))?;
         // Slices go side by side: the first one's gaps are the replica's, at each of its gates.
         let mut first = Gaps::new();
         for gaps in gaps.into_iter().take(if trains { instances.gates } else { 0 }) {

@@ -184,7 +184,8 @@ const EXTERN_STEP: &str = "4294967292";
 const INTERACTIVE_STEP: &str = "4294967290";
 
 const OTHER_MPI: &str = "umbra is linked with another MPI than the one that launched it: use the \
-                         mpirun of that MPI (umbra doctor names it), for example mpirun -n N umbra …";
+                         mpirun of that MPI (umbra doctor names it), for example mpirun -n N \
+                         umbra …";
 const OTHER_PMI: &str = "launcher and MPI library do not understand each other: try \
                          \"srun --mpi=pmix …\" or the mpirun of the MPI that umbra is linked with \
                          (umbra doctor names it)";

@@ -41,14 +41,16 @@ impl Pins {
     pub fn new(cores: &Cores, workers: usize, node: &NodeFacts) -> Result<Self, Error> {
         if cores.count() < workers {
             return Err(Error::Launch(format!(
-                "train.pin_workers = true wants a core for each of {workers} worker threads, and this \
+                "train.pin_workers = true wants a core for each of {workers} worker threads, and \
+                 this \
                  rank may use {}: lower train.worker_threads, or start the rank with more cores",
                 cores.count()
             )));
         }
         if cores.count() * node.ranks > node.cores {
             return Err(Error::Launch(format!(
-                "train.pin_workers = true wants cores of its own for each rank, and {} ranks share {} \
+                "train.pin_workers = true wants cores of its own for each rank, and {} ranks \
+                 share {} \
                  cores of a node: bind them, as mpirun --map-by slot:PE={workers} and srun \
                  --cpus-per-task={workers} --cpu-bind=cores do",
                 node.ranks, node.cores

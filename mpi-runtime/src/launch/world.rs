@@ -126,8 +126,8 @@ impl World {
     /// `control`.*
     ///
     /// # Errors
-    /// This rank's error, or [`Error::Elsewhere`] when another rank speaks; [`Error::Lost`] when not
-    /// all ranks come.
+    /// This rank's error, or [`Error::Elsewhere`] when another rank speaks; [`Error::Lost`] when
+    /// not all ranks come.
     pub fn agree<T>(&self, control: &Comm, result: Result<T, Error>) -> Result<T, Error> {
         let code = result.as_ref().err().map_or(0, |error| i32::from(error.exit_code()));
         let mut codes = vec![0; control.size()];

@@ -132,15 +132,15 @@ impl Own<'_> {
                 name = format!("{name} ({} later spans left out)", spans.left_out);
             }
             let name = json!({ "name": name });
-            event(
-                json!({ "name": "thread_name", "ph": "M", "pid": rank, "tid": thread, "args": name }),
-            )?;
+            event(json!({
+                "name": "thread_name", "ph": "M", "pid": rank, "tid": thread, "args": name
+            }))?;
             for (name, begin, took) in &spans.kept {
                 let begin = on_first_clock(*begin, *skew);
                 let (ts, dur) = (microseconds(begin - start), microseconds(*took));
-                event(
-                    json!({ "name": name, "ph": "X", "pid": rank, "tid": thread, "ts": ts, "dur": dur }),
-                )?;
+                event(json!({
+                    "name": name, "ph": "X", "pid": rank, "tid": thread, "ts": ts, "dur": dur
+                }))?;
             }
         }
         Ok(())

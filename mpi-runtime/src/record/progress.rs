@@ -151,7 +151,8 @@ mod tests {
         };
         assert_eq!(
             line(&report, 10_000),
-            "epoch 1 step 40 · 25.0 % · 2500 examples · 42 examples/s · logloss 0.45123 · ETA 0:03:00"
+            "epoch 1 step 40 · 25.0 % · 2500 examples · 42 examples/s · logloss 0.45123 · ETA \
+             0:03:00"
         );
         assert_eq!(line(&Report::default(), 10), "epoch 0 step 0 · 0.0 % · 0 examples");
         report.valid =

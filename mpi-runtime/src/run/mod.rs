@@ -124,9 +124,9 @@ impl<'w> Run<'w> {
         let instances = plan.instances();
         let threads = instances.of_a_trainer();
         let counters = Arc::new(Counters::new(workers, threads, instances.slices));
-        // The fixed order: heartbeat, dense, embedding by link, slices; control was made before. Hearts beat
-        // before anything that takes long: a rank that stops while others make communicators with
-        // it or fill their tables is missed.
+        // The fixed order: heartbeat, dense, embedding by link, slices; control was made before.
+        // Hearts beat before anything that takes long: a rank that stops while others make
+        // communicators with it or fill their tables is missed.
         let heartbeats = if alone { None } else { Some(world.communicator(&watch)?) };
         let heartbeat = Heartbeat::start(Pulse {
             counters: Arc::clone(&counters),

@@ -184,7 +184,8 @@ impl Plan {
         let needed = ranks_on_node as u64 * (self.embedding_bytes(rank) + self.dense_bytes());
         match available.map(|kibibytes| kibibytes * 1024) {
             Some(available) if needed > available => Err(Error::Launch(format!(
-                "{ranks_on_node} ranks of this node need {:.1} GiB for embedding rows and replicas, \
+                "{ranks_on_node} ranks of this node need {:.1} GiB for embedding rows and \
+                 replicas, \
                  and {:.1} GiB are free: use more nodes, a smaller model.embedding_dim or an \
                  optim.sparse.kind with less state",
                 gibibytes(needed),
@@ -252,7 +253,8 @@ impl fmt::Display for Plan {
         let mebibytes = |bytes: u64| bytes as f64 / f64::from(1 << 20);
         writeln!(
             f,
-            "ranks       {} trainers × {} worker threads, {} embedding PS × {} partitions, {} sync PS",
+            "ranks       {} trainers × {} worker threads, {} embedding PS × {} partitions, {} \
+             sync PS",
             roles.trainers.len(),
             job.worker_threads,
             roles.embedding_ps.len(),

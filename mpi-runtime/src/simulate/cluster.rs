@@ -1,16 +1,16 @@
 //! The cluster file of `umbra simulate`: nodes, links and times that the job does not say.
 //!
 //! ```toml
-//! fidelity = "timing"        # "timing": time alone; "training": the real model and data in virtual time
+//! fidelity = "timing"        # "timing": time alone; "training": the real model in virtual time
 //! trainers = 8               # nodes that train; each runs the job's train.worker_threads
 //! embedding_ps = 0           # nodes that hold rows; 0: the trainers hold them
-//! sync_ps = 1                # slices of the center (*_easgd): on nodes of their own, or on the first
+//! sync_ps = 1                # slices of the center (*_easgd): on their own nodes, or on the first
 //!                            # trainers when embedding_ps = 0; default 1
 //! cores = 0                  # of a trainer; 0: one for each thread
-//! steps = 1000               # of a worker, whatever the data has; default 1000. In "training" at most
+//! steps = 1000               # of a worker, whatever the data; default 1000. In "training" at most
 //!                            # these; default: the data's
 //! seconds = 60.0             # no step begins later; default: no such end
-//! collective = "direct"      # how all trainers reduce together: "direct" (as umbra does), "ring", "tree"
+//! collective = "direct"      # how all trainers reduce: "direct" (as umbra does), "ring", "tree"
 //!
 //! [link]                     # of every node, full duplex
 //! bytes_per_s = 1.25e9       # in each direction
@@ -309,7 +309,8 @@ impl ClusterFile {
             let free = free.get_mut(pause.trainer).unwrap_or(&mut elsewhere);
             if pause.from_s < *free || !pause.to_s.is_finite() || pause.to_s <= pause.from_s {
                 return Err(format!(
-                    "[[pause]] of trainer {} from_s = {}, to_s = {}: expected pauses of a trainer in \
+                    "[[pause]] of trainer {} from_s = {}, to_s = {}: expected pauses of a trainer \
+                     in \
                      their order, each ending after it begins",
                     pause.trainer, pause.from_s, pause.to_s
                 ));

@@ -80,7 +80,8 @@ impl Virtual {
             config.train.worker_threads.or(Some(file.cores)).filter(|n| *n > 0)
         else {
             return Err(Error::Usage(
-                "train.worker_threads: expected a number, since the cluster file says nothing of cores"
+                "train.worker_threads: expected a number, since the cluster file says nothing of \
+                 cores"
                     .into(),
             ));
         };
@@ -116,7 +117,8 @@ impl Virtual {
             .any(|pair| (pair[0].steps, pair[0].ends.0) != (pair[1].steps, pair[1].ends.0));
         if plan.job.method == SyncMethod::Bsp && uneven {
             return Err(Error::Usage(
-                "sync.method = \"bsp\": all trainers make equally many steps; expected no [[short]] \
+                "sync.method = \"bsp\": all trainers make equally many steps; expected no \
+                 [[short]] \
                  and no [[death]]"
                     .into(),
             ));

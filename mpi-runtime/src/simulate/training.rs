@@ -251,7 +251,8 @@ impl Learners {
             batch_size: plan.job.config.train.eval_batch_size,
             prefetch: plan.job.config.data.prefetch_batches,
         };
-        // A worker of each thread has room for the batches of an evaluation, and they are the first.
+        // A worker of each thread has room for the batches of an evaluation, and they are the
+        // first.
         let workers = &mut self.workers[..self.of_trainer / self.of_thread];
         let scores = score(&self.trainers[0], workers, dataset, share)?;
         let figures = scores.figures(control);

@@ -94,8 +94,8 @@ impl Isa for Avx512 {
         unsafe { _mm512_mask_storeu_ps(to, self.mask(count), x) }
     }
 
-    /// A store of nothing waits in the store buffer until this core may write the line. No prefetch brings that about
-    /// for a line that the core has read: measured, `prefetchw` leaves it shared.
+    /// A store of nothing waits in the store buffer until this core may write the line. No prefetch
+    /// brings that about for a line that the core has read: measured, `prefetchw` leaves it shared.
     #[inline(always)]
     unsafe fn claim(self, at: *const AtomicU32) {
         // SAFETY: as above.

@@ -121,14 +121,15 @@ pub(crate) trait Isa: Copy {
     /// # Safety
     /// `to` is good for writing them.
     unsafe fn store_shared_part(self, to: *const AtomicU32, count: usize, x: Self::Vector);
-    /// Begins to take the cache line of `at` from other cores, so that writing to it need not wait for them. Nothing on
-    /// sets that have no instruction for it.
+    /// Begins to take the cache line of `at` from other cores, so that writing to it need not wait
+    /// for them. Nothing on sets that have no instruction for it.
     ///
     /// # Safety
     /// `at` is good for writing.
     unsafe fn claim(self, at: *const AtomicU32);
 
-    /// Transposes a square of `LANES` × `LANES`: `to[j * to_stride + i] = from[i * from_stride + j]`.
+    /// Transposes a square of `LANES` × `LANES`: `to[j * to_stride + i] = from[i * from_stride +
+    /// j]`.
     ///
     /// # Safety
     /// `from` is good for reading its rows and `to` for writing its own.

@@ -1,10 +1,12 @@
-//! What AVX2 and AVX-512 have in common: the same operations under two sets of names. What differs, masks
-//! and shuffles, is in `avx2.rs` and `avx512.rs`.
+//! What AVX2 and AVX-512 have in common: the same operations under two sets of names. What differs,
+//! masks and shuffles, is in `avx2.rs` and `avx512.rs`.
 
-/// The functions of `Isa` that are one instruction each, inside an `impl Isa`. In all of them holding `self` proves
-/// that the machine has the instruction; of pointers the caller has promised what `Isa` says.
+/// The functions of `Isa` that are one instruction each, inside an `impl Isa`. In all of them
+/// holding `self` proves that the machine has the instruction; of pointers the caller has promised
+/// what `Isa` says.
 macro_rules! one_instruction {
-    ($vector:ident, $zero:ident, $splat:ident, $add:ident, $mul:ident, $sub:ident, $div:ident, $sqrt:ident,
+    ($vector:ident, $zero:ident, $splat:ident, $add:ident, $mul:ident, $sub:ident, $div:ident,
+     $sqrt:ident,
      $multiply_add:ident, $load:ident, $store:ident) => {
         #[inline(always)]
         fn zero(self) -> $vector {
@@ -105,8 +107,8 @@ macro_rules! one_instruction {
     };
 }
 
-/// Functions that read and write a vector of shared memory: one instruction each, which the compiler may neither
-/// split nor repeat. What other threads write meanwhile is seen word by word.
+/// Functions that read and write a vector of shared memory: one instruction each, which the
+/// compiler may neither split nor repeat. What other threads write meanwhile is seen word by word.
 macro_rules! shared_memory {
     ($features:literal, $vector:ident in $register:ident, $mask:ident in $mask_register:ident,
      $load_part:literal, $store_part:literal) => {

@@ -199,8 +199,8 @@ pub(super) fn combined(_: &World, _: &Arc<Watch>, control: &Comm) {
     assert_eq!(joined[0], (0..size).fold(0, |sum, rank| sum << 4 | u128::from(rank + 1)));
 }
 
-/// A rank that does not come is an error of those that waited, who live on; their buffers are left to
-/// the library, which may use them when the rank comes after all.
+/// A rank that does not come is an error of those that waited, who live on; their buffers are left
+/// to the library, which may use them when the rank comes after all.
 pub(super) fn lost(world: &World, watch: &Arc<Watch>, control: &Comm) {
     let (rank, size) = (world.rank, world.size);
     let all = world.communicator(watch).unwrap();
