@@ -140,11 +140,14 @@ impl Config {
             ("model.cross_rank", model.cross_rank > 0),
             ("model.structure", model.structure != Structure::default()),
         ];
-        for (key, _) in unused.into_iter().filter(|(_, set)| *set && !cross) {
-            let expected = format!("a dcn_v2 model: model.kind = \"{name}\" has no use for it");
-            return Err(ConfigError::value(key, "set", expected));
+        match unused.into_iter().find(|(_, set)| *set && !cross) {
+            Some((key, _)) => Err(ConfigError::value(
+                key,
+                "set",
+                format!("a dcn_v2 model: model.kind = \"{name}\" has no use for it"),
+            )),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     fn check_evaluation(&self) -> Result<(), ConfigError> {
