@@ -30,6 +30,8 @@ SOURCES = ("core/src/", "datasets/src/", "mpi-runtime/src/")
 PREDICTION_RANKS = (2, 4, 8)
 PREDICTION_ERROR_MAX = 0.02
 FEW, MANY = 64, 1024
+# What a few numbers of every rank add to an evaluation.
+EVAL_GROWTH_MAX = 1.02
 
 show, runs = Show("spine", [7]), Runs("spine")
 
@@ -152,6 +154,13 @@ def messages():
     few, many = (max(sent(rank) for rank in planned(ranks, sets)) for ranks in (FEW, MANY))
     print(f"   bsp: {few:.0f} messages of the busiest rank a step on {FEW} ranks, {many:.0f} on {MANY}")
     show.at_most("messages_per_rank_1024_over_64", many / few, MANY / FEW)
+    # As many rows for every rank: the same file as many times more often as there are more ranks.
+    test = data["data.train"]
+    held = lambda ranks: max(rank["evaluation_bytes"] for rank in planned(
+        ranks, {**sets, "data.test": json.dumps([str(test)] * (ranks // FEW))}))
+    few, many = held(FEW), held(MANY)
+    print(f"   evaluation: {few} bytes on a trainer with {FEW} ranks, {many} with {MANY}")
+    show.at_most("eval_bytes_1024_over_64", many / few, EVAL_GROWTH_MAX)
 
 
 def models():

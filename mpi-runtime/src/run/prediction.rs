@@ -12,7 +12,7 @@ use serde::Serialize;
 use umbra_core::model::{Gradients, Input, Model, StepKey};
 use umbra_core::sparse::{coalesce, heads_len};
 use umbra_core::sync::Dealing;
-use umbra_datasets::{BatchBuffer, Pipeline, TrainOrder};
+use umbra_datasets::{BatchBuffer, Dataset, Pipeline, TrainOrder};
 
 use crate::comm::traffic::Traffic;
 use crate::comm::watch::Watch;
@@ -22,6 +22,7 @@ use crate::dense::traffic::{Sum, of_round, of_step};
 use crate::error::Error;
 use crate::rows::traffic::{Duties, Flow, Shape};
 use crate::run::plan::Plan;
+use crate::score::memory::figures_bytes;
 use crate::trainer::batches::next_read;
 use crate::trainer::buffers::StepBuffers;
 
@@ -45,6 +46,8 @@ pub struct RankPrediction {
     pub dense_round: Option<Exchanged>,
     /// Rows and gradients of all steps that may be under way, at most.
     pub embedding_held_bytes: f64,
+    /// Scores and what is made of them in the largest evaluation, at most; 0 without data for one.
+    pub evaluation_bytes: u64,
 }
 
 /// Messages and bytes between a rank and all others, expected.
@@ -116,6 +119,7 @@ impl Prediction {
         let nodes = Dealing::Nodes { node: &[], place: &[] };
         let method = job.config.method(roles.sync_ps.len(), nodes);
         let rounds = of_round(&method, plan.model.replica_len(), workers, roles, ranks);
+        let evaluation = evaluation_bytes(plan);
         let of_rank = |rank| {
             let trainer = roles.trainers.number_of(rank);
             let duties =
@@ -131,6 +135,7 @@ impl Prediction {
                     .filter(|round| **round != Traffic::default())
                     .map(|round| (*round).into()),
                 embedding_held_bytes: step.held_bytes,
+                evaluation_bytes: if trainer.is_some() { evaluation } else { 0 },
             }
         };
         Ok(Self { ranks: (0..ranks).map(of_rank).collect() })
@@ -139,6 +144,14 @@ impl Prediction {
     fn busiest(&self, of: impl Fn(&RankPrediction) -> f64) -> Option<&RankPrediction> {
         self.ranks.iter().max_by(|one, other| of(one).total_cmp(&of(other)))
     }
+}
+
+/// What a trainer holds in the largest evaluation.
+fn evaluation_bytes(plan: &Plan) -> u64 {
+    let trainers = plan.roles.trainers.len() as u64;
+    let of =
+        |data: &Dataset| figures_bytes(data.rows().div_ceil(trainers), trainers, data.has_groups());
+    [&plan.valid, &plan.test].into_iter().flatten().map(of).max().unwrap_or(0)
 }
 
 /// Distinct rows that a step of a worker touches in one partition of each rank that holds rows:
@@ -235,6 +248,12 @@ impl fmt::Display for Prediction {
         write!(
             f,
             "\nunder way   {mebibytes:.1} MiB of rows and gradients on the fullest rank, at most"
-        )
+        )?;
+        let evaluation = self.ranks.iter().map(|rank| rank.evaluation_bytes).max().unwrap_or(0);
+        if evaluation > 0 {
+            let mebibytes = evaluation as f64 / f64::from(1 << 20);
+            write!(f, "\nevaluation  {mebibytes:.1} MiB of scores on a trainer, at most")?;
+        }
+        Ok(())
     }
 }
