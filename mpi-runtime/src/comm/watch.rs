@@ -3,6 +3,7 @@
 use core::fmt::Display;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use core::time::Duration;
+use std::io::Write as _;
 use std::time::Instant;
 
 use crate::error::Error;
@@ -65,7 +66,10 @@ impl Watch {
                 std::thread::park();
             }
         }
-        eprintln!("umbra: {} {why}", self.prefix);
+        // In one piece, since other ranks may speak at the same time; nobody is left to tell if it
+        // can't be written.
+        let line = format!("umbra: {} {why}\n", self.prefix);
+        let _ = std::io::stderr().write_all(line.as_bytes());
         crate::comm::abort(i32::from(code))
     }
 

@@ -144,11 +144,24 @@ pub enum DriveError {
 pub fn drive(seats: Vec<Seat<'_>>, ends: Endpoints<'_>) -> Result<Vec<Gaps>, DriveError> {
     let mut ends = Ends { ends, sums: Sums::default(), start: Instant::now() };
     let mut seats: Vec<Seated<'_>> = seats.into_iter().map(Seated::new).collect();
+    match turns(&mut seats, &mut ends) {
+        Ok(()) => Ok(seats.into_iter().map(|seated| seated.gaps).collect()),
+        Err(error) => {
+            // Workers wait at their other ends: they must not find them gone before the caller has
+            // decided what becomes of the job.
+            core::mem::forget((seats, ends));
+            Err(error)
+        }
+    }
+}
+
+/// Gives every seat its turn until all have finished.
+fn turns(seats: &mut [Seated<'_>], ends: &mut Ends<'_>) -> Result<(), DriveError> {
     let (mut backoff, mut counted) = (Backoff::default(), thread_time());
     loop {
         let mut moved = false;
         for seated in seats.iter_mut().filter(|seated| !seated.finished) {
-            if seated.turn(&mut ends)? {
+            if seated.turn(ends)? {
                 moved = true;
                 let now = thread_time();
                 seated.count_busy(now.saturating_sub(counted));
@@ -159,12 +172,12 @@ pub fn drive(seats: Vec<Seat<'_>>, ends: Endpoints<'_>) -> Result<Vec<Gaps>, Dri
             if let Some(post) = &mut ends.ends.post {
                 post.flush(ends.ends.watch, ends.ends.poll)?;
             }
-            return Ok(seats.into_iter().map(|seated| seated.gaps).collect());
+            return Ok(());
         }
         if moved {
             backoff.reset();
         } else {
-            rest(&seats, &mut backoff, &ends);
+            rest(seats, &mut backoff, ends);
         }
     }
 }
