@@ -7,9 +7,14 @@ mod common;
 
 use std::path::Path;
 use std::process::{Command, Output};
+use std::sync::{Mutex, PoisonError};
 
 use common::{PLAIN, RICH, drain, written};
 use umbra_datasets::{Dataset, Pipeline, verify};
+
+/// One test at a time: HDF5 opens its files without close-on-exec, so a Python started meanwhile
+/// would keep the locks of the other test's files alive.
+static ALONE: Mutex<()> = Mutex::new(());
 
 /// Runs `script` with `arguments`, or `None` without h5py.
 fn python(script: &str, arguments: &[&Path]) -> Option<Output> {
@@ -43,6 +48,7 @@ for name in ['label', 'weight', 'dense', 'sparse', 'sparse_values', 'sparse_offs
 
 #[test]
 fn h5py_reads_ours() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     for (shape, sparse) in [
         (PLAIN, vec!["sparse (5000, 2) uint32"]),
         (
@@ -118,6 +124,7 @@ for name, how in variants.items():
 
 #[test]
 fn we_read_what_h5py_writes() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = tempfile::tempdir().unwrap();
     let Some(output) = python(WRITE, &[folder.path()]) else { return };
     succeed(&output);
