@@ -107,7 +107,8 @@ impl Checkpoint {
                 }
             }
             control.broadcast(block, WHAT, true)?;
-            words.by_ref().zip(&*block).for_each(|(word, x)| word.store(*x, Relaxed));
+            // The block first: it ends, and must not take a word with it.
+            block.iter().zip(&mut words).for_each(|(x, word)| word.store(*x, Relaxed));
             left -= block_len;
         }
         Ok(file.map_or(Ok(0), |file| file?.finish()))

@@ -18,6 +18,7 @@ use umbra_mpi::state::{Scope, Section, Words};
 const CARDINALITY: [u64; 2] = [7, 150_004];
 const WIDTH: usize = 4;
 
+/// Its dense words, too, are several blocks and a part of one.
 fn model() -> Model {
     let config = ModelConfig {
         kind: ModelKind::Dlrm,
@@ -26,7 +27,7 @@ fn model() -> Model {
         embedding_dim: WIDTH,
         pooling: Pooling::Sum,
         bottom: &[40, WIDTH],
-        top: &[33],
+        top: &[600, 500],
         batch_norm: true,
         batch_norm_momentum: 0.1,
         dropout: 0.0,
