@@ -53,9 +53,14 @@ pub struct Leaves {
 /// How a reduction moves its values; see `collective.rs`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Collective {
-    /// Everybody with everybody at once, as the MPI driver does.
+    /// Everybody with everybody at once, as the MPI driver sums long vectors over few ranks.
     #[default]
     Direct,
+    /// Recursive halving and doubling, as it sums short ones, or over many ranks.
+    Doubling {
+        /// The longest stretch that is exchanged whole. bytes
+        whole: usize,
+    },
     /// Around a ring of the ranks in their order.
     Ring,
     /// Up and down a binomial tree.

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 use core::sync::atomic::AtomicU32;
 
 use super::cluster::Collective;
-use super::collective::Fabric;
+use super::collective::{Fabric, Half, sends};
 use super::driver::WORD_BYTES;
 use super::run::{Event, Simulation};
 use super::trace::{Deed, Who};
@@ -45,7 +45,7 @@ impl Simulation<'_, '_> {
         for &member in &members {
             self.drivers[member as usize].joined = None;
         }
-        let scattered = self.exchange(&members);
+        let scattered = self.exchange(&members, Half::Scatter);
         let free = self.reductions.iter().position(Vec::is_empty);
         let place = free.unwrap_or(self.reductions.len());
         self.reductions.resize(self.reductions.len().max(place + 1), Vec::new());
@@ -57,7 +57,7 @@ impl Simulation<'_, '_> {
     /// The second half of a reduction; all get the mean when it ends.
     pub(super) fn scattered(&mut self, reduction: u32) {
         let members = core::mem::take(&mut self.reductions[reduction as usize]);
-        let gathered = self.exchange(&members);
+        let gathered = self.exchange(&members, Half::Gather);
         let completion = if self.sums_gradients(&members) {
             self.add_gradients(&members);
             Completion::Done
@@ -127,8 +127,8 @@ impl Simulation<'_, '_> {
     }
 
     /// Half a reduction, from now on: its end.
-    fn exchange(&mut self, members: &[u32]) -> u64 {
-        let ranks = members.len() as u64;
+    fn exchange(&mut self, members: &[u32], half: Half) -> u64 {
+        let ranks = members.len();
         if ranks == 1 {
             return self.now;
         }
@@ -139,12 +139,12 @@ impl Simulation<'_, '_> {
         if self.least_silent(members).is_some_and(|silent| silent >= QUIET) {
             bytes = WORD_BYTES;
         }
-        for &member in members {
-            self.sent(member, bytes * (ranks - 1) / ranks);
-        }
         let collective = if grouped { Collective::Direct } else { self.cluster.collective };
+        for (&member, bytes) in members.iter().zip(sends(collective, half, ranks, bytes)) {
+            self.sent(member, bytes);
+        }
         let leaf = self.cluster.leaves.map_or(usize::MAX, |leaves| leaves.nodes);
         let (ports, uplinks) = (&mut self.ports, &mut self.uplinks);
-        Fabric { ports, uplinks, nodes: leaf }.half(collective, &nodes, self.now, bytes)
+        Fabric { ports, uplinks, nodes: leaf }.half(collective, half, &nodes, self.now, bytes)
     }
 }

@@ -168,7 +168,7 @@ pub const PIECE: usize = 60_000;
 /// to go, whole stretches of s bytes move (r - 2) s more, halves take r messages more: whole ones
 /// are the cheaper up to what crosses in the time that a message takes to start, about 10 us at
 /// 10 Gb/s over TCP and 1 us at 100 Gb/s over RDMA, 12 kB both.
-const WHOLE: usize = 8192;
+pub const WHOLE: usize = 8192;
 
 const SIZES: MessageSizes = MessageSizes { most: PIECE, whole: WHOLE };
 

@@ -10,7 +10,8 @@
 //! steps = 1000               # of a worker, whatever the data; default 1000. In "training" at most
 //!                            # these; default: the data's
 //! seconds = 60.0             # no step begins later; default: no such end
-//! collective = "direct"      # how all trainers reduce: "direct" (as umbra does), "ring", "tree"
+//! collective = "umbra"       # how all trainers reduce: "direct", "doubling", "ring", "tree", or
+//!                            # "umbra": the one of the first two that umbra takes
 //!
 //! [link]                     # of every node, full duplex
 //! bytes_per_s = 1.25e9       # in each direction
@@ -60,8 +61,10 @@ use std::path::Path;
 
 use serde::Deserialize;
 use umbra_core::sim::{self, Embedding, Jitter, Leaves, Link, Pause, Trainer};
+use umbra_core::sync::sum_plan::Way;
 use umbra_core::units::Nanos;
 
+use crate::comm::reduce::{self, WHOLE};
 use crate::config::{Inject, Job};
 use crate::error::Error;
 
@@ -121,7 +124,9 @@ pub enum Fidelity {
 #[serde(rename_all = "lowercase")]
 enum Collective {
     #[default]
+    Umbra,
     Direct,
+    Doubling,
     Ring,
     Tree,
 }
@@ -239,6 +244,8 @@ pub struct StepSizes {
     pub ids: usize,
     /// f32s of a row.
     pub width: usize,
+    /// f32s that all trainers reduce.
+    pub replica: usize,
 }
 
 impl ClusterFile {
@@ -372,11 +379,7 @@ impl ClusterFile {
                 nodes: leaves.nodes,
                 uplink: Link { bytes_per_second: leaves.uplink_bytes_per_s, ..link },
             }),
-            collective: match self.collective {
-                Collective::Direct => sim::Collective::Direct,
-                Collective::Ring => sim::Collective::Ring,
-                Collective::Tree => sim::Collective::Tree,
-            },
+            collective: self.collective(job.trainers, sizes.replica),
             sync_ps: vec![link; if self.embedding_ps == 0 { 0 } else { job.sync_ps }],
             embedding: Some(Embedding {
                 ps: self.embedding_ps,
@@ -396,6 +399,20 @@ impl ClusterFile {
             },
             copy_ns_per_byte: 1e9 / self.memory.copy_bytes_per_s,
             service_ns_per_byte: 1e9 / self.memory.serve_bytes_per_s,
+        }
+    }
+
+    fn collective(&self, trainers: usize, replica: usize) -> sim::Collective {
+        let doubling = sim::Collective::Doubling { whole: WHOLE };
+        match self.collective {
+            Collective::Umbra => match reduce::plan::<f32>(trainers, replica).way() {
+                Way::Doubling => doubling,
+                Way::Direct => sim::Collective::Direct,
+            },
+            Collective::Direct => sim::Collective::Direct,
+            Collective::Doubling => doubling,
+            Collective::Ring => sim::Collective::Ring,
+            Collective::Tree => sim::Collective::Tree,
         }
     }
 

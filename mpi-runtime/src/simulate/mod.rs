@@ -109,6 +109,7 @@ impl Virtual {
             batch: plan.job.config.train.batch_size,
             ids: plan.train.values_per_row_max(),
             width: plan.layout.width,
+            replica: plan.model.replica_len(),
         };
         let cluster = file.cluster(&plan.job, steps, sizes);
         let uneven = cluster
