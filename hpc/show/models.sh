@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # make show-models: the published recipes of DCN v2 and Wide & Deep on Frappe_x1, three seeds each.
 #
-# Needs the data: $UMBRA_DATA, else ../shared/data. About 10 minutes on 2 cores.
+# Needs the data: $UMBRA_DATA, else ../shared/data. About 15 minutes on 2 cores.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 hpc/setup.sh --quiet

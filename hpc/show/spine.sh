@@ -5,7 +5,7 @@
 #     make show-spine                          about 10 minutes on 2 cores
 #     make show-spine PHASES="bits messages"   some of: bits stopped early method messages models
 #
-# "models" is make show-models, 10 minutes more, and is measured only when it is named; it needs the data
+# "models" is make show-models, 15 minutes more, and is measured only when it is named; it needs the data
 # ($UMBRA_DATA, else ../shared/data). "early" compiles the tests.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
