@@ -317,8 +317,7 @@ impl ClusterFile {
             if pause.from_s < *free || !pause.to_s.is_finite() || pause.to_s <= pause.from_s {
                 return Err(format!(
                     "[[pause]] of trainer {} from_s = {}, to_s = {}: expected pauses of a trainer \
-                     in \
-                     their order, each ending after it begins",
+                     in their order, each ending after it begins",
                     pause.trainer, pause.from_s, pause.to_s
                 ));
             }

@@ -119,8 +119,7 @@ impl Virtual {
         if plan.job.method == SyncMethod::Bsp && uneven {
             return Err(Error::Usage(
                 "sync.method = \"bsp\": all trainers make equally many steps; expected no \
-                 [[short]] \
-                 and no [[death]]"
+                 [[short]] and no [[death]]"
                     .into(),
             ));
         }
