@@ -185,7 +185,8 @@ impl Plan {
         match available.map(|kibibytes| kibibytes * 1024) {
             Some(available) if needed > available => Err(Error::Launch(format!(
                 "{ranks_on_node} ranks of this node need {:.1} GiB for embedding rows and \
-                 replicas, and {:.1} GiB are free: use more nodes, a smaller model.embedding_dim or an \
+                 replicas, and {:.1} GiB are free: use more nodes, a smaller \
+                 model.embedding_dim or an \
                  optim.sparse.kind with less state",
                 gibibytes(needed),
                 gibibytes(available)
