@@ -21,7 +21,9 @@ from show import Show, error_of_difference, phases, summary
 
 FULL = bool(os.environ.get("FULL"))
 SHADOW = ("shadow_easgd", "shadow_ma", "shadow_bmuf")
-METHODS = (*SHADOW, "foreground_easgd", "foreground_ma")
+# The baseline of arXiv 2003.03477: each worker exchanges with the center by itself.
+BY_WORKERS = "foreground_easgd by worker"
+METHODS = (*SHADOW, "foreground_easgd", BY_WORKERS, "foreground_ma")
 TRAINERS = (1, 2, 4, 8, 16, 32, 64)
 # Of a link; with the batch of `links`, a full synchronization takes about ten steps.
 MBIT = 12
@@ -46,6 +48,12 @@ def speed_row(what, name, figures, ratio):
 
 
 exposed = []
+
+
+def method_sets(what):
+    """Settings of a method, or of elastic averaging by each worker."""
+    gate = {"sync.gate": "worker"} if what == BY_WORKERS else {}
+    return {"sync.method": what.split()[0], **gate}
 
 
 def expose(figures):
@@ -168,12 +176,14 @@ example_us = {1e6 / speed(step)}
 """)
     data, found, gaps = runs.synth("shadow_speed", 400_000), {}, {}
     for method in METHODS:
-        path = runs.out / f"scaling-{method}.json"
-        runs.call(f"scaling-{method}", [
+        name = f"scaling-{method.replace(' ', '-')}"
+        path = runs.out / f"{name}.json"
+        sets = {"data.train": data, **method_sets(method), "train.worker_threads": 4}
+        if method.startswith("foreground"):
+            sets["sync.every"] = 5
+        runs.call(name, [
             UMBRA, "simulate", "-c", "hpc/show/shadow.toml", "--cluster", str(cluster),
-            "--trainers", ",".join(map(str, TRAINERS)), "--json", str(path), "--set", f"data.train={data}",
-            "--set", f"sync.method={method}", "--set", "train.worker_threads=4",
-            *(["--set", "sync.every=5"] if method.startswith("foreground") else []),
+            "--trainers", ",".join(map(str, TRAINERS)), "--json", str(path), *settings(sets),
         ])
         for row in json.loads(path.read_text())["rows"]:
             figures = row["summary"]
@@ -236,7 +246,7 @@ def quality(data):
         return
     losses = {}
     for what in ("one trainer", "one trainer, 8 workers", "independent", *SHADOW,
-                 *(name.replace("shadow", "foreground") for name in SHADOW)):
+                 *(name.replace("shadow", "foreground") for name in SHADOW), BY_WORKERS):
         for seed in range(1, 1 + SEEDS[data][what not in ("one trainer", *SHADOW)]):
             name = f"quality-{data}-{what.replace(', ', '-').replace(' ', '-')}-{seed}"
             sets, trainers = recipe(data, what)
@@ -254,8 +264,8 @@ def quality(data):
     show.measured(f"logloss_of_8_workers_{data}", mean(losses["one trainer, 8 workers"]) / one - 1)
     uncertainty = max(error_of_difference(losses["one trainer"], losses[method]) for method in SHADOW)
     show.measured(f"logloss_uncertainty_{data}", uncertainty / one)
-    for method in SHADOW:
-        gated = losses[method.replace("shadow", "foreground")]
+    for method, gated in [*((name, name.replace("shadow", "foreground")) for name in SHADOW), (SHADOW[0], BY_WORKERS)]:
+        gated = losses[gated]
         behind.append((mean(losses[method]) - mean(gated) - (max(gated) - min(gated))) / one)
 
 
@@ -266,7 +276,7 @@ def recipe(data, what):
     rows, batch, dense, sparse, falls, accumulator = QUALITY[data]["one" if alone else "four"]
     # Whole batches only: a worker's last, of a few examples, would be a step as long as the others and much noisier.
     steps = rows // (batch * 8) * 8 // (trainers * workers)
-    sets = {"sync.method": "none" if alone else what, "train.worker_threads": workers, "train.batch_size": batch,
+    sets = {**method_sets("none" if alone else what), "train.worker_threads": workers, "train.batch_size": batch,
             "train.max_examples": steps * trainers * workers * batch,
             "optim.dense.lr": dense, "optim.sparse.lr": sparse, "optim.sparse.initial_accumulator": accumulator,
             **falling(steps, falls)}

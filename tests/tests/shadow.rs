@@ -216,7 +216,7 @@ fn a_nan_in_one_replica_stays_there() {
 #[test]
 fn a_trainer_that_stands_still_for_five_seconds() {
     for name in ["shadow_easgd", "shadow_ma", "shadow_bmuf", "foreground_ma"] {
-        let folder = JOB.folder(20_000);
+        let folder = JOB.folder(10_000);
         // Rounds are not what it is about, and each takes long where ranks wait for a core.
         let (method, every) = (method(name), every(name, 16));
         let sets =
@@ -236,7 +236,7 @@ fn a_trainer_that_stands_still_for_five_seconds() {
         let ended = running.wait(LIMIT);
         assert_eq!(ended.code, 0, "{name}: {}", ended.stderr);
         let summary = folder.summary("run");
-        assert_eq!(summary["examples"], 60 * 20_000, "{name}");
+        assert_eq!(summary["examples"], 60 * 10_000, "{name}");
         assert!(
             summary["seconds"].as_f64().unwrap() > 5.0,
             "{name}: it ended before it was stopped"

@@ -1,7 +1,8 @@
 //! Dense parameters: how the replicas of trainers stay together.
 //!
 //! - [`replica_sync`]: which protocol runs on which slice of the replica
-//! - [`driver`]: runs one protocol on a thread of its own
+//! - [`driver`]: runs protocols on one thread · [`seat`]: one of them, action by action ·
+//!   [`endpoints`]: what they act through
 //! - [`group_sums`]: sums over groups of trainers
 //! - [`bsp`]: one update per step for all · [`gradients`]: what the workers bring to it
 //! - [`meeting`]: the workers of a trainer meet · [`gate`]: where they wait for a round ·
@@ -11,9 +12,11 @@
 pub mod bsp;
 pub mod compute_slots;
 pub mod driver;
+pub mod endpoints;
 pub mod gate;
 pub mod gradients;
 pub mod group_sums;
 pub mod meeting;
 pub mod replica_sync;
+pub mod seat;
 pub mod traffic;

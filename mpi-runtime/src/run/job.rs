@@ -10,7 +10,7 @@ use crate::comm::Comm;
 use crate::comm::traffic::{TRAFFIC_WORDS, Traffic};
 use crate::comm::watch::Lost;
 use crate::config::{Config, Save};
-use crate::dense::driver::Gaps;
+use crate::dense::seat::Gaps;
 use crate::error::Error;
 use crate::launch::environment::Cores;
 use crate::launch::processor::Pins;

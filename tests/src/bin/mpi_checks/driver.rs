@@ -16,7 +16,9 @@ use umbra_core::sync::{
 use umbra_mpi::comm::post::Post;
 use umbra_mpi::comm::watch::Watch;
 use umbra_mpi::comm::{Comm, Mailbox};
-use umbra_mpi::dense::driver::{DriveError, Endpoints, GateKeeper, Seat, Steps, Workers, drive};
+use umbra_mpi::dense::driver::drive;
+use umbra_mpi::dense::endpoints::{DriveError, Endpoints};
+use umbra_mpi::dense::seat::{GateKeeper, Seat, Steps, Workers};
 use umbra_mpi::launch::world::World;
 use umbra_mpi::measure::counters::RoundCounters;
 use umbra_mpi::measure::trace::Track;
