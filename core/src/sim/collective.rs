@@ -162,7 +162,7 @@ impl Fabric<'_> {
 mod tests {
     use super::super::cluster::Link;
     use super::*;
-    use crate::sync::sum_plan::{MessageSizes, SumPlan, Way};
+    use crate::sync::sum_plan::{MessageSizes, SumPlan};
     use crate::units::Nanos;
 
     /// Ports of a byte per ns, a latency of 100 and an overhead of 10; leaves of two with uplinks
@@ -199,7 +199,7 @@ mod tests {
         for ranks in 2..=9 {
             for bytes in [4000, 40_000] {
                 let sizes = MessageSizes { most: 1 << 20, whole: 8192 };
-                let plan = SumPlan::by(Way::Doubling, ranks, bytes, 1, sizes);
+                let plan = SumPlan::new(ranks, bytes, 1, sizes);
                 let collective = Collective::Doubling { whole: 8192 };
                 let halves = [Half::Scatter, Half::Gather];
                 let [there, back] = halves.map(|half| sends(collective, half, ranks, bytes as u64));

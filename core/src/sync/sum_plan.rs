@@ -1,17 +1,9 @@
 //! How a vector is summed over ranks, and what that sends: pure arithmetic, the same on every rank.
 //!
-//! Two ways with the same bits (`reduction.rs`):
-//!
-//! - *doubling* (`doubling.rs`): a message per level, 2 log2 (ranks) of them or fewer;
-//! - *direct*: every rank sends every other its stretch, adds what it gets, and sends all the sum:
-//!   2 (ranks - 1) messages, two hops.
-//!
-//! Both move 2 (ranks - 1) / ranks of the vector per rank, doubling up to twice that on a rank that
-//! plays a second role. Messages are bounded, so a long vector goes in pieces, of which the direct
-//! way's are larger: a message carries a stretch for one rank, and doubling's first carries half
-//! of the piece. The way is the one of fewer messages on a rank with one role, direct if they are
-//! equal, for it has fewer hops: doubling is for vectors so short, or ranks so many, that a direct
-//! message would carry little.
+//! By recursive halving and doubling (`doubling.rs`): 2 log2 (ranks) messages, or half of that for
+//! a vector that is short and goes whole, and 2 (ranks - 1) / ranks of the vector per rank, up to
+//! twice that on a rank that plays a second role. Messages are bounded, so a long vector goes in
+//! pieces, whose first message carries half of them.
 
 use super::doubling::Doubling;
 
@@ -22,15 +14,6 @@ pub struct MessageSizes {
     pub most: usize,
     /// The longest that doubling exchanges whole.
     pub whole: usize,
-}
-
-/// A way to sum.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// Recursive halving and doubling.
-    Doubling,
-    /// Each stretch straight to the rank that adds it.
-    Direct,
 }
 
 /// Messages between a rank and others, in one direction.
@@ -48,49 +31,21 @@ pub struct SumPlan {
     ranks: usize,
     len: usize,
     element_bytes: usize,
-    way: Way,
     /// Elements.
     piece: usize,
     schedule: Doubling,
 }
 
 impl SumPlan {
-    /// For `len` elements of `element_bytes` bytes over `ranks` ranks, at least 1, by the way of
-    /// fewer messages.
+    /// For `len` elements of `element_bytes` bytes over `ranks` ranks, at least 1.
     #[must_use]
-    pub fn new(ranks: usize, len: usize, element_bytes: usize, sizes: MessageSizes) -> Self {
-        let doubling = Self::by(Way::Doubling, ranks, len, element_bytes, sizes);
-        let direct = Self::by(Way::Direct, ranks, len, element_bytes, sizes);
-        // Rank 0 plays one role and exchanges at every level.
-        let fewer = doubling.sends(0).messages < direct.sends(0).messages;
-        if fewer { doubling } else { direct }
-    }
-
-    /// As [`new`](Self::new), by a given way.
-    #[must_use]
-    pub const fn by(
-        way: Way,
-        ranks: usize,
-        len: usize,
-        element_bytes: usize,
-        sizes: MessageSizes,
-    ) -> Self {
+    pub const fn new(ranks: usize, len: usize, element_bytes: usize, sizes: MessageSizes) -> Self {
         let most = match sizes.most / element_bytes {
             0 => 1,
             most => most,
         };
-        let piece = match way {
-            Way::Doubling => 2 * most,
-            Way::Direct => ranks * most,
-        };
         let schedule = Doubling::new(ranks, sizes.whole / element_bytes);
-        Self { ranks, len, element_bytes, way, piece, schedule }
-    }
-
-    /// The way.
-    #[must_use]
-    pub const fn way(&self) -> Way {
-        self.way
+        Self { ranks, len, element_bytes, piece: 2 * most, schedule }
     }
 
     /// Elements of every piece but the last.
@@ -99,7 +54,7 @@ impl SumPlan {
         self.piece
     }
 
-    /// The exchanges of a piece, if the way is doubling.
+    /// The exchanges of a piece.
     #[must_use]
     pub const fn schedule(&self) -> Doubling {
         self.schedule
@@ -132,21 +87,6 @@ impl SumPlan {
     }
 
     fn of_piece(&self, rank: usize, len: usize, sends: bool) -> Sent {
-        match self.way {
-            Way::Doubling => self.of_doubling(rank, len, sends),
-            // As much comes as goes: terms one way and sums the other.
-            Way::Direct => {
-                let others = self.ranks - 1;
-                let own =
-                    stretch_start(len, rank + 1, self.ranks) - stretch_start(len, rank, self.ranks);
-                let elements = len - own + others * own;
-                let bytes = elements as u64 * self.element_bytes as u64;
-                Sent { messages: 2 * others as u64, bytes }
-            }
-        }
-    }
-
-    fn of_doubling(&self, rank: usize, len: usize, sends: bool) -> Sent {
         let (own, second) = self.schedule.roles(rank);
         let mut traffic = Sent::default();
         let mut add = |is: bool, elements: usize| {
@@ -176,12 +116,6 @@ impl SumPlan {
     }
 }
 
-/// Where the stretch of `rank` begins in a piece of `len` elements that goes the direct way.
-#[must_use]
-pub const fn stretch_start(len: usize, rank: usize, ranks: usize) -> usize {
-    len * rank / ranks
-}
-
 #[cfg(test)]
 mod tests {
     use std::vec;
@@ -197,7 +131,7 @@ mod tests {
     fn predictions_are_what_the_schedule_sends() {
         for ranks in 1..=64 {
             for len in [0, 1, 5, 300, 2048, 2049, 30_000, 61_234] {
-                let plan = SumPlan::by(Way::Doubling, ranks, len, 4, SIZES);
+                let plan = SumPlan::new(ranks, len, 4, SIZES);
                 let mut counted = vec![Sent::default(); ranks];
                 let mut received = vec![0; ranks];
                 let pieces = (0..len).step_by(plan.piece());
@@ -230,35 +164,14 @@ mod tests {
         }
     }
 
-    #[test]
-    fn the_direct_way_moves_as_much_as_a_ring() {
-        for (ranks, len) in [(2, 10), (3, 100_001), (5, 1_000_000), (64, 7_000_001)] {
-            let plan = SumPlan::by(Way::Direct, ranks, len, 4, SIZES);
-            let sent = (0..ranks).map(|rank| plan.sends(rank));
-            let total: u64 = sent.map(|sent| sent.bytes).sum();
-            assert_eq!(total, 4 * 2 * (ranks as u64 - 1) * len as u64);
-        }
-    }
-
     /// The figures of a sum of gradients: 1 kB, 64 kB, 1 MB of f32.
     #[test]
-    fn messages_grow_with_the_logarithm_of_ranks_until_they_are_long() {
-        let messages = |ranks, len| {
-            let plan = SumPlan::new(ranks, len, 4, SIZES);
-            (plan.way(), plan.sends(0).messages)
+    fn messages_grow_with_the_logarithm_of_ranks() {
+        let messages = |len| {
+            [2, 4, 8, 64, 1024].map(|ranks| SumPlan::new(ranks, len, 4, SIZES).sends(0).messages)
         };
-        use Way::{Direct, Doubling};
-        assert_eq!(
-            [2, 4, 8, 64, 1024].map(|ranks| messages(ranks, 256)),
-            [(Doubling, 1), (Doubling, 2), (Doubling, 3), (Doubling, 6), (Doubling, 10),]
-        );
-        assert_eq!(
-            [2, 4, 8, 64, 1024].map(|ranks| messages(ranks, 16 << 10)),
-            [(Direct, 2), (Doubling, 4), (Doubling, 6), (Doubling, 9), (Doubling, 13),]
-        );
-        assert_eq!(
-            [2, 4, 8, 64, 1024].map(|ranks| messages(ranks, 1 << 18)),
-            [(Direct, 18), (Direct, 30), (Direct, 42), (Doubling, 90), (Doubling, 126),]
-        );
+        assert_eq!(messages(256), [1, 2, 3, 6, 10]);
+        assert_eq!(messages(16 << 10), [2, 4, 6, 9, 13]);
+        assert_eq!(messages(1 << 18), [18, 36, 54, 90, 126]);
     }
 }

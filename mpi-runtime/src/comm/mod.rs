@@ -11,7 +11,7 @@
 //! - `pending.rs`: an operation under way and its buffers · [`traffic`]: what is sent, counted
 //! - `mailbox.rs`: point-to-point messages · `flight.rs`: operations that are looked at together
 //! - [`post`]: what is larger than a message · `first.rs`: bytes to the first rank, and from it
-//! - [`reduce`]: sums, by `doubling.rs` in few messages, by `piece.rs` straight from all to all
+//! - [`reduce`]: sums, by `doubling.rs`
 //!
 //! Invariants: a [`Comm`] is made on the main thread, in one order on every rank, is used by one
 //! thread, and is dropped before MPI is finalised. A buffer lent to MPI outlives its request. A
@@ -25,7 +25,6 @@ mod flight;
 pub mod guard;
 mod mailbox;
 mod pending;
-mod piece;
 pub mod post;
 mod raw;
 pub mod reduce;
@@ -46,7 +45,6 @@ use pending::Pending;
 
 pub use first::ToFirst;
 pub use mailbox::Mailbox;
-pub(crate) use piece::{Buffers, Piece};
 
 /// A communicator of its own for one thread.
 pub struct Comm {

@@ -2,35 +2,30 @@
 //!
 //! MPI leaves the order of a reduction to the library, so the same run could give other bits on
 //! another day (MPI 3.1 section 5.9.1, advice to implementors). Here every element is summed as a
-//! binary tree over the ranks (`umbra_core::sync::reduction`), by one of two ways
-//! (`umbra_core::sync::sum_plan`): recursive halving and doubling (`doubling.rs`), or a
-//! reduce-scatter by personalised exchange, then an all-gather (`piece.rs`).
+//! binary tree over the ranks (`umbra_core::sync::reduction`), by recursive halving and doubling
+//! (`umbra_core::sync::sum_plan`, `doubling.rs`).
 //!
-//! Invariant: every rank ends with the same bits, the same in every run, whatever the way and the
-//! pieces.
-
-use std::collections::VecDeque;
+//! Invariant: every rank ends with the same bits, the same in every run, whatever the pieces.
 
 use bytemuck::Pod;
 use umbra_core::sync::reduction::add;
-use umbra_core::sync::sum_plan::{MessageSizes, Sent, SumPlan, Way};
+use umbra_core::sync::sum_plan::{MessageSizes, Sent, SumPlan};
 
+use crate::comm::Comm;
 use crate::comm::doubling::{self, Memory, Vector};
 use crate::comm::traffic::Traffic;
 use crate::comm::watch::Lost;
-use crate::comm::{Buffers, Comm, Piece};
 
 /// Sums, and the memory that the last left for the next.
 #[derive(Default)]
 pub struct Sums {
-    direct: Vec<Buffers>,
     values: Vec<Memory<f32>>,
     few: Vec<Memory<f64>>,
 }
 
 impl Sums {
-    /// [`sum`](Self::sum), and beside it, on the same way, that of a few f64s. Either may be empty,
-    /// on all ranks. Returns what this rank sent. *Collective over `comm`.*
+    /// [`sum`](Self::sum), and beside it that of a few f64s. Either may be empty, on all ranks.
+    /// Returns what this rank sent. *Collective over `comm`.*
     ///
     /// # Errors
     /// When not all come in time; `values` and `few` are then neither what they were nor sums.
@@ -42,19 +37,10 @@ impl Sums {
         under_way: usize,
         what: &str,
     ) -> Result<Sent, Lost> {
-        let plan = plan::<f32>(comm.size(), values.len());
-        let few_plan = by_doubling::<f64>(comm.size(), few.len());
-        let sent = [plan, few_plan].map(|plan| plan.sends(comm.rank()));
-        let mut few = Vector::new(&few_plan, few, add, (FEW, MANY), &mut self.few);
-        let values = match plan.way() {
-            Way::Doubling => values,
-            Way::Direct => {
-                few.look(comm);
-                direct(comm, &plan, values, under_way, (&mut self.direct, what))?;
-                &mut []
-            }
-        };
-        let values = Vector::new(&plan, values, add, (VALUES, under_way), &mut self.values);
+        let plans = [plan::<f32>(comm.size(), values.len()), plan::<f64>(comm.size(), few.len())];
+        let sent = plans.map(|plan| plan.sends(comm.rank()));
+        let values = Vector::new(&plans[0], values, add, (VALUES, under_way), &mut self.values);
+        let few = Vector::new(&plans[1], few, add, (FEW, MANY), &mut self.few);
         doubling::finish(comm, values, few, what)?;
         Ok(Sent {
             messages: sent[0].messages + sent[1].messages,
@@ -94,53 +80,17 @@ pub fn combine<T: Pod>(
     combine: Combine<T>,
     what: &str,
 ) -> Result<(), Lost> {
-    let plan = by_doubling::<T>(comm.size(), values.len());
+    let plan = plan::<T>(comm.size(), values.len());
     let (mut memory, mut nothing) = (vec![], vec![]);
     let values = Vector::new(&plan, values, combine, (VALUES, MANY), &mut memory);
     let beside = Vector::new(&plan, &mut [], combine, (FEW, MANY), &mut nothing);
     doubling::finish(comm, values, beside, what)
 }
 
-/// How [`Sums`] sums `len` elements over `ranks` ranks, and what that sends.
+/// How `len` elements are combined over `ranks` ranks, and what that sends.
 #[must_use]
-pub fn plan<T>(ranks: usize, len: usize) -> SumPlan {
+pub const fn plan<T>(ranks: usize, len: usize) -> SumPlan {
     SumPlan::new(ranks, len, size_of::<T>(), SIZES)
-}
-
-/// How [`combine`] combines `len` elements over `ranks` ranks, and what that sends; as [`Sums`]
-/// does with a few numbers.
-#[must_use]
-pub const fn by_doubling<T>(ranks: usize, len: usize) -> SumPlan {
-    SumPlan::by(Way::Doubling, ranks, len, size_of::<T>(), SIZES)
-}
-
-/// Every rank sends every other its stretch.
-fn direct(
-    comm: &Comm,
-    plan: &SumPlan,
-    values: &mut [f32],
-    under_way: usize,
-    (spare, what): (&mut Vec<Buffers>, &str),
-) -> Result<(), Lost> {
-    if comm.size() == 1 {
-        return Ok(());
-    }
-    let mut pieces = values.chunks_mut(plan.piece());
-    let (mut scattered, mut gathered) = (VecDeque::new(), VecDeque::new());
-    loop {
-        while scattered.len() + gathered.len() < under_way {
-            let Some(values) = pieces.next() else { break };
-            let buffers = spare.pop().unwrap_or_default();
-            scattered.push_back((Piece::scatter(comm, values, buffers), values));
-        }
-        if let Some((piece, values)) = scattered.pop_front() {
-            gathered.push_back((piece.gather(comm, what)?, values));
-        } else if let Some((piece, values)) = gathered.pop_front() {
-            spare.push(piece.finish(comm, values, what)?);
-        } else {
-            return Ok(());
-        }
-    }
 }
 
 /// What rank `rank` of `ranks` sends and receives while it sums `values` f32s and, beside them,
@@ -156,7 +106,7 @@ pub fn of_sum(ranks: usize, rank: usize, values: usize, few: usize) -> Traffic {
             bytes_received: received.bytes,
         }
     };
-    of_plan(plan::<f32>(ranks, values)).plus(of_plan(by_doubling::<f64>(ranks, few)))
+    of_plan(plan::<f32>(ranks, values)).plus(of_plan(plan::<f64>(ranks, few)))
 }
 
 /// Bytes of a large message that are handed to MPI for one rank at a time: just below the size from
@@ -177,5 +127,5 @@ const VALUES: usize = 0;
 const FEW: usize = 1;
 
 /// Pieces under way where rows need not pass between them: enough that links are busy while the
-/// first are added.
-pub const MANY: usize = 4;
+/// first are on a long way, 5 ms at 1 Gb/s. Where the way is short four do as well.
+pub const MANY: usize = 8;

@@ -10,8 +10,8 @@
 //! steps = 1000               # of a worker, whatever the data; default 1000. In "training" at most
 //!                            # these; default: the data's
 //! seconds = 60.0             # no step begins later; default: no such end
-//! collective = "umbra"       # how all trainers reduce: "direct", "doubling", "ring", "tree", or
-//!                            # "umbra": the one of the first two that umbra takes
+//! collective = "doubling"    # how all trainers reduce: "doubling", as umbra does, "direct",
+//!                            # "ring", "tree"
 //!
 //! [link]                     # of every node, full duplex
 //! bytes_per_s = 1.25e9       # in each direction
@@ -61,10 +61,9 @@ use std::path::Path;
 
 use serde::Deserialize;
 use umbra_core::sim::{self, Embedding, Jitter, Leaves, Link, Pause, Trainer};
-use umbra_core::sync::sum_plan::Way;
 use umbra_core::units::Nanos;
 
-use crate::comm::reduce::{self, WHOLE};
+use crate::comm::reduce::WHOLE;
 use crate::config::{Inject, Job};
 use crate::error::Error;
 
@@ -123,9 +122,8 @@ pub enum Fidelity {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum Collective {
-    #[default]
-    Umbra,
     Direct,
+    #[default]
     Doubling,
     Ring,
     Tree,
@@ -378,7 +376,7 @@ impl ClusterFile {
                 nodes: leaves.nodes,
                 uplink: Link { bytes_per_second: leaves.uplink_bytes_per_s, ..link },
             }),
-            collective: self.collective(job.trainers, sizes.replica),
+            collective: self.collective(),
             sync_ps: vec![link; if self.embedding_ps == 0 { 0 } else { job.sync_ps }],
             embedding: Some(Embedding {
                 ps: self.embedding_ps,
@@ -401,15 +399,10 @@ impl ClusterFile {
         }
     }
 
-    fn collective(&self, trainers: usize, replica: usize) -> sim::Collective {
-        let doubling = sim::Collective::Doubling { whole: WHOLE };
+    const fn collective(&self) -> sim::Collective {
         match self.collective {
-            Collective::Umbra => match reduce::plan::<f32>(trainers, replica).way() {
-                Way::Doubling => doubling,
-                Way::Direct => sim::Collective::Direct,
-            },
             Collective::Direct => sim::Collective::Direct,
-            Collective::Doubling => doubling,
+            Collective::Doubling => sim::Collective::Doubling { whole: WHOLE },
             Collective::Ring => sim::Collective::Ring,
             Collective::Tree => sim::Collective::Tree,
         }

@@ -4,8 +4,7 @@ use std::io::Write;
 use std::sync::Arc;
 
 use umbra_core::rng::{Purpose, Stream};
-use umbra_core::sync::sum_plan::Way;
-use umbra_mpi::comm::reduce::{PIECE, Sums, by_doubling, combine, plan};
+use umbra_mpi::comm::reduce::{PIECE, Sums, combine, plan};
 use umbra_mpi::comm::traffic::{Traffic, process_traffic};
 use umbra_mpi::comm::watch::Watch;
 use umbra_mpi::comm::{Comm, Mailbox};
@@ -122,18 +121,15 @@ pub(super) fn subset(world: &World, watch: &Arc<Watch>, _: &Comm) {
 pub(super) fn reduce(_: &World, _: &Arc<Watch>, control: &Comm) {
     let (rank, size) = (control.rank(), control.size());
     let mut sums = Sums::default();
-    let several_pieces = 5 * size * PIECE / 4 / 2;
-    // Stretches that are exchanged whole, halved ones, the longest that is doubled, one more.
-    let longest =
-        (1..several_pieces).rev().find(|len| plan::<f32>(size, *len).way() == Way::Doubling);
-    let longest = longest.unwrap();
-    assert!(plan::<f32>(size, longest + 1).way() == Way::Direct && longest >= 2048);
+    // Stretches that are exchanged whole, halved ones, a piece, one element more, several pieces.
+    let piece = plan::<f32>(size, 0).piece();
+    assert_eq!(piece, 2 * PIECE / 4);
     let mut sequential_differs = 0;
     let short = [0, 1, size - 1, size, size + 1, 7, 1001, 2049].map(|length| (length, 2));
     // More ranks than are usual on one machine take a while.
     let (long, ways): (&[usize], &[usize]) = match size {
-        ..=4 => (&[longest, longest + 1, several_pieces], &[1, 2, 4]),
-        _ => (&[longest], &[2]),
+        ..=4 => (&[piece, piece + 1, 5 * piece / 2], &[1, 2, 4]),
+        _ => (&[piece + 1], &[2]),
     };
     let long = long.iter().flat_map(|length| ways.iter().map(|under_way| (*length, *under_way)));
     for (length, under_way) in short.into_iter().chain(long) {
@@ -148,7 +144,7 @@ pub(super) fn reduce(_: &World, _: &Arc<Watch>, control: &Comm) {
         let mut few: Vec<f64> = (0..length.min(100)).map(|i| few_of(rank, i)).collect();
         let before = control.traffic();
         let sent = sums.sum_with_few(control, &mut values, &mut few, under_way, "test").unwrap();
-        let planned = [plan::<f32>(size, length), by_doubling::<f64>(size, few.len())];
+        let planned = [plan::<f32>(size, length), plan::<f64>(size, few.len())];
         let planned = planned.map(|plan| plan.sends(rank));
         assert_eq!(sent.messages, planned[0].messages + planned[1].messages);
         assert_eq!(sent.bytes, planned[0].bytes + planned[1].bytes);
