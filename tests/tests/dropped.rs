@@ -1,6 +1,7 @@
 //! A step that is dropped changes nothing: no parameter, no optimizer state, no count and no row;
 //! and the step after it is an ordinary one. On tables of the worker's own, on partitions that take
-//! pushes as they come, and under `bsp`.
+//! pushes as they come, and under `bsp`. Where workers update as they go and it is a row's gradient
+//! that is not finite, parameters have moved when that is found; rows never do.
 #![allow(clippy::unwrap_used)]
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};

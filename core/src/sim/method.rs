@@ -97,7 +97,7 @@ pub fn simulate<'c>(
         Instance {
             protocol: machine,
             seat,
-            rounds: method.rounds,
+            rounds: method.rounds.of_slice(all.slices),
             #[expect(clippy::cast_possible_truncation, reason = "slices are few")]
             channel: slice as u32,
             dealing: method.dealing(),

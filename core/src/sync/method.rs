@@ -100,6 +100,17 @@ pub enum Rounds {
     Background(Pace),
 }
 
+impl Rounds {
+    /// Those of one of `slices` of a trainer's replica.
+    #[must_use]
+    pub const fn of_slice(self, slices: usize) -> Self {
+        match self {
+            Self::Background(pace) => Self::Background(pace.of_slice(slices)),
+            other => other,
+        }
+    }
+}
+
 /// Who meets a foreground round.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GateOf {

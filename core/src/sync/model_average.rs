@@ -13,9 +13,10 @@
 //!
 //! Invariants: a round is Load, ReduceMean, Store or Add, in this order. Every trainer joins every
 //! round until all have ended. One whose replica is not finite takes part with weight 0, and its
-//! replica becomes the mean. One whose workers have ended has brought all its work to the mean of
-//! all in its last round, and follows with weight 0; in groups (`divide_shuffle.rs`) only its group
-//! has that work, so there it keeps its weight, and its replica moves like the others'.
+//! replica becomes the mean. One whose workers have ended has brought its work to the mean of all
+//! in its last round, and follows with weight 0: at alpha 1 all have that work, below it they have
+//! moved alpha of the way to it. In groups (`divide_shuffle.rs`) only its group has it, so there it
+//! keeps its weight, and its replica moves like the others'.
 
 use super::divide_shuffle::Spread;
 use super::protocol::{Action, Completion, Group, OutOfTurn, Protocol};

@@ -34,6 +34,13 @@ pub struct RoundCost {
 }
 
 impl Pace {
+    /// That of one of `slices`, which share what a trainer and its thread may take.
+    #[must_use]
+    pub const fn of_slice(self, slices: usize) -> Self {
+        let bytes_per_second = self.bytes_per_second.div_ceil(slices as u64);
+        Self { bytes_per_second, core_share: self.core_share / slices as f64, ..self }
+    }
+
     /// When the round after `last` may begin.
     #[must_use]
     pub fn next(&self, last: RoundCost) -> Nanos {

@@ -48,14 +48,17 @@ const CLUSTER_HELP: &str = "\
 Keys of the cluster file (those without a default must be there):
   trainers                  nodes that train
   embedding_ps              nodes that hold rows; 0, the default: the trainers do
-  sync_ps                   slices of the center of *_easgd; default 1
+  sync_ps                   slices of the center of *_easgd; default the job's, else 1
   fidelity                  \"timing\" (default): time alone; \"training\": the real model and data
   cores                     of a trainer; 0, the default: one for each thread
   steps                     of a worker; default 1000; in training at most these, default: as data
   seconds                   virtual time after which no step begins
+  collective                \"doubling\" (default, as umbra does), \"direct\", \"ring\", \"tree\"
   link.bytes_per_s          of every node, in each direction
   link.latency_us           default 20
   link.overhead_us          of a message, beside its bytes; default 1
+  leaves.nodes              trainers of a leaf switch; without it one switch has all
+  leaves.uplink_bytes_per_s from a leaf to the spine, in each direction
   compute.example_us        an example forward and backward, by one worker alone
   compute.jitter            \"log_normal\" (default), \"uniform\", \"none\"
   compute.spread            sigma, or half the width; default 0.1

@@ -2,7 +2,8 @@
 //!
 //! MPI 3.1 section 12.4. At MPI_THREAD_MULTIPLE nothing is locked. At MPI_THREAD_SERIALIZED all
 //! calls of the process take one lock; they are non-blocking and polled, so it is held for moments,
-//! and nobody sleeps or waits for another thread under it.
+//! and nobody sleeps or waits for another thread under it. The making of a communicator blocks
+//! (`MPI_Comm_split`), when all ranks have met for it.
 
 use core::fmt;
 use core::str::FromStr;

@@ -35,6 +35,7 @@ use core::cell::Cell;
 use core::ffi::c_void;
 use core::marker::PhantomData;
 use core::time::Duration;
+use std::io::Write as _;
 use std::sync::Arc;
 
 use mpi::traits::{AsRaw, Equivalence};
@@ -447,5 +448,15 @@ fn count(n: usize) -> i32 {
 
 /// Ends the job on every rank with this exit code. *Not collective, from any thread.*
 pub fn abort(code: i32) -> ! {
+    raw::abort(code)
+}
+
+/// As [`abort`], with last words on stderr. The process ends even where nobody takes them: a
+/// launcher that stands still leaves a pipe that is full. *Not collective, from any thread.*
+pub fn abort_saying(code: i32, line: &str) -> ! {
+    raw::end_soon(code);
+    // In one piece, since other ranks may speak at the same time; nobody is left to tell if it
+    // can't be written.
+    let _ = std::io::stderr().write_all(line.as_bytes());
     raw::abort(code)
 }

@@ -83,6 +83,18 @@ guarded_functions! {
 /// Ends the job on every rank with this exit code, and this process in any case: the library may
 /// wait for a launcher that does not answer. *Not collective, from any thread.*
 pub(super) fn abort(code: i32) -> ! {
+    end_soon(code);
+    // SAFETY: no memory is lent; it does not return, and if it did the process would end all the
+    // same.
+    guarded_at_last(|| unsafe {
+        mpi::ffi::MPI_Abort(mpi::ffi::RSMPI_COMM_WORLD, code);
+    });
+    std::process::exit(code)
+}
+
+/// From now on this process has [`ABORT_MAX`] to live, whatever its threads wait for. *Not
+/// collective, from any thread.*
+pub(super) fn end_soon(code: i32) {
     // Without another thread there is only the library.
     let timer = std::thread::Builder::new().name("end".into());
     let _ = timer.spawn(move || {
@@ -91,12 +103,6 @@ pub(super) fn abort(code: i32) -> ! {
         // hold.
         unsafe { libc::_exit(code) }
     });
-    // SAFETY: no memory is lent; it does not return, and if it did the process would end all the
-    // same.
-    guarded_at_last(|| unsafe {
-        mpi::ffi::MPI_Abort(mpi::ffi::RSMPI_COMM_WORLD, code);
-    });
-    std::process::exit(code)
 }
 
 /// Time for the library to end the job. It takes less than a second; a launcher on a crowded

@@ -3,7 +3,6 @@
 use core::fmt::Display;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use core::time::Duration;
-use std::io::Write as _;
 use std::time::Instant;
 
 use crate::error::Error;
@@ -66,11 +65,7 @@ impl Watch {
                 std::thread::park();
             }
         }
-        // In one piece, since other ranks may speak at the same time; nobody is left to tell if it
-        // can't be written.
-        let line = format!("umbra: {} {why}\n", self.prefix);
-        let _ = std::io::stderr().write_all(line.as_bytes());
-        crate::comm::abort(i32::from(code))
+        crate::comm::abort_saying(i32::from(code), &format!("umbra: {} {why}\n", self.prefix))
     }
 
     /// Takes the next item of `channel`, waiting at most the limit. `None` when the other side is

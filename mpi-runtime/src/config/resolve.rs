@@ -154,8 +154,8 @@ impl SyncConfig {
             Rounds::Background(_) => false,
         };
         let alpha = match (shape.has_centers(), gated) {
-            // Many trainers at once must not throw the center about.
-            (true, _) if trainers > 8 => (0.9 / trainers as f64).max(0.1),
+            // Many trainers in a row must not throw the center about.
+            (true, _) if trainers > 8 => 0.1,
             (true, _) | (false, false) => 0.5,
             // Workers stand still: there is nothing to lose by taking the mean whole.
             (false, true) => 1.0,

@@ -29,13 +29,14 @@ use umbra_core::sync::{
 use umbra_core::units::Nanos;
 
 use crate::comm::post::Post;
+use crate::comm::reduce::plan;
 use crate::comm::traffic::Traffic;
 use crate::comm::watch::Watch;
 use crate::comm::{Comm, Mailbox};
 use crate::config::Config;
 use crate::dense::bsp::Bsp;
 use crate::dense::driver::drive;
-use crate::dense::endpoints::Endpoints;
+use crate::dense::endpoints::{DriveError, Endpoints};
 use crate::dense::gate::Gate;
 use crate::dense::gradients::{GradientLink, GradientQueue};
 use crate::dense::group_sums::GroupSums;
@@ -172,11 +173,9 @@ impl DenseSync {
         let post = talks.then(|| Post::new(world.rank, Arc::clone(&rank_of), mailbox));
         let mut grace = Duration::ZERO;
         if let Rounds::Background(pace) = &mut method.rounds {
-            // The bound on bytes is a trainer's, whose slices share it.
-            pace.bytes_per_second = pace.bytes_per_second.div_ceil(instances.slices as u64);
             // A share of a core holds nobody back for longer than others may wait.
             pace.longest_rest = nanos(watch.limit() / 2);
-            grace = longest_hold(pace, initial.len());
+            grace = longest_hold(&pace.of_slice(instances.slices), trainers, initial.len());
         }
         let lend = |number: usize| match instances.part(number) {
             Part::Trainer { slice, .. } => {
@@ -367,7 +366,7 @@ impl DenseSync {
                         machine,
                         replica: &replica[method.slice(slice, self.elements)],
                         workers,
-                        conductor: Conductor::new(method.rounds, so_far),
+                        conductor: Conductor::new(method.rounds.of_slice(instances.slices), so_far),
                         counters: &counters.rounds[own],
                         track: Track::of(trace, &format!("synchronization {own}")),
                     }
@@ -431,11 +430,15 @@ impl DenseSync {
     }
 }
 
-/// For how long a trainer's pace may hold its next round back, while others wait for it.
-fn longest_hold(pace: &Pace, elements: usize) -> Duration {
+/// For how long the pace of any of `trainers` may hold its next round back, while others wait for
+/// it. `elements` of the replica are exchanged.
+fn longest_hold(pace: &Pace, trainers: usize, elements: usize) -> Duration {
+    // There and back in a group; in a sum of all, a rank that plays two roles sends the most.
+    let sum = plan::<f32>(trainers, elements + TAIL);
+    let sends = (0..trainers).map(|trainer| sum.sends(trainer).bytes).max().unwrap_or(0);
     let by_bytes = match pace.bytes_per_second {
         0 => 0.0,
-        rate => 8.0 * elements as f64 / rate as f64,
+        rate => sends.max(8 * elements as u64) as f64 / rate as f64,
     };
     let by_core = if pace.core_share > 0.0 { pace.longest_rest.0 } else { 0 };
     Duration::from_nanos(pace.interval.0.max(by_core)).max(Duration::from_secs_f64(by_bytes))
@@ -473,6 +476,9 @@ pub fn average_once(comm: &mut Comm, replica: &[AtomicU32]) -> Result<(), Error>
         counters: &RoundCounters::default(),
         track: Track::of(None, ""),
     };
-    let averaged = drive(vec![seat], ends);
-    averaged.map(drop).map_err(|error| Error::Failure(error.to_string()))
+    match drive(vec![seat], ends) {
+        Ok(_) => Ok(()),
+        Err(DriveError::Lost(lost)) => Err(lost.into()),
+        Err(defect) => Err(Error::Failure(defect.to_string())),
+    }
 }

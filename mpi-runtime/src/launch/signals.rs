@@ -8,7 +8,7 @@
 //! ends, since the other ranks would wait for this one for ever.
 
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::io::{self, Write};
+use std::io;
 use std::sync::Arc;
 
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
@@ -73,9 +73,9 @@ impl Signals {
     }
 }
 
-/// From now on a panic on any thread prints one line and calls `abort` with exit code 1. Not
+/// From now on a panic on any thread calls `abort_saying` with exit code 1 and one line. Not
 /// collective.
-pub fn install_panic_hook(rank: usize, size: usize, host: &str, abort: fn(i32) -> !) {
+pub fn install_panic_hook(rank: usize, size: usize, host: &str, abort_saying: fn(i32, &str) -> !) {
     let place = if size > 1 { format!("[{rank}/{size} {host}] ") } else { String::new() };
     std::panic::set_hook(Box::new(move |panic| {
         let payload = panic.payload();
@@ -86,9 +86,7 @@ pub fn install_panic_hook(rank: usize, size: usize, host: &str, abort: fn(i32) -
             .unwrap_or("no message");
         let at = panic.location().map_or_else(String::new, |at| format!(" at {at}"));
         let line = format!("umbra: {place}panic{at}: {}\n", message.replace('\n', " "));
-        // Nothing can be done about a closed stderr.
-        let _ = io::stderr().lock().write_all(line.as_bytes());
-        abort(1)
+        abort_saying(1, &line)
     }));
 }
 
@@ -127,7 +125,10 @@ mod tests {
     #[test]
     fn a_panic_on_any_thread_is_one_line_and_ends_the_job() {
         if std::env::var_os(CHILD).is_some() {
-            install_panic_hook(3, 4, "node1", |code| std::process::exit(code + 40));
+            install_panic_hook(3, 4, "node1", |code, line| {
+                eprint!("{line}");
+                std::process::exit(code + 40)
+            });
             let worker = std::thread::spawn(|| panic!("first\nsecond"));
             let _ = worker.join();
             unreachable!("the panic ends the process");

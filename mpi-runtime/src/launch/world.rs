@@ -1,7 +1,7 @@
 //! The world of ranks: start, the communicators in their fixed order, agreement, the end.
 //!
 //! MPI 3.1 chapters 6 and 8. Every communicator is made here, on the main thread, in one order:
-//! control, dense (trainers), embedding, heartbeat. Each is used by one thread.
+//! control, heartbeat, dense (trainers), embedding, the method's. Each is used by one thread.
 
 use core::time::Duration;
 use std::collections::BTreeMap;

@@ -28,7 +28,7 @@ use umbra_datasets::Dataset;
 use crate::checkpoint::{self, Checkpoint, Dense, Manifest};
 use crate::comm::Comm;
 use crate::comm::traffic::Traffic;
-use crate::comm::watch::Watch;
+use crate::comm::watch::{Backoff, Waiting, Watch};
 use crate::dense::replica_sync::DenseSync;
 use crate::dense::seat::Gaps;
 use crate::error::Error;
@@ -384,15 +384,20 @@ impl<'w> Run<'w> {
     /// Ends all threads of the run.
     pub fn finish(self) {
         let Self { control, services, heartbeat, trainer, dense, sync, .. } = self;
+        let watch = control.watch();
         // Workers' clients go first: partitions serve until nobody can ask.
         if let Some(TrainerThreads { workers, pipeline, .. }) = trainer {
             drop(workers);
             // The reader must be out of HDF5 before the process ends.
             if let Some(pipeline) = pipeline {
+                let (mut waiting, mut backoff) = (Waiting::default(), Backoff::default());
+                while !pipeline.is_finished() {
+                    watch.or_end(waiting.check(watch, &"the end of the reader thread"));
+                    backoff.wait();
+                }
                 pipeline.join();
             }
         }
-        let watch = control.watch();
         let meet = |what, patient| watch.or_end(control.barrier(what, patient));
         meet("the end of the run", true);
         watch.or_end(services.quiesce(watch));

@@ -5,7 +5,7 @@
 
 use umbra_core::metrics::{Grouped, Scored};
 
-use crate::comm::reduce::PIECE;
+use crate::comm::reduce::{MANY, PIECE};
 use crate::score::figures::BINS;
 
 /// Most bytes that `Scores::figures` holds on a rank with `rows` examples, of all `ranks` ranks as
@@ -31,8 +31,8 @@ pub const fn figures_bytes(rows: u64, ranks: u64, grouped: bool) -> u64 {
 const SCORED: u64 = size_of::<Scored>() as u64;
 /// Bytes of an example of a group on its way.
 const GROUPED_WORDS: usize = 3 * size_of::<u64>();
-/// Pieces of a sum under way: four, in each of which two roles hold twice two messages.
-const UNDER_WAY: u64 = 4 * 2 * 2 * 2 * PIECE as u64;
+/// Pieces of a sum under way, in each of which two roles hold twice two messages.
+const UNDER_WAY: u64 = MANY as u64 * 2 * 2 * 2 * PIECE as u64;
 /// Counts and starts of what goes out and comes in, ends of ranges, parts of the area.
 const PER_RANK: u64 = 128;
 

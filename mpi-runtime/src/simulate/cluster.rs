@@ -5,7 +5,7 @@
 //! trainers = 8               # nodes that train; each runs the job's train.worker_threads
 //! embedding_ps = 0           # nodes that hold rows; 0: the trainers hold them
 //! sync_ps = 1                # slices of the center (*_easgd): on their own nodes, or on the first
-//!                            # trainers when embedding_ps = 0; default 1
+//!                            # trainers when embedding_ps = 0; default the job's, else 1
 //! cores = 0                  # of a trainer; 0: one for each thread
 //! steps = 1000               # of a worker, whatever the data; default 1000. In "training" at most
 //!                            # these; default: the data's

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::sync::Arc;
 
 use umbra_core::rng::{Purpose, Stream};
-use umbra_mpi::comm::reduce::{PIECE, Sums, combine, plan};
+use umbra_mpi::comm::reduce::{MANY, PIECE, Sums, combine, plan};
 use umbra_mpi::comm::traffic::{Traffic, process_traffic};
 use umbra_mpi::comm::watch::Watch;
 use umbra_mpi::comm::{Comm, Mailbox};
@@ -128,7 +128,9 @@ pub(super) fn reduce(_: &World, _: &Arc<Watch>, control: &Comm) {
     let short = [0, 1, size - 1, size, size + 1, 7, 1001, 2049].map(|length| (length, 2));
     // More ranks than are usual on one machine take a while.
     let (long, ways): (&[usize], &[usize]) = match size {
-        ..=4 => (&[piece, piece + 1, 5 * piece / 2], &[1, 2, 4]),
+        // More pieces than there are tags for at a time.
+        2 => (&[piece, 66 * piece + 1], &[1, MANY]),
+        ..=4 => (&[piece, piece + 1, 5 * piece / 2, 9 * piece], &[1, 4, MANY]),
         _ => (&[piece + 1], &[2]),
     };
     let long = long.iter().flat_map(|length| ways.iter().map(|under_way| (*length, *under_way)));

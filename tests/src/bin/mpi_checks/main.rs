@@ -65,7 +65,9 @@ const CHECKS: [(&str, Check); 31] = [
 
 fn main() {
     let world = World::init().unwrap();
-    install_panic_hook(world.rank, world.size, &world.host, |code| comm::abort(code));
+    install_panic_hook(world.rank, world.size, &world.host, |code, line| {
+        comm::abort_saying(code, line)
+    });
     let watch = world.watch(Duration::from_secs(120));
     let control = world.communicator(&watch).unwrap();
     if std::env::args().nth(1).as_deref() == Some("panic") {
