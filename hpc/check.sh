@@ -25,8 +25,8 @@ stage_test() { cargo test --workspace --no-fail-fast; }
 # golden_bsp, which goes through the sets itself.
 stage_simd() {
     local set name tests=()
-    for name in core/tests/* tests/tests/*; do
-        name=$(basename "$name" .rs)
+    for name in core/tests/*.rs core/tests/*/main.rs tests/tests/*.rs; do
+        name=$(basename "${name%/main.rs}" .rs)
         case $name in
             protocols | loom_replica | threads | shadow | ds_sync | simulate | simulator) ;;
             faults | bad_input | cli | house | jobs | prediction | mpi | golden_bsp) ;;
