@@ -5,14 +5,10 @@
 //! | --- | --- |
 //! | what does it exchange? | [`Algorithm`] |
 //! | how do workers meet its rounds? | [`Rounds`] |
-//! | which instances run where? | [`Instances`]: a machine per slice and gate of each trainer, then the centers |
+//! | which instances run where? | [`Instances`](super::Instances) |
 //! | what is it lent? | [`Method::sizes`], [`Scratch`], [`Memory`] |
 //! | who builds its protocols? | [`Method::trainer`], [`Method::center`] |
 //! | which model does a run end with? | [`Method::published`] |
-//!
-//! Instances are numbered: those of trainer 0 first, slice by slice and within a slice gate by
-//! gate, then those of trainer 1 and so on; the centers, one per slice, come last. Messages go from
-//! instance to instance.
 
 use core::ops::Range;
 
@@ -20,6 +16,7 @@ use super::block_momentum::{BlockMomentum, BlockState, Blocks};
 use super::divide_shuffle::{DivideShuffle, Spread};
 use super::elastic::{ElasticCenter, ElasticTrainer, Pair};
 use super::groups::Dealing;
+use super::instances::Instances;
 use super::model_average::{Intake, ModelAverage};
 use super::pace::Pace;
 use super::protocol::{Action, Completion, OutOfTurn, Protocol};
@@ -133,81 +130,6 @@ pub enum Published {
     Mean,
     /// The center.
     Center,
-}
-
-/// Who runs the instances of a method, by their numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Instances {
-    /// Trainers that have instances.
-    pub trainers: usize,
-    /// Slices of the replica.
-    pub slices: usize,
-    /// Gates of a trainer: its workers, where each has one of its own, else 1.
-    pub gates: usize,
-    /// One per slice, or none.
-    pub centers: usize,
-}
-
-/// What an instance is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
-    /// Synchronizes a slice of a trainer's replica.
-    Trainer {
-        /// Whose.
-        trainer: usize,
-        /// Which slice.
-        slice: usize,
-        /// At which gate.
-        gate: usize,
-    },
-    /// Serves a slice.
-    Center {
-        /// Which.
-        slice: usize,
-    },
-}
-
-impl Instances {
-    /// All of them.
-    #[must_use]
-    pub const fn len(&self) -> usize {
-        self.trainers * self.slices * self.gates + self.centers
-    }
-
-    /// The method has none.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Those of one trainer.
-    #[must_use]
-    pub const fn of_a_trainer(&self) -> usize {
-        if self.trainers == 0 { 0 } else { self.slices * self.gates }
-    }
-
-    /// What instance `number` is for.
-    #[must_use]
-    pub const fn part(&self, number: usize) -> Part {
-        let each = self.slices * self.gates;
-        if number >= self.trainers * each {
-            return Part::Center { slice: number - self.trainers * each };
-        }
-        let (trainer, within) = (number / each, number % each);
-        Part::Trainer { trainer, slice: within / self.gates, gate: within % self.gates }
-    }
-
-    /// The number of a trainer's instance.
-    #[must_use]
-    pub const fn trainer(&self, trainer: usize, slice: usize, gate: usize) -> usize {
-        (trainer * self.slices + slice) * self.gates + gate
-    }
-
-    /// The number of the center of a slice.
-    #[must_use]
-    pub const fn center(&self, slice: usize) -> usize {
-        self.trainers * self.slices * self.gates + slice
-    }
 }
 
 /// What an instance needs for a stretch of training. Lent, and of no value between two.
@@ -500,19 +422,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn instances_are_numbered_by_trainer_slice_and_gate() {
+    fn each_slice_has_a_machine_for_each_gate_and_a_center() {
         let rounds = Rounds::Gated { every: 1, gate: GateOf::Worker };
         let algorithm = Algorithm::Elastic { pair: Pair::Same, slices: 2 };
         let method = Method { algorithm, rounds, alpha: 0.5 };
-        let all = method.instances(3, 4);
-        assert_eq!((all.len(), all.center(1)), (3 * 2 * 4 + 2, 25));
-        for trainer in 0..3 {
-            for (slice, gate) in [(0, 0), (0, 3), (1, 0), (1, 2)] {
-                let part = Part::Trainer { trainer, slice, gate };
-                assert_eq!(all.part(all.trainer(trainer, slice, gate)), part);
-            }
-        }
-        assert_eq!(all.part(24), Part::Center { slice: 0 });
+        let all = Instances { trainers: 3, slices: 2, gates: 4, centers: 2 };
+        assert_eq!(method.instances(3, 4), all);
         assert!(Method::NONE.instances(3, 4).is_empty());
     }
 

@@ -5,6 +5,7 @@
 //!
 //! - `protocol.rs`: the seam, [`Protocol`]
 //! - `method.rs`: a method as data: what it needs, how workers meet its rounds, what it publishes
+//! - `instances.rs`: which machines of a method run where
 //! - `conductor.rs`: when a round begins
 //! - `owned.rs`: memory of instances, with an allocator
 //! - `reduction.rs`: a weighted mean over ranks, as every driver computes it
@@ -26,6 +27,7 @@ mod divide_shuffle;
 pub mod doubling;
 mod elastic;
 mod groups;
+mod instances;
 mod method;
 mod model_average;
 #[cfg(feature = "sim")]
@@ -42,9 +44,8 @@ pub use conductor::{Conductor, Decision, Look, Wait};
 pub use divide_shuffle::{DivideShuffle, Spread};
 pub use elastic::{ElasticCenter, ElasticTrainer, Pair};
 pub use groups::{Dealing, contraction};
-pub use method::{
-    Algorithm, GateOf, Instances, Machine, Memory, Method, Part, Published, Rounds, Scratch, Sizes,
-};
+pub use instances::{Instances, Part};
+pub use method::{Algorithm, GateOf, Machine, Memory, Method, Published, Rounds, Scratch, Sizes};
 pub use model_average::{Intake, ModelAverage};
 pub use pace::{Pace, RoundCost};
 pub use protocol::{Action, Completion, Group, OutOfTurn, Payload, Protocol};
