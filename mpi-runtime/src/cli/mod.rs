@@ -135,9 +135,7 @@ fn with_world(check: bool, run: impl FnOnce(&World, &Comm) -> Result<(), Error>)
     if check && let Err(error) = environment::check(&variable, world.rank, world.size) {
         return refuse(&error.into());
     }
-    install_panic_hook(world.rank, world.size, &world.host, |code, line| {
-        comm::abort_saying(code, line)
-    });
+    install_panic_hook(world.rank, world.size, &world.host, comm::abort_saying);
     // The limit of what comes before the configuration is read, which has one of its own.
     let watch = world.watch(Duration::from_secs(300));
     let control = watch.or_end(world.communicator(&watch));

@@ -65,9 +65,7 @@ const CHECKS: [(&str, Check); 31] = [
 
 fn main() {
     let world = World::init().unwrap();
-    install_panic_hook(world.rank, world.size, &world.host, |code, line| {
-        comm::abort_saying(code, line)
-    });
+    install_panic_hook(world.rank, world.size, &world.host, comm::abort_saying);
     let watch = world.watch(Duration::from_secs(120));
     let control = world.communicator(&watch).unwrap();
     if std::env::args().nth(1).as_deref() == Some("panic") {
