@@ -6,7 +6,7 @@ use std::path::Path;
 
 use umbra_tests::{Ended, Folder, LIMIT, start};
 
-const NAMES: [&str; 31] = [
+const NAMES: [&str; 32] = [
     "all_gather",
     "all_gather_varied",
     "exchange",
@@ -24,6 +24,7 @@ const NAMES: [&str; 31] = [
     "receive_does_not_block",
     "nobody_takes",
     "a_silent_sender",
+    "one_call_a_look",
     "post_pieces",
     "post_selects",
     "a_receiver_that_stands_still",

@@ -17,7 +17,7 @@ use crate::dense::group_sums::GroupSums;
 
 /// What the protocols of a thread act through. A protocol that asks for what is `None` is refused.
 pub struct Endpoints<'a> {
-    /// Reductions of all; only this thread uses it.
+    /// Reductions of all trainers, of a trainer alone too; only this thread uses it.
     pub comm: Option<&'a mut Comm>,
     /// Reductions of groups; they go by messages.
     pub groups: Option<GroupSums<'a>>,

@@ -116,8 +116,8 @@ impl Places {
 
 /// A trainer's part in a stretch of training.
 pub struct TrainerEnd<'a> {
-    /// Over the trainers; `None` when there is one.
-    pub comm: Option<&'a mut Comm>,
+    /// Over the trainers.
+    pub comm: &'a mut Comm,
     /// The live replica, running statistics included.
     pub replica: &'a [AtomicU32],
     /// Makes the meeting of the workers, for `bsp`.
@@ -278,7 +278,7 @@ impl DenseSync {
             None => self.method,
         };
         let (replica, mut comm, bsp) = match trainer {
-            Some(TrainerEnd { comm, replica, bsp }) => (Some(replica), comm, Some(bsp)),
+            Some(TrainerEnd { comm, replica, bsp }) => (Some(replica), Some(comm), Some(bsp)),
             None => (None, None, None),
         };
         if let Some(comm) = &mut comm {
@@ -287,7 +287,7 @@ impl DenseSync {
             comm.set_poll((!waits).then_some(self.poll));
             comm.set_grace(self.grace);
         }
-        let alone = comm.is_none();
+        let alone = comm.as_ref().is_none_or(|comm| comm.size() == 1);
         let (link, queue) = match method.rounds {
             Rounds::EveryStep if !alone => {
                 let (link, queue) = GradientQueue::new();

@@ -208,17 +208,15 @@ impl<'a> Seated<'a> {
                 Completion::Done
             }
             Action::ReduceMean { group: Group::All, weight, silent } => {
+                let Some(comm) = &ends.ends.comm else { return Err(missing) };
                 let staging = self.seat.machine.staging();
                 contribute(staging, weight, silent);
-                if let Some(comm) = &ends.ends.comm {
-                    // In the background a piece at a time: at no time do rows wait behind more of
-                    // it on a slow link.
-                    let background = matches!(self.seat.workers, Workers::Background { .. });
-                    let under_way = if background { 1 } else { MANY };
-                    let what = "the average of replicas";
-                    let sent = ends.sums.sum(comm, staging, under_way, what)?;
-                    self.sent(sent.bytes);
-                }
+                // In the background a piece at a time: at no time do rows wait behind more of it on
+                // a slow link.
+                let background = matches!(self.seat.workers, Workers::Background { .. });
+                let under_way = if background { 1 } else { MANY };
+                let sent = ends.sums.sum(comm, staging, under_way, "the average of replicas")?;
+                self.sent(sent.bytes);
                 conclude(self.seat.machine.staging(), None)
             }
             Action::ReduceMean { group: Group::Dealt { round }, weight, silent } => {

@@ -201,12 +201,12 @@ impl<'w> Run<'w> {
     pub fn train(&mut self, segment: Segment) -> Result<StretchEnd, Error> {
         self.heartbeat.set_training(true);
         let Self { sync, counters, trace, dense, plan, .. } = self;
-        let outcome = match &mut self.trainer {
-            Some(side) => {
+        let outcome = match (&mut self.trainer, dense) {
+            (Some(side), Some(dense)) => {
                 let around = Around { sync, counters, trace: trace.as_ref() };
-                side.train(dense.as_mut(), plan, segment, around)
+                side.train(dense, plan, segment, around)
             }
-            None => {
+            _ => {
                 let served = sync.run(None, counters, trace.as_ref(), &plan.pins, |_| ());
                 served.map(|_| (false, Duration::ZERO, Gaps::new()))
             }

@@ -134,7 +134,7 @@ impl TrainerThreads {
     /// *Collective over the trainers as far as the method is.*
     pub(super) fn train(
         &mut self,
-        dense: Option<&mut Comm>,
+        dense: &mut Comm,
         plan: &Plan,
         segment: Segment,
         around: Around<'_>,
@@ -154,7 +154,6 @@ impl TrainerThreads {
             store(&self.shared.replica, &own);
         }
         let Self { shared, workers, losses, .. } = self;
-        let dense = dense.filter(|comm| comm.size() > 1);
         let global_norm = plan.job.config.sync.batch_norm == BatchNormScope::Global;
         let (sizes, threads) = ((workers.len(), plan.slices), plan.job.worker_threads);
         let watch = &shared.watch;

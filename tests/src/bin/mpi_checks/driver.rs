@@ -334,6 +334,7 @@ pub(super) fn missing_endpoint(world: &World, watch: &Arc<Watch>, _control: &Com
     for action in [
         Action::Send { to: 0, word: 1, payload: Payload::None },
         Action::Receive { from: None },
+        Action::ReduceMean { group: Group::All, weight: 1.0, silent: 0 },
         Action::ReduceMean { group: dealt, weight: 1.0, silent: 0 },
         Action::ReduceSum { group: Group::All },
         Action::Take,

@@ -10,6 +10,7 @@ use umbra_mpi::comm::watch::{Backoff, Watch};
 use umbra_mpi::comm::{Comm, Mailbox};
 use umbra_mpi::launch::world::World;
 
+use crate::calls::tests;
 use crate::{say_done, stand_still_until};
 
 /// Waits for the next message.
@@ -247,4 +248,33 @@ pub(super) fn a_silent_sender(world: &World, watch: &Arc<Watch>, control: &Comm)
         backoff.wait();
     }
     control.barrier("the end", false).unwrap();
+}
+
+/// However many messages are under way, a look at them is one call of the library for those that
+/// leave and one for those that come: each call runs its round over all connections.
+pub(super) fn one_call_a_look(world: &World, watch: &Arc<Watch>, control: &Comm) {
+    const MESSAGES: usize = 24;
+    const LOOKS: u64 = 50;
+    let (rank, size) = (world.rank, world.size);
+    let mut mailbox = Mailbox::new(world.communicator(watch).unwrap());
+    (0..MESSAGES).for_each(|number| mailbox.send((rank + 1) % size, announced(rank, number)));
+    // Nobody has asked for them: all stay under way.
+    let before = tests();
+    (0..LOOKS).for_each(|_| assert_eq!(mailbox.sending(), MESSAGES));
+    assert_eq!(tests() - before, LOOKS);
+    control.barrier("looks at what leaves", false).unwrap();
+    let (mut taken, mut backoff) = (0, Backoff::default());
+    while taken < MESSAGES || mailbox.sending() > 0 {
+        let before = tests();
+        let received = mailbox.receive();
+        let calls = tests() - before;
+        assert!(calls <= 2, "{calls} calls in a look, {taken} messages taken");
+        match received {
+            Some((_, words)) => {
+                taken += 1;
+                mailbox.recycle(words);
+            }
+            None => backoff.wait(),
+        }
+    }
 }

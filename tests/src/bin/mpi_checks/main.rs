@@ -8,6 +8,7 @@
 //! The level of thread support is that of `UMBRA_MPI_THREADS`, as in the program.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation)]
 
+mod calls;
 mod checkpoints;
 mod collectives;
 mod driver;
@@ -29,7 +30,7 @@ use umbra_mpi::launch::world::World;
 /// A check; collective over all ranks. Communicators are made by the check, on the main thread.
 type Check = fn(&World, &Arc<Watch>, &Comm);
 
-const CHECKS: [(&str, Check); 31] = [
+const CHECKS: [(&str, Check); 32] = [
     ("all_gather", collectives::all_gather),
     ("all_gather_varied", collectives::all_gather_varied),
     ("exchange", collectives::exchange),
@@ -47,6 +48,7 @@ const CHECKS: [(&str, Check); 31] = [
     ("receive_does_not_block", mailbox::receive_does_not_block),
     ("nobody_takes", mailbox::nobody_takes),
     ("a_silent_sender", mailbox::a_silent_sender),
+    ("one_call_a_look", mailbox::one_call_a_look),
     ("post_pieces", post::pieces),
     ("post_selects", post::selects),
     ("a_receiver_that_stands_still", post::stands_still),
