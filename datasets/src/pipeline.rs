@@ -66,19 +66,24 @@ impl Pipeline {
         epochs: Range<u32>,
         prefetch: usize,
     ) -> Result<(Self, Vec<WorkerBatches>), DatasetError> {
-        Self::resume(dataset, order, workers, epochs, 0, prefetch)
+        let first_steps = vec![0; workers.len()];
+        Self::resume(dataset, order, workers, epochs, first_steps, prefetch)
     }
 
-    /// As [`train`](Self::train), from step `first_step` of the first epoch on.
+    /// As [`train`](Self::train), without the first steps, so many of each worker, counted over all
+    /// epochs. `first_steps: [workers]`
     ///
     /// # Errors
     /// As [`train`](Self::train).
+    ///
+    /// # Panics
+    /// When `first_steps` has another length.
     pub fn resume(
         dataset: &Dataset,
         order: &TrainOrder,
         workers: Range<usize>,
         epochs: Range<u32>,
-        first_step: u64,
+        first_steps: Vec<u64>,
         prefetch: usize,
     ) -> Result<(Self, Vec<WorkerBatches>), DatasetError> {
         order.check()?;
@@ -89,10 +94,11 @@ impl Pipeline {
                 got: workers.end as u64,
             });
         }
+        assert_eq!(first_steps.len(), workers.len(), "first steps of workers");
         let (dataset, order) = (dataset.clone(), *order);
         let (rings, batches) = rings(workers.len(), prefetch);
         start(rings, batches, move |outlet| {
-            read_training(&dataset, &order, workers, epochs, first_step, outlet)
+            read_training(&dataset, &order, workers, epochs, &first_steps, outlet)
         })
     }
 
@@ -237,6 +243,13 @@ impl Outlet {
         }
         Ok(())
     }
+
+    /// Tells `worker`, before the others, that there are no more.
+    fn end(&mut self, worker: usize) -> Result<(), Deserted> {
+        self.send(worker, Delivery::End)?;
+        self.rings[worker] = None;
+        Ok(())
+    }
 }
 
 /// Channels for `workers` workers and `prefetch` batches each.
@@ -279,44 +292,57 @@ fn start(
     Ok((Pipeline { thread }, batches))
 }
 
-/// Reads the lanes of `workers`, step by step.
+/// Reads the lanes of `workers`, step by step, each worker's from its first step on.
 fn read_training(
     dataset: &Dataset,
     order: &TrainOrder,
     workers: Range<usize>,
     epochs: Range<u32>,
-    first_step: u64,
+    first_steps: &[u64],
     outlet: &mut Outlet,
 ) -> Result<(), Halt> {
     let lanes_total = order.lanes_used();
     let numbers = order.lanes_of(workers.start).start..order.lanes_of(workers.end - 1).end;
     let each = numbers.len() / workers.len();
+    let steps = steps_per_epoch(dataset.rows(), order).max(1);
+    let all = steps * u64::from(epochs.end.saturating_sub(epochs.start));
+    // A step of those of all epochs: which epoch's, and which step there.
+    let place = |step: u64| {
+        let epoch = u32::try_from(step / steps).unwrap_or(u32::MAX);
+        (epochs.start.saturating_add(epoch).min(epochs.end), step % steps)
+    };
     let mut files = DatasetReader::new(dataset, numbers.len());
     let mut lanes = Vec::with_capacity(numbers.len());
-    for lane in numbers {
+    for (number, lane) in numbers.enumerate() {
+        let (epoch, step) = place(first_steps[number / each]);
         let range = lane_rows(dataset.rows(), lanes_total, lane);
         let length = range.end - range.start;
         let lane_order = LaneOrder { seed: order.seed, lane, shuffle: order.shuffle };
-        let mut reader = LaneReader::new(dataset, range, lane_order, epochs.clone());
-        reader.skip(order.taken(lane, first_step).min(length), &mut files)?;
+        let mut reader = LaneReader::new(dataset, range, lane_order, epoch..epochs.end);
+        reader.skip(order.taken(lane, step).min(length), &mut files)?;
         lanes.push((lane, length, reader));
     }
-    let steps = steps_per_epoch(dataset.rows(), order);
-    for epoch in epochs.clone() {
-        for step in if epoch == epochs.start { first_step } else { 0 }..steps {
-            for (worker, lanes) in lanes.chunks_exact_mut(each).enumerate() {
-                if !outlet.wants(worker) {
-                    continue;
-                }
-                let mut batch = outlet.buffer();
-                (batch.epoch, batch.step) = (epoch, step);
-                for (lane, length, reader) in lanes {
-                    let until = |step| order.taken(*lane, step).min(*length);
-                    let count = usize::try_from(until(step + 1) - until(step)).unwrap_or(0);
-                    reader.take(&mut files, count, &mut batch)?;
-                }
-                outlet.send(worker, Delivery::Batch(batch))?;
+    let most = first_steps.iter().map(|first| all.saturating_sub(*first)).max().unwrap_or(0);
+    // The next batch of each in turn, wherever it is: nobody waits for one that is behind.
+    for round in 0..most {
+        for (worker, lanes) in lanes.chunks_exact_mut(each).enumerate() {
+            let step = first_steps[worker] + round;
+            if !outlet.wants(worker) {
+                continue;
             }
+            if step >= all {
+                outlet.end(worker)?;
+                continue;
+            }
+            let (epoch, step) = place(step);
+            let mut batch = outlet.buffer();
+            (batch.epoch, batch.step) = (epoch, step);
+            for (lane, length, reader) in lanes {
+                let until = |step| order.taken(*lane, step).min(*length);
+                let count = usize::try_from(until(step + 1) - until(step)).unwrap_or(0);
+                reader.take(&mut files, count, &mut batch)?;
+            }
+            outlet.send(worker, Delivery::Batch(batch))?;
         }
     }
     Ok(())

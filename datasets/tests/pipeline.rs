@@ -122,12 +122,14 @@ fn a_run_resumes_at_any_step() {
     let order = TrainOrder { batch_size: 1000, ..ORDER };
     let whole = train(&dataset, &order, 1..3, 2..4);
     let steps = steps_per_epoch(dataset.rows(), &order);
-    for first_step in [0, 1, 7, steps - 1, steps] {
+    let alike = [0, 1, 7, steps - 1, steps, steps + 3, 2 * steps].map(|first| [first, first]);
+    // Workers that stopped at different places, in different epochs too.
+    for first in alike.into_iter().chain([[3, 9], [steps + 2, 5], [2 * steps, 0]]) {
         let (_pipeline, mut batches) =
-            Pipeline::resume(&dataset, &order, 1..3, 2..4, first_step, 2).unwrap();
+            Pipeline::resume(&dataset, &order, 1..3, 2..4, first.to_vec(), 2).unwrap();
         let rest = drain(&mut batches);
-        for (rest, whole) in rest.iter().zip(&whole) {
-            assert_eq!(rest[..], whole[first_step as usize..], "from step {first_step}");
+        for ((rest, whole), first) in rest.iter().zip(&whole).zip(first) {
+            assert_eq!(rest[..], whole[first as usize..], "from step {first}");
         }
     }
 }

@@ -4,6 +4,7 @@ Python's standard library only. $UMBRA names the program; target/show/spine.json
 """
 
 import json
+import math
 import os
 import re
 import subprocess
@@ -49,15 +50,23 @@ def launch(ranks):
 
 
 def digests(checkpoint):
-    """CRC-32 of dense.f32, and of all rows in the order of row numbers: row g is record g // P of file g mod P."""
-    manifest = json.loads((checkpoint / "manifest.json").read_text())
+    """CRC-32 of the dense tensors, and of all rows in the order of row numbers: row g is record g // P of rows.{g mod P}."""
+    manifest = json.loads((checkpoint / "manifest.json").read_text())["manifest"]
     record = 4 * (manifest["row_width"] + manifest["row_state_len"])
-    files = [(checkpoint / f"rows-{part:05}.f32").read_bytes() for part in range(manifest["partitions"])]
-    rows = 0
+    tensors = {}
+    for file in manifest["files"]:
+        data = (checkpoint / file["name"]).read_bytes()
+        for tensor in file["tensors"]:
+            end = tensor["offset"] + 4 * math.prod(tensor["shape"])
+            tensors[tensor["name"]] = data[tensor["offset"]:end]
+    parts = [tensors[f"rows.{part}"] for part in range(manifest["partitions"])]
+    dense, rows = 0, 0
+    for name, values in tensors.items():
+        dense = zlib.crc32(values, dense) if name.startswith("dense.") else dense
     for row in range(sum(manifest["cardinality"])):
-        start = row // len(files) * record
-        rows = zlib.crc32(files[row % len(files)][start:start + record], rows)
-    return [zlib.crc32((checkpoint / "dense.f32").read_bytes()), rows]
+        start = row // len(parts) * record
+        rows = zlib.crc32(parts[row % len(parts)][start:start + record], rows)
+    return [dense, rows]
 
 
 def bits():

@@ -1,8 +1,9 @@
 //! Everything a verb can fail with, and the exit code each failure has.
 //!
 //! Codes (the contract of the program): 1 failure · 2 bad usage or configuration · 3 bad data ·
-//! 4 bad checkpoint · 5 bad launch or resources. A message says what was wrong, where, what was
-//! expected and how to mend it; `main` prints it once, from one rank.
+//! 4 bad checkpoint · 5 bad launch or resources · 75 stopped on request after a complete
+//! checkpoint. A message says what was wrong, where, what was expected and how to mend it; `main`
+//! prints it once, from one rank.
 //!
 //! This file knows no other: each part of the runtime turns its own errors into these.
 
@@ -48,11 +49,23 @@ pub enum Error {
     /// Anything else that ended the work.
     #[error("{0}")]
     Failure(String),
-    /// Asked to stop before the work was done; nothing to requeue from in this version.
-    #[error("stopped by signal {signal} before the end; there is no checkpoint to go on from")]
+    /// Asked to stop before the work was done, and saved.
+    #[error(
+        "stopped {} after step {step}; saved in {}: the same command goes on from there",
+        if *signal == libc::SIGALRM {
+            "before its time is over".to_owned()
+        } else {
+            format!("by signal {signal}")
+        },
+        checkpoint.display()
+    )]
     Stopped {
-        /// The signal's number.
+        /// The signal's number; SIGALRM of a run whose time was over.
         signal: i32,
+        /// Steps done.
+        step: u64,
+        /// The checkpoint.
+        checkpoint: PathBuf,
     },
     /// A wait for other ranks or threads that was given up: the job cannot go on without them.
     #[error(transparent)]
@@ -67,16 +80,20 @@ pub enum Error {
     },
 }
 
+/// Exit code of a run that was asked to stop and can go on: EX_TEMPFAIL of sysexits.h.
+pub const REQUEUE: u8 = 75;
+
 impl Error {
     /// The exit code of the process.
     #[must_use]
     pub const fn exit_code(&self) -> u8 {
         match self {
-            Self::Failure(_) | Self::File { .. } | Self::Stopped { .. } | Self::Lost(_) => 1,
+            Self::Failure(_) | Self::File { .. } | Self::Lost(_) => 1,
             Self::Usage(_) | Self::Config(_) => 2,
             Self::Data(_) | Self::Dataset(_) => 3,
             Self::Checkpoint(_) => 4,
             Self::Launch(_) => 5,
+            Self::Stopped { .. } => REQUEUE,
             Self::Elsewhere { code, .. } => *code,
         }
     }

@@ -108,3 +108,36 @@ fn a_launcher_that_mpi_does_not_know_is_refused() {
     let other = started(&[&of_four[..], &[("SLURM_PROCID", "2")]].concat());
     assert_eq!((other.status.code(), text(&other.stderr)), (Some(5), String::new()));
 }
+
+/// A script in the place of a job: what it does depends on how often it has been started.
+fn supervised(script: &str) -> (Option<i32>, String, usize) {
+    let folder = tempfile::tempdir().unwrap();
+    let script = format!("echo . >> starts; n=$(wc -l < starts); {script}");
+    let ended = umbra(folder.path(), &["launch", "--restarts", "1", "--", "sh", "-c", &script]);
+    let starts = std::fs::read_to_string(folder.path().join("starts")).unwrap_or_default();
+    (ended.status.code(), text(&ended.stderr), starts.lines().count())
+}
+
+#[test]
+fn a_job_is_started_again_until_it_ends() {
+    // Stopped, lost a rank, done.
+    let script = "case $n in 1) exit 75;; 2) kill -9 $$;; *) exit 0;; esac";
+    let (code, stderr, starts) = supervised(script);
+    assert_eq!((code, starts), (Some(0), 3), "{stderr}");
+    assert_eq!(stderr.lines().count(), 2, "{stderr}");
+    // A mistake is not mended by a second start.
+    assert_eq!(supervised("exit 3").2, 1);
+}
+
+#[test]
+fn a_job_that_saves_nothing_new_is_given_up() {
+    let (code, stderr, starts) = supervised("exit 1");
+    assert_eq!((code, starts), (Some(1), 2), "{stderr}");
+    assert!(
+        stderr.ends_with("umbra: gave up: 2 starts in a row saved nothing new (exit code 1)\n")
+    );
+    // As long as it saves, it is started again.
+    let script = "test $n = 5 && exit 0; echo umbra: saved here >&2; exit 1";
+    let (code, stderr, starts) = supervised(script);
+    assert_eq!((code, starts), (Some(0), 5), "{stderr}");
+}

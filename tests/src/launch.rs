@@ -119,6 +119,19 @@ pub fn start(
     Running { child, what, output, ended: false, _turn: turn }
 }
 
+/// The children of the process `pid`, and theirs.
+fn below(pid: u32) -> Vec<u32> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let children =
+        tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+    let children: Vec<u32> = children
+        .flat_map(|line| {
+            line.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()
+        })
+        .collect();
+    children.into_iter().flat_map(|child| [vec![child], below(child)].concat()).collect()
+}
+
 /// Reads a stream to its end on a thread of its own.
 fn drain(mut stream: impl Read + Send + 'static) -> JoinHandle<String> {
     std::thread::spawn(move || {
@@ -135,7 +148,8 @@ impl Running {
         self.child.id()
     }
 
-    /// Process ids of the ranks under mpirun, by rank; waits until all of `ranks` are there.
+    /// Process ids of the ranks under mpirun, wherever that is below this program, by rank; waits
+    /// until all of `ranks` are there.
     pub fn rank_pids(&mut self, ranks: usize) -> Vec<u32> {
         let mut pids = vec![];
         self.until("the ranks to start", |job| {
@@ -146,11 +160,9 @@ impl Running {
     }
 
     fn rank_pid(&self, rank: usize) -> Option<u32> {
-        let pid = self.pid();
-        let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
         let mark = format!("OMPI_COMM_WORLD_RANK={rank}");
-        children.split_whitespace().filter_map(|child| child.parse().ok()).find(|child: &u32| {
-            let variables = std::fs::read(format!("/proc/{child}/environ")).unwrap_or_default();
+        below(self.pid()).into_iter().find(|pid| {
+            let variables = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
             variables.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
         })
     }

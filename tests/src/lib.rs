@@ -16,4 +16,4 @@ pub mod sources;
 pub use folder::{Folder, Job};
 pub use launch::{Ended, LIMIT, Running, program, signal, start};
 pub use oracle::{Example, OracleFigures, figures, tree_sum};
-pub use saved::SavedModel;
+pub use saved::{SavedModel, manifest, tensors};

@@ -8,33 +8,66 @@ use serde_json::Value;
 /// A checkpoint with its partitioning undone.
 #[derive(Debug, PartialEq, Eq)]
 pub struct SavedModel {
-    /// `dense.f32`: replica and optimizer state.
+    /// `dense.*`: the tensors of the model, then their optimizer state.
     pub dense: Vec<u8>,
     /// Records of all rows, by row number. `[rows][record]`
     pub rows: Vec<Vec<u8>>,
 }
 
 impl SavedModel {
-    /// Reads the checkpoint in `dir`: row g is record g / P of file g mod P.
+    /// Reads the checkpoint in `dir`: row g is record g / P of `rows.{g mod P}`.
     #[must_use]
     pub fn read(dir: &Path) -> Self {
-        let manifest: Value = serde_json::from_slice(&read(&dir.join("manifest.json"))).unwrap();
-        let number = |name: &str| usize::try_from(manifest[name].as_u64().unwrap()).unwrap();
-        let cardinality = manifest["cardinality"].as_array().unwrap();
-        let count: u64 = cardinality.iter().map(|rows| rows.as_u64().unwrap()).sum();
-        let record = 4 * (number("row_width") + number("row_state_len"));
-        let partitions = number("partitions");
+        let manifest = manifest(dir);
+        let count: u64 = list(&manifest["cardinality"]).iter().map(number).sum();
+        let partitions = usize::try_from(number(&manifest["partitions"])).unwrap();
         let mut rows = vec![vec![]; usize::try_from(count).unwrap()];
         for partition in 0..partitions {
-            let bytes = read(&dir.join(format!("rows-{partition:05}.f32")));
+            let own = format!("rows.{partition}");
+            let records = tensors(dir, |name| name == own);
             let places = (partition..rows.len()).step_by(partitions);
-            assert_eq!(bytes.len(), record * places.clone().count(), "partition {partition}");
-            for (place, bytes) in places.zip(bytes.chunks_exact(record)) {
-                rows[place] = bytes.to_vec();
+            let record = records.len() / places.clone().count().max(1);
+            for (place, record) in places.zip(records.chunks_exact(record.max(1))) {
+                rows[place] = record.to_vec();
             }
         }
-        Self { dense: read(&dir.join("dense.f32")), rows }
+        Self { dense: tensors(dir, |name| name.starts_with("dense.")), rows }
     }
+}
+
+/// The values, all f32, of the tensors that are wanted, one after the other as the manifest lists
+/// them.
+#[must_use]
+pub fn tensors(dir: &Path, wanted: impl Fn(&str) -> bool) -> Vec<u8> {
+    let mut values = vec![];
+    for file in list(&manifest(dir)["files"]) {
+        let bytes = read(&dir.join(file["name"].as_str().unwrap()));
+        for tensor in list(&file["tensors"]) {
+            if wanted(tensor["name"].as_str().unwrap()) {
+                assert_eq!(tensor["kind"], "F32");
+                let first = usize::try_from(number(&tensor["offset"])).unwrap();
+                let length: u64 = list(&tensor["shape"]).iter().map(number).product();
+                let length = 4 * usize::try_from(length).unwrap();
+                values.extend_from_slice(&bytes[first..first + length]);
+            }
+        }
+    }
+    values
+}
+
+/// The manifest of the checkpoint in `dir`.
+#[must_use]
+pub fn manifest(dir: &Path) -> Value {
+    let whole: Value = serde_json::from_slice(&read(&dir.join("manifest.json"))).unwrap();
+    whole["manifest"].clone()
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().unwrap()
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap()
 }
 
 fn read(path: &Path) -> Vec<u8> {

@@ -161,17 +161,13 @@ const FILES: &[Case] = &[
         "prepare --format libfm --input rows.txt --output a.h5 --vocabulary train.h5",
         "train.h5: no vocabulary inside",
     ),
-    case(
-        4,
-        "eval --checkpoint none --data train.h5",
-        "none is no checkpoint: it has no manifest.json",
-    ),
+    case(4, "eval --checkpoint none --data train.h5", "none is no checkpoint: neither it nor"),
     case(4, "predict --checkpoint . --data train.h5 --output p", "is no checkpoint"),
-    case(4, "eval --checkpoint old --data train.h5", "RUN/checkpoints/last"),
+    case(4, "eval --checkpoint folder --data train.h5", "RUN/checkpoints"),
     case(
         4,
         "eval --checkpoint newer --data train.h5",
-        "checkpoint version 99; this program reads version 1",
+        "checkpoint version 99; this program reads version 2",
     ),
     case(4, "eval --checkpoint torn --data train.h5", "the file is cut or torn"),
     case(4, "eval --checkpoint damaged --data train.h5", "the file is damaged"),
@@ -262,20 +258,19 @@ fn folder() -> Folder {
     copy("saved", &|_| ());
     copy("newer", &|folder| {
         let manifest = folder.text("newer/manifest.json");
-        folder
-            .write("newer/manifest.json", manifest.replace("\"version\": 1,", "\"version\": 99,"));
+        folder.write("newer/manifest.json", manifest.replace("\"version\":2,", "\"version\":99,"));
     });
     copy("torn", &|folder| {
-        let rows = folder.read("torn/rows-00000.f32");
-        folder.write("torn/rows-00000.f32", &rows[..rows.len() - 4]);
+        let rows = folder.read("torn/rank-00000.safetensors");
+        folder.write("torn/rank-00000.safetensors", &rows[..rows.len() - 4]);
     });
     copy("damaged", &|folder| {
-        let mut rows = folder.read("damaged/rows-00000.f32");
+        let mut rows = folder.read("damaged/rank-00000.safetensors");
         let middle = rows.len() / 2;
         rows[middle] ^= 1;
-        folder.write("damaged/rows-00000.f32", rows);
+        folder.write("damaged/rank-00000.safetensors", rows);
     });
-    copy("garbled", &|folder| folder.write("garbled/manifest.json", "{\"version\": 1}"));
+    copy("garbled", &|folder| folder.write("garbled/manifest.json", "{\"version\": 2}"));
     folder
 }
 

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 use serde_json::Value;
-use umbra_tests::{Folder, Job, SavedModel};
+use umbra_tests::{Folder, Job, SavedModel, manifest, tensors};
 
 const JOB: Job = Job {
     model: "kind = \"dlrm\"\nembedding_dim = 8\nbottom = [16, 8]\ntop = [24, 12]\n\
@@ -92,11 +92,10 @@ fn a_checkpoint_can_hold_the_mean_of_optimizer_states() {
     let sets = ["sync.method=ds_sync", "sync.alpha=0.5", "optim.sparse.lr=1e-30"];
     let saved = |more: &[&str]| {
         let summary = train(&folder, 4, &[&sets[..], more].concat());
-        let manifest = folder.read("run/checkpoints/last/manifest.json");
-        let manifest: Value = serde_json::from_slice(&manifest).unwrap();
-        let mut replica = folder.read("run/checkpoints/last/dense.f32");
-        let state_len = usize::try_from(manifest["dense_state_len"].as_u64().unwrap()).unwrap();
-        let state = replica.split_off(replica.len() - 4 * state_len);
+        let saved = folder.path("run/checkpoints/last");
+        let [replica, state] = [false, true].map(|state| {
+            tensors(&saved, |name| name.starts_with("dense.") && name.contains(".state.") == state)
+        });
         (summary, replica, state)
     };
     let (own, replica, first) = saved(&[]);
@@ -144,10 +143,8 @@ fn the_best_model_is_restored_with_its_mean_of_optimizer_states() {
     let sets = ["sync.method=ds_sync", "sync.average_state=true"];
     let summary = train(&folder, 2, &[&stop[..], &rates, &sets].concat());
     let [best, last] = ["best", "last"].map(|name| {
-        let manifest = folder.read(&format!("run/checkpoints/{name}/manifest.json"));
-        let manifest: Value = serde_json::from_slice(&manifest).unwrap();
-        let model = SavedModel::read(&folder.path(&format!("run/checkpoints/{name}")));
-        (manifest["steps"].as_u64().unwrap(), model)
+        let saved = folder.path(&format!("run/checkpoints/{name}"));
+        (manifest(&saved)["steps"].as_u64().unwrap(), SavedModel::read(&saved))
     });
     assert!(best.0 < summary["steps"].as_u64().unwrap(), "the best model was the last one");
     assert!(best == last, "{} steps, {} steps", best.0, last.0);

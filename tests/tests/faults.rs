@@ -40,7 +40,7 @@ fn said(ended: &Ended) -> Vec<&str> {
 }
 
 fn stopped(folder: &Folder, ended: &Ended, number: i32) {
-    assert_eq!(ended.code, 1, "{}", ended.stderr);
+    assert_eq!(ended.code, 75, "{}", ended.stderr);
     assert_eq!(folder.summary("run")["status"], "stopped");
     assert!(folder.summary("run")["steps"].as_u64().unwrap() > 0);
     let lines = said(ended);

@@ -212,11 +212,12 @@ pub const fn sums_len(workers: u32, width: usize) -> usize {
 }
 
 impl<'a, P> Lockstep<'a, P> {
-    /// Before step 0. `pushes: [contributors]` is its memory; `workers` counts those of all.
+    /// Before step `step`: 0, or where a run goes on. `pushes: [contributors]` is its memory;
+    /// `workers` counts those of all.
     #[must_use]
-    pub fn new(pushes: &'a mut [Option<P>], workers: u32) -> Self {
+    pub fn new(pushes: &'a mut [Option<P>], workers: u32, step: u32) -> Self {
         pushes.iter_mut().for_each(|push| *push = None);
-        Self { step: 0, workers, pushes, arrived: 0 }
+        Self { step, workers, pushes, arrived: 0 }
     }
 
     /// The step whose pushes are being collected.

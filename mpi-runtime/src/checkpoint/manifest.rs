@@ -1,21 +1,24 @@
-//! The manifest: what is inside a checkpoint.
+//! The manifest: what is inside a checkpoint, under a checksum of its own.
+//!
+//! `manifest.json` is one line, `{"crc32":"…","manifest":{…}}`: the CRC-32 of what follows
+//! `"manifest":`, up to the last brace, as eight hexadecimal digits. It is written last.
 
-use std::io;
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use umbra_core::model::{Model, Tensor};
 use umbra_datasets::Dataset;
 
-use crate::error::Error;
+use super::error::{CheckpointError, at};
+use super::file::{FileEntry, TensorEntry};
 use crate::rows::tables::TableLayout;
 
 /// Version of the layout written.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 /// Name of the manifest.
 pub(super) const MANIFEST: &str = "manifest.json";
-/// Name of the dense file.
-pub(super) const DENSE: &str = "dense.f32";
 
 /// What is inside a checkpoint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -26,179 +29,220 @@ pub struct Manifest {
     pub git: String,
     /// The run's configuration, resolved, as TOML.
     pub config: String,
+    /// Its synchronization method.
+    pub method: String,
     /// Training steps taken.
     pub steps: u64,
     /// Updates of the dense replica.
     pub updates: u64,
+    /// Trainers of the run that wrote it.
+    pub trainers: usize,
+    /// Its workers.
+    pub workers: usize,
+    /// Examples of a worker and step.
+    pub batch_size: usize,
+    /// Lanes of the training data.
+    pub lanes: usize,
+    /// Fingerprint of the training data.
+    pub data_fingerprint: String,
     /// Dense features of the data.
     pub dense_features: usize,
     /// Names of the sparse fields.
     pub sparse_names: Vec<String>,
     /// Rows of every table.
     pub cardinality: Vec<u64>,
-    /// Partitions of the run that wrote it.
+    /// Partitions of rows.
     pub partitions: u32,
     /// f32s of a row's values.
     pub row_width: usize,
     /// f32s of a row's optimizer state.
     pub row_state_len: usize,
-    /// f32s of the replica: parameters, then running statistics.
-    pub replica_len: usize,
-    /// f32s of the dense optimizer's state.
-    pub dense_state_len: usize,
-    /// The replica's tensors.
-    pub tensors: Vec<TensorEntry>,
     /// Every other file.
     pub files: Vec<FileEntry>,
 }
 
-/// A tensor of the replica.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TensorEntry {
-    /// Its name, "top.0.weight".
-    pub name: String,
-    /// Rows and columns, row-major.
-    pub shape: [usize; 2],
-    /// Place of its first f32 in the file; row-major from there.
-    pub offset: usize,
-}
-
-impl From<Tensor> for TensorEntry {
-    fn from(tensor: Tensor) -> Self {
-        Self {
-            name: tensor.name.to_string(),
-            shape: [tensor.rows, tensor.columns],
-            offset: tensor.offset,
-        }
-    }
-}
-
-/// A file of the checkpoint.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FileEntry {
-    /// Its name in the folder.
-    pub name: String,
-    /// Its length.
-    pub bytes: u64,
-    /// CRC-32 (IEEE 802.3) of its contents.
-    pub crc32: u32,
-}
-
 impl Manifest {
-    /// A manifest with no files yet. `progress`: training steps, updates of the replica.
+    /// What it says of data and rows; the rest is empty.
     #[must_use]
-    pub fn new(
-        git: &str,
-        config: String,
-        progress: (u64, u64),
-        (data, layout, model): (&Dataset, &TableLayout, &Model),
-        dense_len: usize,
-    ) -> Self {
-        let tensors = model.tensors().map(TensorEntry::from);
+    pub fn of(data: &Dataset, layout: &TableLayout) -> Self {
         Self {
             version: VERSION,
-            git: git.to_owned(),
-            config,
-            steps: progress.0,
-            updates: progress.1,
+            git: String::new(),
+            config: String::new(),
+            method: String::new(),
+            steps: 0,
+            updates: 0,
+            trainers: 0,
+            workers: 0,
+            batch_size: 0,
+            lanes: 0,
+            data_fingerprint: data.fingerprint().to_owned(),
             dense_features: data.dense_features(),
             sparse_names: data.sparse_names().to_vec(),
             cardinality: data.cardinality().to_vec(),
             partitions: layout.partitioning.partitions,
             row_width: layout.width,
             row_state_len: layout.state_len,
-            replica_len: model.replica_len(),
-            dense_state_len: dense_len - model.replica_len(),
-            tensors: tensors.collect(),
             files: vec![],
         }
     }
+
+    /// Examples of a step, of all workers.
+    #[must_use]
+    pub const fn global_batch(&self) -> u64 {
+        self.workers as u64 * self.batch_size as u64
+    }
+
+    /// Where every tensor is, by name.
+    #[must_use]
+    pub fn tensors(&self) -> BTreeMap<&str, (&FileEntry, &TensorEntry)> {
+        let files = self.files.iter();
+        let all = files.flat_map(|file| file.tensors.iter().map(move |tensor| (file, tensor)));
+        all.map(|(file, tensor)| (tensor.name.as_str(), (file, tensor))).collect()
+    }
+
+    /// Writes it to `folder`, and brings it to the disk.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub(super) fn write(&self, folder: &Path) -> Result<(), CheckpointError> {
+        let path = folder.join(MANIFEST);
+        let json = serde_json::to_string(self).map_err(|error| CheckpointError::Manifest {
+            path: path.clone(),
+            message: error.to_string(),
+        })?;
+        let mut file = File::create(&path).map_err(at(&path))?;
+        file.write_all(enclose(&json).as_bytes()).map_err(at(&path))?;
+        file.sync_all().map_err(at(&path))
+    }
+
+    /// Reads the one in `folder`, and checks that all files are there as long as they were.
+    ///
+    /// # Errors
+    /// When there is none, or it is damaged, or a file is.
+    pub(super) fn read(folder: &Path) -> Result<Self, CheckpointError> {
+        let path = folder.join(MANIFEST);
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Err(CheckpointError::Missing { path: folder.to_owned() });
+            }
+            Err(source) => return Err(CheckpointError::Io { path, source }),
+        };
+        let manifest = Self::parse(&text, &path)?;
+        manifest.files.iter().try_for_each(|file| file.check_length(folder))?;
+        Ok(manifest)
+    }
+
+    fn parse(text: &str, path: &Path) -> Result<Self, CheckpointError> {
+        let malformed = |message: &str| {
+            let (path, message) = (path.to_owned(), message.to_owned());
+            CheckpointError::Manifest { path, message }
+        };
+        // Whatever an earlier version wrote: its number stands there in plain JSON.
+        let value: serde_json::Value =
+            serde_json::from_str(text).map_err(|error| malformed(&error.to_string()))?;
+        let version = value.get("version").or_else(|| value.get("manifest")?.get("version"));
+        match version.and_then(serde_json::Value::as_u64) {
+            Some(got) if got != u64::from(VERSION) => {
+                let got = u32::try_from(got).unwrap_or(u32::MAX);
+                return Err(CheckpointError::Version { path: path.to_owned(), got });
+            }
+            _ => {}
+        }
+        let inner =
+            text.get(BEFORE.len() + 8 + BETWEEN.len()..text.len().saturating_sub(AFTER.len()));
+        let sound = inner.filter(|inner| enclose(inner) == text);
+        let inner = sound.ok_or_else(|| malformed("its checksum is another: it is damaged"))?;
+        serde_json::from_str(inner).map_err(|error| malformed(&error.to_string()))
+    }
 }
 
-/// Name of the file of a partition.
-#[must_use]
-pub(super) fn rows_file(partition: u32) -> String {
-    format!("rows-{partition:05}.f32")
+/// The line of a manifest.
+fn enclose(json: &str) -> String {
+    format!("{BEFORE}{:08x}{BETWEEN}{json}{AFTER}", crc32fast::hash(json.as_bytes()))
 }
 
-/// What can be wrong with a checkpoint. Exit code 4.
-#[derive(Debug, thiserror::Error)]
-pub enum CheckpointError {
-    /// A file can't be read or written.
-    #[error("checkpoint {}: {source}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// There is no checkpoint there.
-    #[error(
-        "{} is no checkpoint: it has no manifest.json (a run keeps its model in \
-         RUN/checkpoints/last or RUN/checkpoints/best)", path.display()
-    )]
-    Missing {
-        /// The folder.
-        path: PathBuf,
-    },
-    /// The manifest can't be understood.
-    #[error("{}: not a manifest of this program: {message}", path.display())]
-    Manifest {
-        /// The manifest.
-        path: PathBuf,
-        /// What the parser says.
-        message: String,
-    },
-    /// Another layout.
-    #[error("{}: checkpoint version {got}; this program reads version {VERSION}", path.display())]
-    Version {
-        /// The manifest.
-        path: PathBuf,
-        /// Version found.
-        got: u32,
-    },
-    /// A file has another length than the manifest says.
-    #[error(
-        "{}: {got} bytes; the manifest says {expected}: the file is cut or torn",
-        path.display()
-    )]
-    Length {
-        /// The file.
-        path: PathBuf,
-        /// Bytes by the manifest.
-        expected: u64,
-        /// Bytes found.
-        got: u64,
-    },
-    /// A file has other contents than were written.
-    #[error(
-        "{}: checksum {got:08x}; the manifest says {expected:08x}: the file is damaged",
-        path.display()
-    )]
-    Checksum {
-        /// The file.
-        path: PathBuf,
-        /// CRC-32 by the manifest.
-        expected: u32,
-        /// CRC-32 found.
-        got: u32,
-    },
-    /// It does not belong to this data or model.
-    #[error("{}: {what} is {got} in the checkpoint and {expected} here", path.display())]
-    Mismatch {
-        /// The folder.
-        path: PathBuf,
-        /// What differs.
-        what: &'static str,
-        /// Here.
-        expected: String,
-        /// In the checkpoint.
-        got: String,
-    },
-}
+const BEFORE: &str = "{\"crc32\":\"";
+const BETWEEN: &str = "\",\"manifest\":";
+const AFTER: &str = "}\n";
 
-impl From<CheckpointError> for Error {
-    fn from(error: CheckpointError) -> Self {
-        Self::Checkpoint(Box::new(error))
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::state::Kind;
+
+    fn manifest() -> Manifest {
+        let tensor = |name: &str, offset, crc32| TensorEntry {
+            name: name.to_owned(),
+            kind: Kind::F32,
+            shape: vec![2],
+            offset,
+            crc32,
+        };
+        let tensors = vec![tensor("a", 80, 1), tensor("b", 88, u32::MAX)];
+        let name = "rank-00000.safetensors".to_owned();
+        Manifest {
+            version: VERSION,
+            git: "0123abc".to_owned(),
+            config: "seed = 1\n".to_owned(),
+            method: "bsp".to_owned(),
+            steps: 12,
+            updates: 24,
+            trainers: 2,
+            workers: 4,
+            batch_size: 128,
+            lanes: 8,
+            data_fingerprint: "absent".to_owned(),
+            dense_features: 3,
+            sparse_names: vec!["user \"id\"".to_owned()],
+            cardinality: vec![7, 9],
+            partitions: 4,
+            row_width: 8,
+            row_state_len: 1,
+            files: vec![FileEntry { name, bytes: 96, header_crc32: 5, tensors }],
+        }
+    }
+
+    #[test]
+    fn a_manifest_is_read_as_it_was_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let manifest = manifest();
+        manifest.write(folder.path()).unwrap();
+        std::fs::write(folder.path().join("rank-00000.safetensors"), [0; 96]).unwrap();
+        assert_eq!(Manifest::read(folder.path()).unwrap(), manifest);
+        assert_eq!(manifest.tensors()["b"].1.offset, 88);
+        // Any program reads it.
+        let text = fs::read_to_string(folder.path().join(MANIFEST)).unwrap();
+        let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(json["manifest"]["files"][0]["tensors"][1]["name"], "b");
+    }
+
+    #[test]
+    fn damage_anywhere_is_seen() {
+        let path = Path::new("manifest.json");
+        let whole = enclose(&serde_json::to_string(&manifest()).unwrap());
+        Manifest::parse(&whole, path).unwrap();
+        for place in 0..whole.len() {
+            for bit in 0..7 {
+                let mut damaged = whole.clone().into_bytes();
+                damaged[place] ^= 1 << bit;
+                let Ok(damaged) = String::from_utf8(damaged) else { continue };
+                assert!(Manifest::parse(&damaged, path).is_err(), "bit {bit} of {place}");
+            }
+            assert!(Manifest::parse(&whole[..place], path).is_err(), "cut at {place}");
+        }
+    }
+
+    #[test]
+    fn another_version_is_named() {
+        let path = Path::new("manifest.json");
+        for text in
+            ["{\"version\": 1, \"git\": \"\"}", "{\"crc32\":\"0\",\"manifest\":{\"version\":3}}"]
+        {
+            let error = Manifest::parse(text, path).unwrap_err();
+            assert!(matches!(error, CheckpointError::Version { .. }), "{error}");
+        }
     }
 }

@@ -1,24 +1,30 @@
-//! Checkpoints: a model on disk, independent of how many ranks wrote it.
+//! Checkpoints: the state of a run on disk, independent of how many ranks wrote it.
 //!
-//! - `manifest.rs`: what is inside, and what must be true of it
-//! - `dense.rs`: matrices from the kernels' order to row-major and back
-//! - `write.rs`: collective writing; the folder appears whole or not at all
-//! - `read.rs`: opening, and reading of files · `restore.rs`: reading by any number of ranks
+//! - `contents.rs`: the state as named tensors
+//! - `file.rs`: a file of tensors · `manifest.rs`: what is inside · `error.rs`: what can be wrong
+//! - `folders.rs`: the folders of a run's checkpoints
+//! - `export.rs`: the model alone, for other programs
+//! - `write.rs`: collective writing; a checkpoint appears whole or not at all
+//! - `read.rs`: opening · `restore.rs`: the model, by any number of ranks · `resume.rs`: the rest
 //!
-//! A checkpoint is a folder: `manifest.json`, `dense.f32` (the replica, then its optimizer state)
-//! and one `rows-P.f32` per partition of the run that wrote it, holding records `[values |
-//! optimizer state]` of the rows P, P + partitions, P + 2 · partitions, … All numbers are
-//! little-endian f32.
+//! A checkpoint is a folder: `manifest.json` and a safetensors file per rank that wrote it.
 
-mod dense;
+mod contents;
+mod error;
+mod export;
+mod file;
+mod folders;
 mod manifest;
 mod read;
 mod restore;
+mod resume;
 mod write;
 
-pub use dense::Dense;
-pub use manifest::{CheckpointError, Manifest};
+pub use contents::Contents;
+pub use error::CheckpointError;
+pub use file::{FileEntry, Part, TensorEntry};
+pub use folders::{Folders, Link};
+pub use manifest::Manifest;
 pub use read::Checkpoint;
-pub use restore::Target;
-pub(crate) use write::beside;
-pub use write::{Contents, write};
+pub use restore::{Dense, Target};
+pub use write::write;

@@ -1,19 +1,24 @@
-//! Reading a checkpoint into the memory of all ranks: every file is read by one of them.
+//! Reading the model of a checkpoint into the memory of all ranks: every tensor is read by one.
 //!
-//! The first rank reads the dense file and tells all, a block at a time. Files of rows are dealt to
-//! the ranks that hold rows, to the owner itself where a file's rows have one; a reader sends every
-//! row to its owner in rounds of bounded size, in which all ranks take part.
+//! The first rank reads the dense tensors and tells all, a block at a time. Those of rows are dealt
+//! to the ranks that hold rows, to the owner itself where a tensor's rows have one; a reader sends
+//! every row to its owner in rounds of bounded size, in which all ranks take part.
 //!
-//! Invariants: together the ranks read every byte once, and each file's reader checks its sum.
-//! Who cannot read on takes part in the rounds with nothing, and all agree at the end.
+//! Invariants: together the ranks read every byte of the model once, and each tensor's reader
+//! checks its sum. Who cannot read on takes part in the rounds with nothing, and all agree at the
+//! end.
 
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::collections::VecDeque;
 
+use umbra_core::model::Model;
 use umbra_core::sparse::Partitioning;
 
-use super::dense::Dense;
-use super::manifest::{CheckpointError, DENSE, MANIFEST, TensorEntry, rows_file};
-use super::read::{Checkpoint, FileReader};
+use super::contents::{self, DenseTensor};
+use super::error::CheckpointError;
+use super::file::PartReader;
+use super::manifest::MANIFEST;
+use super::read::Checkpoint;
 use crate::comm::Comm;
 use crate::comm::reduce::combine;
 use crate::comm::watch::Lost;
@@ -21,7 +26,18 @@ use crate::error::Error;
 use crate::launch::world::World;
 use crate::rows::tables::{Partition, TableLayout};
 
-/// Where a checkpoint is read to on this rank.
+/// A replica and its optimizer state. Both are empty on a rank that has none.
+#[derive(Clone, Copy)]
+pub struct Dense<'a> {
+    /// The model they belong to.
+    pub model: &'a Model,
+    /// `[replica_len]`
+    pub replica: &'a [AtomicU32],
+    /// `[planes * parameters_len]`
+    pub state: &'a [AtomicU32],
+}
+
+/// Where a model is read to on this rank.
 pub struct Target<'a> {
     /// Replica and optimizer state; empty on a rank that has none.
     pub dense: Dense<'a>,
@@ -35,42 +51,19 @@ pub struct Target<'a> {
 type ReadBytes = Result<u64, CheckpointError>;
 
 impl Checkpoint {
-    /// Reads replica, optimizer state and rows into `target`. Returns the bytes that this rank
-    /// read. *Collective over `control`.*
+    /// Reads the model: replica, optimizer state and rows, into `target`. Returns the bytes that
+    /// this rank read. *Collective over `control`.*
     ///
     /// # Errors
     /// When it does not fit or is damaged: on every rank, of whom one has the message.
     pub fn read(&self, world: &World, control: &Comm, target: &Target<'_>) -> Result<u64, Error> {
-        let fits = self.fits_dense(target.dense).and_then(|()| self.fits_rows(target.layout));
-        world.agree(control, fits.map_err(Error::from))?;
+        world.agree(control, self.fits_rows(target.layout).map_err(Error::from))?;
         let dense = self.read_dense(control, target.dense)?;
         let dense = world.agree(control, dense.map_err(Error::from))?;
         let rows = self.read_rows(control, target)?;
         // Own files take as long as they take.
         control.barrier(WHAT, true)?;
         Ok(dense + world.agree(control, rows.map_err(Error::from))?)
-    }
-
-    fn fits_dense(&self, dense: Dense<'_>) -> Result<(), CheckpointError> {
-        let (replica, state) = (dense.replica.len(), dense.state.len());
-        if replica > 0 {
-            self.same("length of the dense replica", replica, self.manifest.replica_len)?;
-            self.same("length of the dense state", state, self.manifest.dense_state_len)?;
-        }
-        let names = |tensors: &[TensorEntry]| {
-            let entries =
-                tensors.iter().map(|TensorEntry { name, shape: [rows, columns], offset }| {
-                    format!("{name} [{rows}, {columns}] at {offset}")
-                });
-            entries.collect::<Vec<_>>().join(", ")
-        };
-        let here: Vec<TensorEntry> = dense.model.tensors().map(TensorEntry::from).collect();
-        self.same("tensors", names(&here), names(&self.manifest.tensors))?;
-        self.check_length(DENSE, 4 * self.dense_words() as u64)
-    }
-
-    const fn dense_words(&self) -> usize {
-        self.manifest.replica_len + self.manifest.dense_state_len
     }
 
     fn fits_rows(&self, layout: &TableLayout) -> Result<(), CheckpointError> {
@@ -83,35 +76,49 @@ impl Checkpoint {
             let message = "it says 0 partitions".to_owned();
             return Err(CheckpointError::Manifest { path: self.dir().join(MANIFEST), message });
         }
-        let written = Partitioning { partitions: manifest.partitions };
-        for number in 0..manifest.partitions {
-            let records = u64::from(written.rows_of(number, rows));
-            self.check_length(&rows_file(number), records * 4 * layout.record_len() as u64)?;
-        }
         Ok(())
+    }
+
+    /// The tensors of the model that is evaluated, in the order of files.
+    fn open_dense(&self, model: &Model, planes: usize) -> Result<Chain, CheckpointError> {
+        let tensors = contents::values(model).chain(contents::states(model, planes));
+        let open = |DenseTensor { name, shape, .. }: DenseTensor| {
+            self.reader(&name, shape.map(|extent| extent as u64).iter().product())
+        };
+        Ok(Chain { parts: tensors.map(open).collect::<Result<_, _>>()?, bytes: 0 })
     }
 
     /// The first rank reads, all ranks store. The outer error is that not all came in time.
     fn read_dense(&self, control: &Comm, dense: Dense<'_>) -> Result<ReadBytes, Lost> {
-        let mut file = (control.rank() == 0).then(|| self.reader(DENSE));
-        let mut words = dense.words();
-        let mut left = self.dense_words();
+        let Dense { model, replica, state } = dense;
+        let parameters = model.parameters_len();
+        let planes = [state.len().checked_div(parameters).unwrap_or(0) as u64];
+        let mut all = vec![0; control.size()];
+        // Ranks without a replica learn of the state here.
+        control.all_gather(&planes, &mut all, WHAT)?;
+        let planes = usize::try_from(all.into_iter().max().unwrap_or(0)).unwrap_or(0);
+        let mut chain = (control.rank() == 0).then(|| self.open_dense(model, planes));
+        let replica = model.places().take(replica.len()).map(|place| &replica[place]);
+        let planes_here = state.chunks_exact(parameters.max(1));
+        let state = planes_here
+            .flat_map(|plane| model.places().take(plane.len()).map(move |place| &plane[place]));
+        let mut words = replica.chain(state);
+        let mut left = model.replica_len() + planes * parameters;
         let mut block = vec![0u32; left.min(BLOCK_BYTES / 4)];
         while left > 0 {
             let block_len = left.min(block.len());
             let block = &mut block[..block_len];
-            if let Some(reader) = &mut file {
-                let read = reader.as_mut().map(|reader| reader.read(block));
-                if let Ok(Err(error)) = read {
-                    file = Some(Err(error));
-                }
+            if let Some(Ok(open)) = &mut chain
+                && let Err(error) = open.read(block)
+            {
+                chain = Some(Err(error));
             }
             control.broadcast(block, WHAT, true)?;
             // The block first: it ends, and must not take a word with it.
             block.iter().zip(&mut words).for_each(|(x, word)| word.store(*x, Relaxed));
             left -= block_len;
         }
-        Ok(file.map_or(Ok(0), |file| file?.finish()))
+        Ok(chain.map_or(Ok(0), |chain| chain.map(|chain| chain.bytes)))
     }
 
     /// The outer error is that not all came in time.
@@ -151,6 +158,32 @@ impl Checkpoint {
             }
         }
         Ok(source.ended)
+    }
+}
+
+/// Tensors read one after the other, as if they were one.
+struct Chain {
+    parts: VecDeque<PartReader>,
+    /// Of the parts that have been read.
+    bytes: u64,
+}
+
+impl Chain {
+    /// The next words; what is left of a part is checked as soon as it is read.
+    fn read(&mut self, mut out: &mut [u32]) -> Result<(), CheckpointError> {
+        while let (false, Some(part)) = (out.is_empty(), self.parts.front_mut()) {
+            let length = usize::try_from(part.left() / 4).unwrap_or(usize::MAX).min(out.len());
+            let (now, later) = out.split_at_mut(length);
+            part.read(now)?;
+            out = later;
+            self.bytes += size_of_val(now) as u64;
+            if part.left() == 0
+                && let Some(part) = self.parts.pop_front()
+            {
+                part.finish()?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -245,7 +278,7 @@ struct Source<'a> {
     /// The next last.
     files: Vec<u32>,
     /// A file under way: its number, and how many of its records have been read.
-    open: Option<(FileReader, u32, u32)>,
+    open: Option<(PartReader, u32, u32)>,
     block: Vec<u32>,
     /// Bytes read so far, or why no more will be.
     ended: ReadBytes,
@@ -266,7 +299,10 @@ impl Source<'_> {
         let (mut file, number, from) = match self.open.take() {
             Some(open) => open,
             None => match self.files.pop() {
-                Some(number) => (self.checkpoint.reader(&rows_file(number))?, number, 0),
+                Some(number) => {
+                    let values = u64::from(self.plan.records(number)) * self.plan.record_len as u64;
+                    (self.checkpoint.reader(&contents::rows(number), values)?, number, 0)
+                }
                 None => return Ok(0),
             },
         };
@@ -278,10 +314,11 @@ impl Source<'_> {
             take(written.row(number, index), record);
         }
         if to == self.plan.records(number) {
-            return file.finish();
+            file.finish()?;
+        } else {
+            self.open = Some((file, number, to));
         }
-        self.open = Some((file, number, to));
-        Ok(0)
+        Ok(size_of_val(&*self.block) as u64)
     }
 }
 

@@ -4,11 +4,15 @@
 //! first, so that a mistake is one message from one rank and one exit code on all of them.
 
 mod bench;
+mod checkpoint;
 mod doctor;
 mod eval;
+mod export;
+mod launch;
 mod predict;
 mod prepare;
 mod simulate;
+mod supervisor;
 mod synth;
 mod table;
 mod train;
@@ -46,6 +50,9 @@ enum Verb {
     Predict(predict::PredictArguments),
     Bench(bench::BenchArguments),
     Simulate(simulate::SimulateArguments),
+    Checkpoint(checkpoint::CheckpointArguments),
+    Export(export::ExportArguments),
+    Launch(launch::LaunchArguments),
     /// Look at this machine, its MPI and this launch, and say what to mend
     Doctor,
 }
@@ -84,6 +91,12 @@ pub fn main() -> ExitCode {
         Verb::Bench(arguments) => alone("bench", || bench::run(&arguments)),
         Verb::Simulate(arguments) => {
             with_world(true, |world, control| simulate::run(&arguments, world, control))
+        }
+        Verb::Checkpoint(arguments) => alone("checkpoint", || checkpoint::run(&arguments)),
+        Verb::Export(arguments) => alone("export", || export::run(&arguments)),
+        // It starts what starts MPI.
+        Verb::Launch(arguments) => {
+            launch::run(&arguments).unwrap_or_else(|error| speak(&error, ""))
         }
         // The doctor looks at the launch itself.
         Verb::Doctor => with_world(false, doctor::run),

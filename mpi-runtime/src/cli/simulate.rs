@@ -88,7 +88,7 @@ pub(super) fn run(
     let file = ClusterFile::load(&arguments.cluster)?;
     let summaries = if arguments.trainers.is_empty() {
         let planned = Virtual::plan(config, &file, file.trainers)?;
-        let folder = RunFolder::create(&planned.plan.job.config, &world.host)?;
+        let folder = RunFolder::create(&planned.plan.job.config, &world.host, None)?;
         let simulation = planned.run(control, control.watch())?;
         if planned.plan.job.config.run.trace {
             let trace = chrome_trace(&simulation.outcome.trace);

@@ -6,6 +6,7 @@
 
 use toml::Value;
 
+use super::every::{EXPECTED, EXPECTED_SECONDS, Every, Seconds};
 use super::sync::SyncMethod;
 
 /// A key and what it may hold.
@@ -39,6 +40,10 @@ pub enum Kind {
         /// Whether the upper end itself is out.
         below: bool,
     },
+    /// How often.
+    Every,
+    /// A length of time.
+    Seconds,
     /// true or false.
     Flag,
     /// A path.
@@ -152,6 +157,9 @@ impl Kind {
             (Self::Integer { low, high }, Value::Integer(x)) => (low..=high).contains(x),
             (Self::Number { .. }, Value::Integer(x)) => self.holds(*x as f64),
             (Self::Number { .. }, Value::Float(x)) => self.holds(*x),
+            (Self::Every | Self::Seconds, Value::Integer(x)) => *x > 0,
+            (Self::Seconds, Value::String(text)) => text.parse::<Seconds>().is_ok(),
+            (Self::Every, Value::String(text)) => text.parse::<Every>().is_ok(),
             (Self::Flag, Value::Boolean(_)) => true,
             (Self::Path, Value::String(text)) => !text.is_empty(),
             (Self::Files, Value::String(text)) => !text.is_empty(),
@@ -196,6 +204,8 @@ impl Kind {
                 let ends: Vec<String> = low.into_iter().chain(high).collect();
                 format!("a finite number, {}", ends.join(" and "))
             }
+            Self::Every => EXPECTED.into(),
+            Self::Seconds => EXPECTED_SECONDS.into(),
             Self::Flag => "true or false".into(),
             Self::Path => "a path, as a string".into(),
             Self::Files => "a file or a list of files, as strings".into(),
@@ -213,7 +223,7 @@ impl Kind {
 
     /// Whether a bare word on the command line is meant as a string.
     pub(super) const fn takes_text(self) -> bool {
-        matches!(self, Self::Path | Self::Files | Self::Name { .. })
+        matches!(self, Self::Every | Self::Seconds | Self::Path | Self::Files | Self::Name { .. })
     }
 
     fn holds(self, x: f64) -> bool {
@@ -404,11 +414,12 @@ pub static KEYS: &[Key] = &[
         Kind::Name { built: &["last", "best", "none"], later: &[] },
         "which model is kept",
     ),
-    key("checkpoint.every", Kind::Later, "periodic checkpoints"),
-    key("checkpoint.keep", Kind::Later, "periodic checkpoints"),
-    key("checkpoint.resume", Kind::Later, "resuming a run"),
+    key("checkpoint.every", Kind::Every, "500 (steps), \"1000000 examples\", \"10 min\""),
+    key("checkpoint.keep", integer(1, COUNT_MAX), "newest checkpoints kept, beside the best"),
+    key("checkpoint.resume", Kind::Path, "go on from: \"auto\" (the newest), \"none\", or a path"),
     key("recovery.inject.nan_trainer", integer(0, COUNT_MAX), "test: this replica gets a NaN"),
     key("recovery.inject.nan_step", at_least(0), "test: before this step"),
+    key("recovery.inject.stop_step", at_least(0), "test: a request to stop in this step"),
     key("recovery.inject.short_trainer", integer(0, COUNT_MAX), "test: this trainer has less data"),
     key("recovery.inject.short_share", FACTOR, "test: this share of it"),
     key("recovery.mode", Kind::Later, "recovery from lost ranks"),
@@ -416,6 +427,7 @@ pub static KEYS: &[Key] = &[
     key("recovery.pls_target", Kind::Later, "recovery from lost ranks"),
     key("run.dir", Kind::Path, "run folder; default: runs/ and the name of the file"),
     key("run.overwrite", Kind::Flag, "replace a finished run in run.dir"),
+    key("run.max_time", Kind::Seconds, "stop and save after: 3600 (seconds), \"55 min\", \"4 h\""),
     key("run.log_every_s", POSITIVE, "seconds between reports"),
     key("run.tensorboard", Kind::Flag, "write TensorBoard event files"),
     key("run.trace", Kind::Flag, "write a Chrome trace"),

@@ -10,6 +10,7 @@
 
 pub mod convert;
 mod error;
+mod every;
 pub mod keys;
 mod method;
 mod overrides;
@@ -19,12 +20,13 @@ mod sync;
 mod types;
 mod validate;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use toml::Value;
 
 pub use error::{ConfigError, Origin};
+pub use every::{Every, Seconds};
 pub use resolve::Job;
 pub use sync::*;
 pub use types::*;
@@ -61,14 +63,22 @@ impl Config {
         Ok(config)
     }
 
-    /// The configuration as TOML, every default written out.
+    /// The configuration as TOML, every default written out but a checkpoint folder that follows
+    /// from the run's: who repeats the run in another folder must not go on from this one's.
     ///
     /// # Errors
     /// A path that is not UTF-8.
     pub fn to_toml(&self) -> Result<String, toml::ser::Error> {
-        toml::to_string(self)
+        let mut written = self.clone();
+        if written.checkpoint.dir == written.run.dir.join(CHECKPOINTS) {
+            written.checkpoint.dir = PathBuf::new();
+        }
+        toml::to_string(&written)
     }
 }
+
+/// Where the checkpoints of a run are, in its folder.
+const CHECKPOINTS: &str = "checkpoints";
 
 /// Keys that have no default.
 fn require(settings: &Settings) -> Result<(), ConfigError> {
@@ -101,7 +111,7 @@ fn fill(settings: &mut Settings, path: &Path) {
     settings.fallback("run.dir", |_| format!("runs/{stem}").into());
     settings.fallback("checkpoint.dir", |settings| {
         let run = settings.of("run.dir").and_then(Value::as_str).unwrap_or_default();
-        Value::String(Path::new(run).join("checkpoints").to_string_lossy().into_owned())
+        Value::String(Path::new(run).join(CHECKPOINTS).to_string_lossy().into_owned())
     });
     settings.fallback("train.eval_batch_size", |settings| {
         settings.of("train.batch_size").cloned().unwrap_or(Value::Integer(128))

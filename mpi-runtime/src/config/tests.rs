@@ -275,10 +275,13 @@ fn keys_and_types_agree() {
         "optim.dense.decay_start_step=5",
         "optim.dense.decay_steps=5",
         "train.max_examples=100",
+        "checkpoint.every=5",
+        "run.max_time=60",
         "optim.sparse.decay_start_step=5",
         "optim.sparse.decay_steps=5",
         "recovery.inject.nan_trainer=0",
         "recovery.inject.nan_step=5",
+        "recovery.inject.stop_step=5",
         "recovery.inject.short_trainer=0",
         "recovery.inject.short_share=0.5",
     ];

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::every::{Every, Seconds};
 use super::sync::SyncConfig;
 
 /// A job: everything a user can set.
@@ -336,6 +337,9 @@ pub struct Inject {
     /// Step before which it gets it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nan_step: Option<u64>,
+    /// Step in which the run is asked to stop, as by SIGUSR1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stop_step: Option<u64>,
     /// Trainer that runs out of data early.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub short_trainer: Option<usize>,
@@ -345,13 +349,32 @@ pub struct Inject {
 }
 
 /// `[checkpoint]`
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CheckpointConfig {
     /// Folder; always present once read (default: `run.dir`/checkpoints).
+    #[serde(skip_serializing_if = "is_empty")]
     pub dir: PathBuf,
-    /// Which model is kept.
+    /// Which model a run that has ended keeps.
     pub save: Save,
+    /// What lies between two checkpoints of a run under way; without it, it has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub every: Option<Every>,
+    /// Newest checkpoints that are kept, beside the best.
+    pub keep: usize,
+    /// What a run goes on from: "auto", the newest in `dir`; "none"; or a checkpoint's path.
+    pub resume: String,
+}
+
+fn is_empty(path: &std::path::Path) -> bool {
+    path.as_os_str().is_empty()
+}
+
+impl Default for CheckpointConfig {
+    fn default() -> Self {
+        let resume = "auto".to_owned();
+        Self { dir: PathBuf::new(), save: Save::Last, every: None, keep: 2, resume }
+    }
 }
 
 /// Which model is kept.
@@ -375,6 +398,9 @@ pub struct RunConfig {
     pub dir: PathBuf,
     /// Replace a finished run in it.
     pub overwrite: bool,
+    /// Time after which it stops and can go on later.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_time: Option<Seconds>,
     /// Seconds between reports.
     pub log_every_s: f64,
     /// Write TensorBoard event files.
@@ -413,6 +439,7 @@ impl Default for RunConfig {
         Self {
             dir: PathBuf::from("runs/job"),
             overwrite: false,
+            max_time: None,
             log_every_s: 10.0,
             tensorboard: true,
             trace: false,

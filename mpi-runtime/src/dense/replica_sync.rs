@@ -237,6 +237,19 @@ impl DenseSync {
         self.lent.iter().map(|(number, owned)| (self.instances.part(*number), owned))
     }
 
+    /// Forgets what the instances of this rank remember: global models and centers are slices of
+    /// `model` from now on. Nothing runs meanwhile. `model: [replica_len]`
+    pub fn begin_again(&mut self, model: &[f32]) {
+        let Self { lent, instances, method, .. } = self;
+        for (number, owned) in lent {
+            let (Part::Trainer { slice, .. } | Part::Center { slice }) = instances.part(*number);
+            let own = &model[method.slice(slice, model.len())];
+            let global = owned.global.len();
+            owned.global.copy_from_slice(&own[..global]);
+            owned.velocity.fill(0.0);
+        }
+    }
+
     /// The slices of the center that this rank holds, in order. Nothing runs meanwhile.
     pub fn center(&self) -> impl Iterator<Item = &[f32]> {
         let center = |(part, owned)| match part {

@@ -162,6 +162,13 @@ pub fn launched_rank(env: &dyn Fn(&str) -> Option<String>) -> Option<usize> {
         .find_map(|name| env(name)?.trim().parse().ok())
 }
 
+/// When the scheduler ends the job, seconds since 1970; `None` without one, or one that does not
+/// say.
+#[must_use]
+pub fn scheduled_end(env: &dyn Fn(&str) -> Option<String>) -> Option<u64> {
+    env("SLURM_JOB_END_TIME")?.trim().parse().ok()
+}
+
 /// How many processes a launcher started, read before MPI is started; 1 without one.
 #[must_use]
 pub fn launched_processes(env: &dyn Fn(&str) -> Option<String>) -> usize {

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::summary::EvalFigures;
+use super::write_atomically;
 use crate::error::Error;
 
 /// What is known at one moment of a run.
@@ -67,6 +68,25 @@ impl MetricsWriter {
         Ok(Self { file, path: path.into() })
     }
 
+    /// Keeps the reports up to step `step`, and goes on behind them.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn go_on(path: &Path, step: u64) -> Result<Self, Error> {
+        let text = match std::fs::read_to_string(path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+            text => text.map_err(|source| Error::file(path, "read it", source))?,
+        };
+        let before = |line: &&str| {
+            serde_json::from_str::<Report>(line).is_ok_and(|report| report.step <= step)
+        };
+        let kept: String = text.lines().filter(before).flat_map(|line| [line, "\n"]).collect();
+        write_atomically(path, kept.as_bytes())?;
+        let file = File::options().append(true).open(path);
+        let file = file.map_err(|source| Error::file(path, "open it", source))?;
+        Ok(Self { file, path: path.into() })
+    }
+
     /// Appends a report, whole and at once.
     ///
     /// # Errors
@@ -84,6 +104,21 @@ impl MetricsWriter {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_run_that_goes_on_keeps_what_was_before() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("metrics.jsonl");
+        let report = |step| Report { step, ..Report::default() };
+        let mut writer = MetricsWriter::go_on(&path, 0).unwrap();
+        [1, 5, 9].iter().for_each(|step| writer.write(&report(*step)).unwrap());
+        // The last line was cut short.
+        std::fs::write(&path, std::fs::read_to_string(&path).unwrap() + "{\"step\":2").unwrap();
+        MetricsWriter::go_on(&path, 5).unwrap().write(&report(7)).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let steps = text.lines().map(|line| serde_json::from_str::<Report>(line).unwrap().step);
+        assert_eq!(steps.collect::<Vec<_>>(), [1, 5, 7]);
+    }
 
     #[test]
     fn every_report_is_one_line_at_once() {

@@ -1,9 +1,10 @@
 //! What a run leaves behind and what it says while it runs.
 //!
-//! Map: `run_folder.rs` owns the folder · `summary.rs` the figures of a whole run · `metrics.rs`
-//! one line per report · `tensorboard.rs` the same as curves · `progress.rs` lines and bars on
-//! stderr. All of it on rank 0; nothing here talks MPI.
+//! Map: `run_folder.rs` owns the folder, by `lock.rs` · `summary.rs` the figures of a whole run ·
+//! `metrics.rs` one line per report · `tensorboard.rs` the same as curves · `progress.rs` lines and
+//! bars on stderr. All of it on rank 0; nothing here talks MPI.
 
+mod lock;
 pub mod metrics;
 pub mod progress;
 mod run_folder;
@@ -15,7 +16,7 @@ use std::io::Write;
 use std::path::Path;
 
 pub use metrics::Report;
-pub use progress::{Progress, say};
+pub use progress::{Progress, SAVED, say};
 pub use run_folder::RunFolder;
 pub use summary::{
     CheckpointFigures, EvalFigures, ExchangedFigures, MemoryFigures, Status, Summary, SyncFigures,

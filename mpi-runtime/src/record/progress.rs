@@ -67,6 +67,10 @@ pub fn bar(total: u64, what: &str) -> ProgressBar {
     bar
 }
 
+/// What a run says when it has written a checkpoint while it trains, before the folder: who
+/// supervises it reads that it has got on.
+pub const SAVED: &str = "umbra: saved ";
+
 /// Writes a line to stderr, above any bar, in one piece.
 pub fn say(line: &str) {
     let text = format!("{line}\n");

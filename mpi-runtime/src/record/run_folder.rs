@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use super::lock::Lock;
 use super::metrics::{MetricsWriter, Report};
 use super::summary::Summary;
 use super::tensorboard::{self, EventWriter};
@@ -15,31 +16,40 @@ use crate::error::Error;
 #[derive(Debug)]
 pub struct RunFolder {
     path: PathBuf,
+    lock: Lock,
     metrics: MetricsWriter,
     events: Option<EventWriter>,
 }
 
 impl RunFolder {
     /// Makes the folder of a resolved configuration, writes `config.toml` and opens the records.
-    /// Files of an earlier run are replaced; checkpoints are left alone.
+    /// Those of an earlier run are replaced; of one that goes on `from` a step, what was reported
+    /// up to there is kept. Checkpoints are left alone.
     ///
     /// # Errors
     /// A folder with a finished run and no `run.overwrite` ([`Error::Usage`]), or a system that
     /// refuses.
-    pub fn create(config: &Config, host: &str) -> Result<Self, Error> {
+    pub fn create(config: &Config, host: &str, from: Option<u64>) -> Result<Self, Error> {
         Self::check(config)?;
         let path = &config.run.dir;
         fs::create_dir_all(path)
             .map_err(|source| Error::file(path, "create the folder", source))?;
-        remove_records(path)?;
+        let lock = Lock::take(path, host)?;
+        // Another may have come to its end in the meantime.
+        Self::check(config)?;
+        remove_records(path, from.is_none())?;
         write_atomically(&path.join("config.toml"), config_toml(config)?.as_bytes())?;
-        let metrics = MetricsWriter::create(&path.join("metrics.jsonl"))?;
+        let metrics = path.join("metrics.jsonl");
+        let metrics = match from {
+            None => MetricsWriter::create(&metrics)?,
+            Some(step) => MetricsWriter::go_on(&metrics, step)?,
+        };
         let events = config
             .run
             .tensorboard
             .then(|| EventWriter::create(path, host, wall_time()))
             .transpose()?;
-        Ok(Self { path: path.clone(), metrics, events })
+        Ok(Self { path: path.clone(), lock, metrics, events })
     }
 
     /// Whether [`RunFolder::create`] would be allowed to use the folder; touches nothing.
@@ -54,14 +64,22 @@ impl RunFolder {
                 path.display()
             )));
         }
-        if !config.run.overwrite && path.join("summary.json").exists() {
+        if !config.run.overwrite && Self::holds_a_finished_run(config) {
             return Err(Error::Usage(format!(
-                "run.dir = {}: a run is there already (summary.json); choose another with --set \
+                "run.dir = {}: a finished run is there (summary.json); choose another with --set \
                  run.dir=…, or replace it with --set run.overwrite=true",
                 path.display()
             )));
         }
         Ok(())
+    }
+
+    /// Whether the run in the folder has come to its end: there is nothing to go on from.
+    #[must_use]
+    pub fn holds_a_finished_run(config: &Config) -> bool {
+        let summary = fs::read(config.run.dir.join("summary.json")).unwrap_or_default();
+        let summary: Option<serde_json::Value> = serde_json::from_slice(&summary).ok();
+        summary.is_some_and(|summary| summary["status"] == "done")
     }
 
     /// Its path.
@@ -76,6 +94,10 @@ impl RunFolder {
     /// When the system refuses.
     pub fn report(&mut self, report: &Report) -> Result<(), Error> {
         self.metrics.write(report)?;
+        if !self.lock.is_there() {
+            let gone = std::io::Error::from(std::io::ErrorKind::NotFound);
+            return Err(Error::file(&self.path, "write to it any more", gone));
+        }
         let Some(events) = &mut self.events else { return Ok(()) };
         let valid = report.valid.as_ref();
         let scalars = [
@@ -117,8 +139,9 @@ impl RunFolder {
 /// The file of a run's trace.
 const TRACE: &str = "trace.json";
 
-/// Removes the records of an earlier run, the summary first: without it the folder is free.
-fn remove_records(path: &Path) -> Result<(), Error> {
+/// Removes the records of an earlier run, the summary first: without it the folder is free. Curves
+/// only with `all`.
+fn remove_records(path: &Path, all: bool) -> Result<(), Error> {
     let remove = |file: &Path| match fs::remove_file(file) {
         Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
             Err(Error::file(file, "remove the earlier run's file", source))
@@ -127,6 +150,9 @@ fn remove_records(path: &Path) -> Result<(), Error> {
     };
     remove(&path.join("summary.json"))?;
     remove(&path.join(TRACE))?;
+    if !all {
+        return Ok(());
+    }
     let entries =
         fs::read_dir(path).map_err(|source| Error::file(path, "list the folder", source))?;
     for entry in entries.flatten() {
@@ -147,7 +173,7 @@ fn wall_time() -> f64 {
 mod tests {
     use super::*;
     use crate::record::LEAST;
-    use crate::record::summary::EvalFigures;
+    use crate::record::summary::{EvalFigures, Status};
 
     fn config(folder: &Path, sets: &[&str]) -> crate::config::Job {
         let dir = format!("run.dir={}", folder.join("run").display());
@@ -169,29 +195,31 @@ mod tests {
     fn a_run_leaves_its_records_and_is_not_overwritten_by_accident() {
         let folder = tempfile::tempdir().unwrap();
         let job = config(folder.path(), &[]);
-        let mut run = RunFolder::create(&job.config, "host").unwrap();
+        let mut run = RunFolder::create(&job.config, "host", None).unwrap();
         let valid = Some(EvalFigures { auc: Some(0.7), ..EvalFigures::default() });
         run.report(&Report { step: 3, valid, ..Report::default() }).unwrap();
-        run.write_summary(&Summary::new(&job, 1).unwrap()).unwrap();
+        let done = Summary { status: Status::Done, ..Summary::new(&job, 1).unwrap() };
+        run.write_summary(&done).unwrap();
         let names = files(run.path());
-        assert_eq!(names.len(), 4, "{names:?}");
+        assert_eq!(names.len(), 5, "{names:?}");
         assert_eq!(
-            [&names[0], &names[2], &names[3]],
-            ["config.toml", "metrics.jsonl", "summary.json"]
+            [&names[0], &names[2], &names[3], &names[4]],
+            ["config.toml", "metrics.jsonl", "run.lock", "summary.json"]
         );
         assert!(names[1].starts_with("events.out.tfevents."), "{names:?}");
         let written = Config::load(Some(&run.path().join("config.toml")), &[]).unwrap();
         assert_eq!(written, job.config);
 
-        let error = RunFolder::create(&job.config, "host").unwrap_err();
+        let error = RunFolder::create(&job.config, "host", None).unwrap_err();
         assert_eq!(error.exit_code(), 2);
         assert!(error.to_string().contains("--set run.overwrite=true"), "{error}");
+        drop(run);
 
         // The later run has one event file, its own, and no summary until it ends.
         let sets = ["run.overwrite=true", "run.tensorboard=false"];
         let again = config(folder.path(), &sets);
-        let run = RunFolder::create(&again.config, "host").unwrap();
-        assert_eq!(files(run.path()), ["config.toml", "metrics.jsonl"]);
+        let run = RunFolder::create(&again.config, "host", None).unwrap();
+        assert_eq!(files(run.path()), ["config.toml", "metrics.jsonl", "run.lock"]);
         assert_eq!(fs::read_to_string(run.path().join("metrics.jsonl")).unwrap(), "");
     }
 

@@ -21,6 +21,13 @@ pub struct Summary {
     pub version: u32,
     /// How it ended.
     pub status: Status,
+    /// Why it did not come to its end; absent of a run that did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// The step that it went on from; absent of a run from the beginning. `examples`, `seconds` and
+    /// what is counted are of this part alone; `steps` and figures are of the whole.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from_step: Option<u64>,
     /// Commit the program was built from.
     pub git: String,
     /// Of the resolved configuration.
@@ -362,6 +369,8 @@ impl Summary {
         Ok(Self {
             version: VERSION,
             status: Status::Failed,
+            reason: None,
+            from_step: None,
             git: build_hash().into(),
             config_hash: super::config_hash(&job.config)?,
             data_fingerprint: None,

@@ -22,6 +22,8 @@ pub struct Contributors {
     pub ranks: Vec<usize>,
     /// Workers of all of them.
     pub workers: u32,
+    /// The first step that they push for.
+    pub first_step: u32,
 }
 
 /// Serves `partition` until it is told to end. With `contributors`, pushes are taken in lockstep.
@@ -37,9 +39,9 @@ pub fn serve(
     let mut pushes: Vec<Option<Share>> = ranks.iter().map(|_| None).collect();
     let (intake, sums) = match contributors {
         None => (Intake::AtOnce, vec![]),
-        Some(Contributors { workers, .. }) => {
+        Some(Contributors { workers, first_step, .. }) => {
             let sums = vec![0.0; sums_len(*workers, layout.width)];
-            (Intake::Lockstep(Lockstep::new(&mut pushes, *workers)), sums)
+            (Intake::Lockstep(Lockstep::new(&mut pushes, *workers, *first_step)), sums)
         }
     };
     let mut service = Service {

@@ -30,6 +30,8 @@ pub struct ServiceConfig<'a> {
     pub workers: usize,
     /// Pushes are collected from all workers and applied once per step.
     pub synchronous: bool,
+    /// The first step that is trained.
+    pub first_step: u32,
     /// Steps between lookup and taken push, at most.
     pub permits: usize,
     /// Workers share the one partition directly, without threads or messages.
@@ -127,7 +129,8 @@ impl Services {
             links: links_in,
             pool: Pool::new(buffers + 2 * inboxes.len()),
         });
-        let contributors = Contributors { ranks: trainers, workers: all_workers };
+        let first_step = config.first_step;
+        let contributors = Contributors { ranks: trainers, workers: all_workers, first_step };
         let contributors = config.synchronous.then_some(contributors);
         services.start_partitions(layout, contributors.as_ref(), inboxes, &router)?;
         services.start_links(links, links_out, &router)?;

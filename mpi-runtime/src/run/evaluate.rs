@@ -11,7 +11,7 @@ use std::sync::Arc;
 use umbra_core::float::sigmoid;
 use umbra_datasets::Dataset;
 
-use crate::checkpoint::{Checkpoint, CheckpointError, beside};
+use crate::checkpoint::{Checkpoint, CheckpointError};
 use crate::comm::Comm;
 use crate::comm::watch::Lost;
 use crate::config::{Config, Layout, SyncMethod};
@@ -130,7 +130,9 @@ fn gather_in_row_order(control: &Comm, scores: Scores) -> Result<Vec<f32>, Lost>
 }
 
 fn write(path: &Path, logits: &[f32]) -> Result<(), Error> {
-    let temporary = beside(path, "tmp");
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(".tmp");
+    let temporary = PathBuf::from(temporary);
     let wrong = |source| Error::file(path, "write predictions to it", source);
     let mut file = BufWriter::new(File::create(&temporary).map_err(wrong)?);
     for logit in logits {

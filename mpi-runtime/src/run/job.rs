@@ -5,27 +5,27 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::checkpoint::{Checkpoint, Manifest};
+use crate::checkpoint::{Checkpoint, Folders, Link, Manifest};
 use crate::comm::Comm;
-use crate::comm::traffic::{TRAFFIC_WORDS, Traffic};
 use crate::comm::watch::Lost;
-use crate::config::{Config, Save};
-use crate::dense::seat::Gaps;
+use crate::config::{Config, Save, Seconds};
 use crate::error::Error;
-use crate::launch::environment::Cores;
+use crate::launch::environment::{self, Cores};
 use crate::launch::processor::Pins;
 use crate::launch::signals::Signals;
 use crate::launch::world::World;
 use crate::measure::counters::{READING_WORDS, Reading};
 use crate::record::{
-    EvalFigures, ExchangedFigures, MemoryFigures, RunFolder, Status, Summary, SyncFigures,
-    TrainFigures, TrainerSync, WaitFigures, WireFigures, WireOfRank, build_hash, say,
-    write_atomically,
+    EvalFigures, RunFolder, SAVED, Status, Summary, build_hash, say, write_atomically,
 };
+use crate::run::deadline::Deadline;
+use crate::run::due::Due;
+use crate::run::going_on::{self, Kept};
+use crate::run::heartbeat::Report;
 use crate::run::plan::Plan;
 use crate::run::prediction::Prediction;
 use crate::run::reporter::Recorder;
-use crate::run::sections::JobState;
+use crate::run::sections::{Begin, JobState, figures_of, numbers_of};
 use crate::run::{Run, StretchEnd};
 use crate::score::figures::Figures;
 use crate::trainer::Segment;
@@ -62,25 +62,66 @@ pub fn train(
     let ranks = if let Task::Plan(Some(ranks)) = task { ranks } else { world.size };
     let plan = plan(world, control, config, ranks)?;
     let first = world.rank == 0;
-    let folder = if !first {
-        Ok(None)
-    } else if dry_run {
-        RunFolder::check(&plan.job.config).map(|()| None)
-    } else {
-        RunFolder::create(&plan.job.config, &world.host).map(Some)
-    };
-    let folder = world.agree(control, folder)?;
     if dry_run {
+        let free = if first { RunFolder::check(&plan.job.config) } else { Ok(()) };
+        world.agree(control, free)?;
         let predicts = first && ranks > 1;
         let prediction = predicts.then(|| Prediction::new(&plan, ranks, control.watch()));
         let prediction = world.agree(control, prediction.transpose())?;
         return Ok(Outcome::Planned(Box::new(plan), prediction));
     }
-    let state = JobState::new(plan.job.config.train.early_stop.clone());
-    let recorder = folder.map(|folder| Recorder::new(folder, &plan, state.rate_factor.clone()));
-    let summary = Summary::new(&plan.job, world.size)?;
+    let free = if first { RunFolder::check(&plan.job.config) } else { Ok(()) };
+    world.agree(control, free)?;
+    let from = going_on::find(world, control, &plan.job.config)?;
+    let fits = from.as_ref().map(|checkpoint| going_on::kept(&plan, checkpoint)).transpose();
+    let kept = world.agree(control, fits.map_err(Error::from))?;
+    let step = from.as_ref().map_or(0, |checkpoint| going_on::step_here(&plan, checkpoint));
+    let mut state = JobState::new(plan.job.config.train.early_stop.clone());
+    state.step = step;
+    let worker_steps = worker_steps(world, &plan, from.as_ref(), kept);
+    let begin = Begin { state, worker_steps: world.agree(control, worker_steps)? };
+    let begun = from.as_ref().map(|_| step);
+    let folder = first.then(|| RunFolder::create(&plan.job.config, &world.host, begun)).transpose();
+    let folder = world.agree(control, folder)?;
+    let rate_factor = begin.state.rate_factor.clone();
+    let recorder = folder.map(|folder| Recorder::new(folder, &plan, rate_factor));
+    let mut summary = Summary::new(&plan.job, world.size)?;
+    summary.from_step = begun;
     let report = recorder.as_ref().map(Recorder::heartbeat);
-    let run = Run::start(world, control, plan, signals, Some(state), report)?;
+    let limit = plan.job.config.run.max_time.map(|Seconds(time)| Duration::from_secs_f64(time));
+    let deadline =
+        Deadline::new(limit, environment::scheduled_end(&|name| std::env::var(name).ok()));
+    let report = report.map(|report| stop_in_time(report, deadline.clone(), Arc::clone(signals)));
+    let due = Due::new(plan.job.config.checkpoint.every, plan.job.elp() as u64);
+    let folders = Folders::new(plan.job.config.checkpoint.dir.clone());
+    // By its name, which all ranks know alike.
+    let own = |checkpoint: &&Checkpoint| checkpoint.dir() == folders.of(step);
+    let saved = from.as_ref().filter(own).map_or(0, |_| step);
+    let mut run = Run::start(world, control, plan, signals, Some(begin), report)?;
+    if let (Some(checkpoint), Some(kept)) = (&from, kept) {
+        let kept = match control.watch().end_if_lost(run.resume(checkpoint, step, kept)) {
+            Ok(kept) => kept,
+            Err(error) => {
+                // Its threads must have ended before MPI does.
+                run.finish();
+                return Err(error);
+            }
+        };
+        // A save that was cut short may have left names that lead elsewhere.
+        let named = if first && saved > 0 { folders.name_latest(step) } else { Ok(()) };
+        if let Err(error) = world.agree(control, named.map_err(Error::from)) {
+            run.finish();
+            return Err(error);
+        }
+        if saved == 0 {
+            // It is another run's: what its evaluations said is not about this one.
+            run.state.forget_evaluations(run.plan.job.config.train.early_stop.clone());
+        }
+        if first {
+            let (dir, steps) = (checkpoint.dir().display(), run.plan.steps);
+            say(&format!("umbra: going on from {dir}, step {step} of {steps}: {}", kept.says()));
+        }
+    }
     let mut session = Session {
         world,
         control,
@@ -88,12 +129,42 @@ pub fn train(
         run,
         recorder,
         summary,
+        deadline,
+        due,
+        folders,
+        saved,
         seconds: Duration::ZERO,
         publishing: Duration::ZERO,
     };
     // While its threads live: nobody else could end them.
     let ended = control.watch().end_if_lost(session.train());
     session.finish(ended)
+}
+
+/// Asks for a stop when the time has come; the first rank's heart beats a few times a second.
+fn stop_in_time(mut report: Report, deadline: Deadline, signals: Arc<Signals>) -> Report {
+    Box::new(move |reading, now| {
+        if deadline.has_come() {
+            signals.request_stop(libc::SIGALRM);
+        }
+        report(reading, now);
+    })
+}
+
+/// Steps that each worker of this rank's trainer had made.
+fn worker_steps(
+    world: &World,
+    plan: &Plan,
+    from: Option<&Checkpoint>,
+    kept: Option<Kept>,
+) -> Result<Vec<u64>, Error> {
+    let trainer = plan.roles.trainers.number_of(world.rank);
+    match (from, trainer, kept) {
+        (Some(checkpoint), Some(trainer), Some(Kept::Replicas)) => {
+            Ok(checkpoint.worker_steps(trainer)?.unwrap_or_default())
+        }
+        _ => Ok(vec![]),
+    }
 }
 
 /// Resolves a configuration on `ranks` ranks and opens every input. Whether it fits is seen only of
@@ -125,17 +196,23 @@ pub(crate) fn plan(
 }
 
 /// A run and what is recorded of it.
-struct Session<'w> {
-    world: &'w World,
-    control: &'w Comm,
+pub(super) struct Session<'w> {
+    pub(super) world: &'w World,
+    pub(super) control: &'w Comm,
     signals: &'w Arc<Signals>,
-    run: Run<'w>,
+    pub(super) run: Run<'w>,
     recorder: Option<Recorder>,
-    summary: Summary,
+    pub(super) summary: Summary,
+    deadline: Deadline,
+    /// When the next checkpoint is.
+    due: Due,
+    folders: Folders,
+    /// Step of the newest checkpoint.
+    saved: u64,
     /// Training, until the last worker of the slowest trainer has ended.
-    seconds: Duration,
+    pub(super) seconds: Duration,
     /// From there to the model that is evaluated and saved.
-    publishing: Duration,
+    pub(super) publishing: Duration,
 }
 
 impl Session<'_> {
@@ -145,50 +222,39 @@ impl Session<'_> {
         let plan = &self.run.plan;
         let early_stop = plan.job.config.train.early_stop.clone();
         let (config, steps) = (plan.job.config.clone(), plan.steps);
-        let best = config.checkpoint.dir.join("best");
         let keep_best = early_stop.as_ref().is_some_and(|settings| settings.restore_best)
             || (config.checkpoint.save == Save::Best && plan.valid.is_some());
         let factor = early_stop.as_ref().map_or(1.0, |settings| settings.lr_factor);
-        let mut stopped = false;
-        while self.run.state.step < steps && !stopped {
-            let step = self.run.state.step;
-            let end = self.run.plan.segment_end(step);
-            let ended = self.stretch(Segment { first_step: step, steps: end - step })?;
-            // A request that comes with the last step changes nothing: the work is done.
-            stopped = ended.stop_asked && (ended.incomplete || end < steps);
-            self.run.state.step = end;
-            let Some(valid) = self.run.plan.valid.take() else { continue };
-            let figures = if stopped { None } else { Some(self.run.evaluate(&valid)?) };
-            self.run.plan.valid = Some(valid);
-            let Some(figures) = figures else { break };
-            self.evaluated(&figures)?;
-            let state = &mut self.run.state;
-            let verdict = state.stopper.observe(&figures);
-            // The figures of the model that the run ends with.
-            if verdict.improved || !keep_best || state.best_step == 0 {
-                self.summary.valid = Some(eval_figures(&figures));
-            }
-            if verdict.improved {
-                state.best_step = end;
-                if keep_best {
-                    self.save(&best)?;
+        loop {
+            let JobState { step, evaluated, .. } = self.run.state;
+            if evaluated != step && self.run.plan.evaluates_at(step) {
+                let stop = self.validate(keep_best, factor)?;
+                if stop {
+                    break;
                 }
-            } else {
-                #[expect(clippy::cast_possible_truncation, reason = "a factor on f32 rates")]
-                state.rate_factor.scale(factor as f32);
             }
-            if verdict.stop {
+            if step > self.saved && step < steps && self.due.is_due(step) {
+                self.save_if_possible()?;
+            }
+            if step >= steps {
                 break;
             }
-        }
-        let workers = self.run.plan.workers_per_trainer() as u64;
-        self.summary.steps = Some(self.run.reading().steps / workers);
-        if stopped {
-            return Ok(true);
+            let boundary = self.run.plan.segment_end(step);
+            let end = self.due.next(step).map_or(boundary, |due| due.min(boundary));
+            let ended = self.stretch(Segment { first_step: step, steps: end - step })?;
+            self.due.trained(end - step, ended.trained);
+            // A request that comes with the last step changes nothing: the work is done.
+            if ended.stop_asked && (ended.incomplete || end < steps) {
+                self.run.state.step = if ended.incomplete { ended.steps } else { end };
+                self.save()?;
+                return Ok(true);
+            }
+            self.run.state.step = end;
         }
         let JobState { step, best_step, .. } = self.run.state;
         let restored = keep_best && best_step > 0 && best_step != step;
         if restored {
+            let best = self.folders.of(best_step);
             let checkpoint = Checkpoint::open(self.world, self.control, &best)?;
             self.run.restore(&checkpoint)?;
             self.run.state.step = best_step;
@@ -200,10 +266,43 @@ impl Session<'_> {
                 self.summary.test_replica = replica.as_ref().map(eval_figures);
             }
         }
-        if config.checkpoint.save == Save::Last {
-            self.save(&config.checkpoint.dir.join("last"))?;
+        if restored {
+            let first = self.world.rank == 0;
+            let named = if first { self.folders.name_latest(best_step) } else { Ok(()) };
+            self.world.agree(self.control, named.map_err(Error::from))?;
+        } else if config.checkpoint.save == Save::Last {
+            self.save()?;
         }
         Ok(false)
+    }
+
+    /// Scores the validation data, and draws the consequences. True when training is to end.
+    fn validate(&mut self, keep_best: bool, factor: f64) -> Result<bool, Error> {
+        let Some(valid) = self.run.plan.valid.take() else { return Ok(false) };
+        let figures = self.run.evaluate(&valid);
+        self.run.plan.valid = Some(valid);
+        let figures = figures?;
+        self.evaluated(&figures)?;
+        let state = &mut self.run.state;
+        state.evaluated = state.step;
+        let verdict = state.stopper.observe(&figures);
+        // The figures of the model that the run ends with.
+        if verdict.improved || !keep_best || state.best_step == 0 {
+            state.valid = numbers_of(&eval_figures(&figures));
+        }
+        if verdict.improved {
+            state.best_step = state.step;
+            if keep_best {
+                self.save()?;
+                let (first, step) = (self.world.rank == 0, self.run.state.step);
+                let linked = if first { self.folders.link(Link::Best, step) } else { Ok(()) };
+                self.world.agree(self.control, linked.map_err(Error::from))?;
+            }
+        } else {
+            #[expect(clippy::cast_possible_truncation, reason = "a factor on f32 rates")]
+            state.rate_factor.scale(factor as f32);
+        }
+        Ok(verdict.stop)
     }
 
     /// A stretch of training, timed.
@@ -238,15 +337,46 @@ impl Session<'_> {
         Ok(readings.fold(Reading::default(), |sum, words| sum.plus(Reading::from_words(*words))))
     }
 
-    fn save(&mut self, dir: &Path) -> Result<(), Error> {
+    /// Writes a checkpoint of this step, and removes those that are not to be kept.
+    fn save(&mut self) -> Result<(), Error> {
         let start = Instant::now();
+        if self.saved == self.run.state.step && self.saved > 0 {
+            return Ok(());
+        }
         let manifest = manifest(&self.run)?;
-        let bytes = self.run.save(dir, manifest)?;
+        let (step, keep) = (manifest.steps, self.run.plan.job.config.checkpoint.keep);
+        let bytes = self.run.save(&self.folders, manifest)?;
+        self.saved = step;
+        self.due.saved();
+        self.deadline.saved(start.elapsed());
+        let first = self.world.rank == 0;
+        let kept = if first { self.folders.keep(step, keep) } else { Ok(()) };
+        self.world.agree(self.control, kept.map_err(Error::from))?;
         let figures = self.summary.checkpoint.get_or_insert_default();
         figures.count += 1;
         *figures.bytes.get_or_insert_default() += bytes;
         *figures.seconds_exposed.get_or_insert_default() += start.elapsed().as_secs_f64();
         Ok(())
+    }
+
+    /// As [`save`](Self::save); training goes on where a file can't be written.
+    fn save_if_possible(&mut self) -> Result<(), Error> {
+        match self.save() {
+            Err(error) if error.exit_code() == 4 => {
+                if !error.is_silent() {
+                    say(&format!("umbra: warning: no checkpoint was written: {error}"));
+                }
+                self.due.saved();
+                Ok(())
+            }
+            Err(error) => Err(error),
+            Ok(()) => {
+                if self.world.rank == 0 {
+                    say(&format!("{SAVED}{}", self.folders.of(self.saved).display()));
+                }
+                Ok(())
+            }
+        }
     }
 
     /// Ends the threads and writes the summary, whatever came before.
@@ -265,6 +395,10 @@ impl Session<'_> {
             trace.write(self.control, &self.world.host, path.as_deref())
         });
         let traced = watch.end_if_lost(traced);
+        self.summary.valid = figures_of(self.run.state.valid);
+        let workers = self.run.plan.workers_per_trainer() as u64;
+        self.summary.steps = Some(self.run.reading().steps / workers);
+        let (step, checkpoint) = (self.saved, self.folders.of(self.saved));
         let Self { world, control, run, recorder, mut summary, signals, .. } = self;
         run.finish();
         summary.status = match ended {
@@ -272,6 +406,12 @@ impl Session<'_> {
             Ok(true) => Status::Stopped,
             Err(_) => Status::Failed,
         };
+        let signal = signals.stop_requested().unwrap_or(libc::SIGTERM);
+        let ended = match ended {
+            Ok(true) => Err(Error::Stopped { signal, step, checkpoint }),
+            ended => ended.map(drop),
+        };
+        summary.reason = ended.as_ref().err().map(ToString::to_string);
         let written = recorder.map_or(Ok(()), |recorder| {
             traced?;
             if let Some(losses) = losses {
@@ -280,174 +420,29 @@ impl Session<'_> {
             recorder.finish(&summary)
         });
         let written = world.agree(control, written);
-        if ended? {
-            let signal = signals.stop_requested().unwrap_or(libc::SIGTERM);
-            return Err(Error::Stopped { signal });
-        }
+        ended?;
         written?;
         Ok(Outcome::Trained((world.rank == 0).then(|| Box::new(summary))))
     }
-
-    /// Fills in what was counted. *Collective.*
-    fn measure(&mut self, total: &Reading) -> Result<(), Lost> {
-        let plan = &self.run.plan;
-        let workers = plan.order.workers_total as f64;
-        let seconds = self.seconds.as_secs_f64();
-        let embedding = self.run.embedding_traffic();
-        let mut own =
-            vec![rss_bytes(), embedding.bytes_sent, plan.embedding_bytes(self.world.rank)];
-        for traffic in [embedding, self.run.dense_traffic()] {
-            own.extend(traffic.to_words());
-        }
-        let mut all = vec![0; own.len() * self.world.size];
-        self.control.all_gather(&own, &mut all, "memory and bytes of the run")?;
-        let of = |index| all.iter().skip(index).step_by(own.len()).copied();
-        let sync = sync_figures(&self.run, self.control, total)?;
-        let published = self.run.publishes();
-        let share = |ns: u64| Some(Duration::from_nanos(ns).as_secs_f64() / workers);
-        let several = self.world.size > 1;
-        let summary = &mut self.summary;
-        summary.data_fingerprint = Some(plan.train.fingerprint().to_owned());
-        summary.examples = Some(total.examples);
-        summary.seconds = Some(seconds);
-        summary.examples_per_second = (seconds > 0.0).then(|| total.examples as f64 / seconds);
-        summary.train = (total.weight_sum > 0.0).then(|| TrainFigures {
-            logloss: Some(total.loss_sum / total.weight_sum).filter(|loss| loss.is_finite()),
-            normalized_entropy: None,
-        });
-        summary.sync = Some(SyncFigures {
-            method: plan.job.method.name().into(),
-            seconds_exposed: share(total.sync_ns).filter(|seconds| *seconds > 0.0),
-            dropped: (total.dropped > 0).then_some(total.dropped),
-            seconds_publish: published.then_some(self.publishing.as_secs_f64()),
-            ..sync
-        });
-        summary.wire = several.then(|| WireFigures {
-            dense_bytes: Some(total.rounds.bytes),
-            embedding_bytes: Some(of(1).sum()),
-            ranks: all.chunks(own.len()).enumerate().map(wire_of_rank).collect(),
-            ..WireFigures::default()
-        });
-        summary.memory = Some(MemoryFigures {
-            rss_bytes_max: of(0).max(),
-            embedding_bytes: Some(of(2).sum()),
-            dense_bytes: Some(plan.dense_bytes()),
-        });
-        summary.wait = Some(WaitFigures {
-            data_seconds: share(total.data_ns),
-            embedding_seconds: share(total.embedding_ns),
-            sync_seconds: share(total.sync_ns),
-        });
-        Ok(())
-    }
-}
-
-/// What a rank sent and received: eight of the words of [`Session::measure`], from the fourth on.
-fn wire_of_rank((rank, words): (usize, &[u64])) -> WireOfRank {
-    let (kinds, _) = words[3..].as_chunks::<TRAFFIC_WORDS>();
-    let exchanged = |kind: usize| {
-        let Traffic { messages_sent, bytes_sent, messages_received, bytes_received } =
-            Traffic::from_words(kinds[kind]);
-        ExchangedFigures { messages_sent, bytes_sent, messages_received, bytes_received }
-    };
-    WireOfRank { rank, embedding: exchanged(0), dense: exchanged(1) }
-}
-
-/// What the rounds of the run came to. *Collective.*
-fn sync_figures(run: &Run<'_>, control: &Comm, total: &Reading) -> Result<SyncFigures, Lost> {
-    let seconds = |ns: u64| Duration::from_nanos(ns).as_secs_f64();
-    let reading = run.reading();
-    let rounds = reading.rounds;
-    let mut own = vec![
-        rounds.rounds,
-        rounds.round_ns,
-        rounds.busy_ns,
-        run.center_busy_ns(),
-        reading.steps,
-        u64::try_from(run.trained.as_nanos()).unwrap_or(u64::MAX),
-        run.distance_to_mean().unwrap_or(f64::NAN).to_bits(),
-    ];
-    let fixed = own.len();
-    own.extend(run.gaps.iter().flat_map(|(gap, count)| [*gap, *count]));
-    let ranks = control.all_gather_varied(&own, "gaps between rounds")?;
-    let gaps_of = |words: &[u64]| -> Gaps {
-        words[fixed..].as_chunks().0.iter().map(|[gap, count]| (*gap, *count)).collect()
-    };
-    let of_trainers = || run.plan.roles.trainers.ranks().iter().map(|rank| &ranks[*rank]);
-    let trainers: Vec<TrainerSync> = of_trainers()
-        .map(|words| {
-            let gaps = gaps_of(words);
-            TrainerSync {
-                rounds: words[0],
-                gap_mean: mean(&gaps),
-                gap_p99: percentile(&gaps, 0.99),
-                steps: words[4],
-                seconds: seconds(words[5]),
-                seconds_background: seconds(words[1]),
-                seconds_processor: seconds(words[2]),
-            }
-        })
-        .collect();
-    let mut all = Gaps::new();
-    for (gap, count) in ranks.iter().flat_map(|words| gaps_of(words)) {
-        *all.entry(gap).or_default() += count;
-    }
-    let first = trainers.first().map_or(0, |trainer| trainer.rounds);
-    if all.is_empty() {
-        let rounds = (first > 0).then_some(first);
-        let trainers = if trainers.len() > 1 { trainers } else { vec![] };
-        return Ok(SyncFigures { rounds, trainers, ..SyncFigures::default() });
-    }
-    let count = trainers.len() as f64;
-    let over = |figure: fn(&TrainerSync) -> f64| trainers.iter().map(figure).sum::<f64>() / count;
-    let with_gaps = trainers.iter().filter_map(|trainer| trainer.gap_mean);
-    let center: u64 = ranks.iter().map(|words| words[3]).sum();
-    let distances = of_trainers().map(|words| words[6]);
-    let distance = distances.map(f64::from_bits).sum::<f64>() / count;
-    Ok(SyncFigures {
-        rounds: Some(first),
-        gap_mean: Some(with_gaps.clone().sum::<f64>() / with_gaps.count().max(1) as f64),
-        gap_p99: percentile(&all, 0.99),
-        seconds_background: Some(over(|trainer| trainer.seconds_background)),
-        seconds_processor: Some(over(|trainer| trainer.seconds_processor)),
-        seconds_processor_center: (center > 0).then(|| seconds(center)),
-        disagreement: (total.rounds.disagreements > 0)
-            .then(|| total.rounds.disagreement / total.rounds.disagreements as f64),
-        distance_to_mean: Some(distance).filter(|distance| distance.is_finite()),
-        refused: (total.rounds.refused > 0).then_some(total.rounds.refused),
-        trainers,
-        ..SyncFigures::default()
-    })
-}
-
-fn mean(gaps: &Gaps) -> Option<f64> {
-    let rounds: u64 = gaps.values().sum();
-    let steps: u64 = gaps.iter().map(|(gap, count)| gap * count).sum();
-    (rounds > 0).then(|| steps as f64 / rounds as f64)
-}
-
-/// The smallest gap that at least `share` of the rounds do not exceed.
-fn percentile(gaps: &Gaps, share: f64) -> Option<f64> {
-    let rounds: u64 = gaps.values().sum();
-    let mut seen = 0;
-    let reached = gaps.iter().find(|(_, count)| {
-        seen += **count;
-        seen as f64 >= share * rounds as f64
-    });
-    reached.map(|(gap, _)| *gap as f64)
 }
 
 /// What a checkpoint of this run says of itself.
 fn manifest(run: &Run<'_>) -> Result<Manifest, Error> {
     let plan = &run.plan;
     let config = plan.job.config.to_toml();
-    Ok(Manifest::new(
-        build_hash(),
-        config.map_err(|error| Error::Failure(format!("configuration as TOML: {error}")))?,
-        (run.state.step, run.updates()),
-        (&plan.train, &plan.layout, &plan.model),
-        usize::try_from(plan.dense_bytes() / 4).unwrap_or(usize::MAX),
-    ))
+    Ok(Manifest {
+        git: build_hash().to_owned(),
+        config: config
+            .map_err(|error| Error::Failure(format!("configuration as TOML: {error}")))?,
+        method: plan.job.method.name().to_owned(),
+        steps: run.state.step,
+        updates: run.updates(),
+        trainers: plan.roles.trainers.len(),
+        workers: plan.order.workers_total,
+        batch_size: plan.order.batch_size,
+        lanes: plan.order.lanes_used(),
+        ..Manifest::of(&plan.train, &plan.layout)
+    })
 }
 
 /// The figures as they stand in the records.
@@ -472,13 +467,4 @@ fn write_step_losses(dir: &Path, losses: &[f64]) -> Result<(), Error> {
         let _ = writeln!(text, "{step},{loss:e}");
     }
     write_atomically(&dir.join("losses.csv"), text.as_bytes())
-}
-
-/// Greatest resident set of this process so far, as Linux counts it.
-fn rss_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
-    let kibibytes: Option<u64> =
-        line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok());
-    kibibytes.unwrap_or(0) * 1024
 }

@@ -6,10 +6,14 @@
 //! Map: `trainer_threads.rs` a trainer's replica and threads · `publish.rs` the model that is
 //! evaluated and saved · `sections.rs` everything that a run goes on from.
 
+mod deadline;
+mod due;
 pub mod early_stop;
 pub mod evaluate;
+pub mod going_on;
 pub mod heartbeat;
 pub mod job;
+mod measures;
 pub mod plan;
 pub mod prediction;
 mod publish;
@@ -19,13 +23,12 @@ mod trainer_threads;
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use core::time::Duration;
-use std::path::Path;
 use std::sync::Arc;
 
 use umbra_core::sync::Published;
 use umbra_datasets::Dataset;
 
-use crate::checkpoint::{self, Checkpoint, Dense, Manifest};
+use crate::checkpoint::{self, Checkpoint, Dense, Folders, Manifest};
 use crate::comm::Comm;
 use crate::comm::traffic::Traffic;
 use crate::comm::watch::{Backoff, Waiting, Watch};
@@ -38,9 +41,10 @@ use crate::measure::counters::{Counters, Reading};
 use crate::measure::trace::Trace;
 use crate::rows::router;
 use crate::rows::servers::{ServiceConfig, ServiceError, Services};
+use crate::run::going_on::Kept;
 use crate::run::heartbeat::{Heartbeat, Pulse, Report};
 use crate::run::plan::Plan;
-use crate::run::sections::JobState;
+use crate::run::sections::{Begin, JobState};
 use crate::score::figures::{Figures, FiguresError, Scores};
 use crate::score::pass::{Share, score};
 use crate::trainer::Segment;
@@ -55,6 +59,8 @@ pub struct StretchEnd {
     pub incomplete: bool,
     /// Training until the last worker of the slowest trainer had ended.
     pub trained: Duration,
+    /// Steps that every worker has made since the beginning of the run.
+    pub steps: u64,
 }
 
 /// A run on this rank.
@@ -94,7 +100,7 @@ impl<'w> Run<'w> {
         control: &'w Comm,
         plan: Plan,
         signals: &Arc<Signals>,
-        training: Option<JobState>,
+        training: Option<Begin>,
         report: Option<Report>,
     ) -> Result<Self, Error> {
         let run = Self::start_here(world, control, plan, signals, training, report);
@@ -111,15 +117,13 @@ impl<'w> Run<'w> {
         control: &'w Comm,
         plan: Plan,
         signals: &Arc<Signals>,
-        training: Option<JobState>,
+        training: Option<Begin>,
         report: Option<Report>,
     ) -> Result<Self, Error> {
         let config = &plan.job.config;
         let watch = world.watch(Duration::from_secs(config.run.watchdog_s));
         let alone = world.size == 1;
         let trains = plan.roles.trainers.contains(world.rank);
-        let trained = training.is_some();
-        let state = training.unwrap_or_else(|| JobState::new(None));
         let workers = if trains { plan.workers_per_trainer() } else { 0 };
         let instances = plan.instances();
         let threads = instances.of_a_trainer();
@@ -147,7 +151,10 @@ impl<'w> Run<'w> {
         let model = (&*initial, parameters);
         let all = plan.workers_per_trainer();
         let sync = DenseSync::new(world, config, &plan.roles, all, model, &watch);
+        let first_step = training.as_ref().map_or(0, |begin| begin.state.step);
         let service = ServiceConfig {
+            // The plan refuses runs of more steps.
+            first_step: u32::try_from(first_step).unwrap_or(u32::MAX),
             rank: world.rank,
             roles: &plan.roles,
             layout: &plan.layout,
@@ -167,13 +174,22 @@ impl<'w> Run<'w> {
         let names = names.chain(["center".to_owned()]);
         let trace = config.run.trace.then(|| Trace::new(names));
         let trainer = if trains {
-            let mut side =
-                TrainerThreads::new(&plan, world.rank, clients, trained, signals, &watch)?;
-            side.shared.rate_factor = state.rate_factor.clone();
+            let mut side = TrainerThreads::new(
+                &plan,
+                world.rank,
+                clients,
+                training.as_ref(),
+                signals,
+                &watch,
+            )?;
+            if let Some(Begin { state, .. }) = &training {
+                side.shared.rate_factor = state.rate_factor.clone();
+            }
             Some(side)
         } else {
             None
         };
+        let state = training.map_or_else(|| JobState::new(None), |begin| begin.state);
         let signals = Arc::clone(signals);
         Ok(Self {
             world,
@@ -225,7 +241,10 @@ impl<'w> Run<'w> {
         self.publish()?;
         let stop = stopped || self.signals.stop_requested().is_some();
         let due = (segment.first_step + segment.steps) * self.counters.workers.len() as u64;
-        let own = [u64::from(stop), u64::from(self.reading().steps < due), nanoseconds(trained)];
+        let made = self.counters.worker_steps().map(|steps| steps.load(Relaxed)).min();
+        let incomplete = self.reading().steps < due;
+        let (trained, made) = (nanoseconds(trained), made.unwrap_or(u64::MAX));
+        let own = [u64::from(stop), u64::from(incomplete), trained, made];
         let mut all = vec![0; own.len() * self.world.size];
         self.control.all_gather(&own, &mut all, "the agreement to go on")?;
         Ok(StretchEnd {
@@ -234,6 +253,7 @@ impl<'w> Run<'w> {
             trained: Duration::from_nanos(
                 all.chunks(own.len()).map(|rank| rank[2]).max().unwrap_or(0),
             ),
+            steps: all.chunks(own.len()).map(|rank| rank[3]).min().unwrap_or(0),
         })
     }
 
@@ -295,14 +315,19 @@ impl<'w> Run<'w> {
         self.trainer.as_ref().map(|side| side.shared.rates(step))
     }
 
-    /// Writes the model to `dir`. Returns its bytes.
+    /// Writes a checkpoint among `folders`. Returns its bytes.
     ///
     /// # Errors
     /// When a file can't be written.
-    pub fn save(&mut self, dir: &Path, manifest: Manifest) -> Result<u64, Error> {
+    pub fn save(&mut self, folders: &Folders, manifest: Manifest) -> Result<u64, Error> {
         let (world, control, model) = (self.world, self.control, self.plan.model);
-        let contents = checkpoint::Contents { manifest, model: &model, sections: &self.sections() };
-        checkpoint::write(world, control, dir, contents)
+        let own_replicas = self.publishes();
+        let first = self.plan.roles.trainers.rank_of(0) == world.rank;
+        let record_len = self.plan.layout.record_len();
+        let sections = &self.sections();
+        let contents =
+            checkpoint::Contents { model: &model, sections, record_len, own_replicas, first };
+        checkpoint::write(world, control, folders, manifest, &contents)
     }
 
     /// Reads the model from `checkpoint` to all ranks.
@@ -328,6 +353,45 @@ impl<'w> Run<'w> {
             side.shared.updates.store(checkpoint.manifest.updates, Relaxed);
         }
         Ok(())
+    }
+
+    /// Goes on from `checkpoint` at step `step`. What of it is kept is `kept`, or less, if not
+    /// every rank finds its own: returned. Before anything trains.
+    ///
+    /// # Errors
+    /// When it does not fit or is damaged, on every rank.
+    pub fn resume(
+        &mut self,
+        checkpoint: &Checkpoint,
+        step: u64,
+        kept: Kept,
+    ) -> Result<Kept, Error> {
+        self.restore(checkpoint)?;
+        let (world, control, model) = (self.world, self.control, self.plan.model);
+        let own_replicas = self.publishes();
+        let mut sections = self.sections();
+        checkpoint.read_job(world, control, &mut sections)?;
+        let lacks =
+            [u64::from(kept == Kept::Replicas && !checkpoint.has_own(&sections, own_replicas))];
+        let mut all = vec![0; world.size];
+        control.all_gather(&lacks, &mut all, "what the run goes on from")?;
+        let kept = if all.contains(&1) { Kept::Model } else { kept };
+        if kept == Kept::Replicas {
+            let read = checkpoint.read_own(&model, &mut sections, own_replicas);
+            world.agree(control, read.map_err(Error::from))?;
+        } else {
+            drop(sections);
+            self.counters.worker_steps().for_each(|steps| steps.store(step, Relaxed));
+            let model = self.gather_first()?;
+            self.sync.begin_again(&model);
+        }
+        let state = &mut self.state;
+        if state.step != step {
+            // Steps of another size: those of its evaluations are not known here.
+            (state.evaluated, state.best_step) = (step, state.best_step.min(step));
+        }
+        state.step = step;
+        Ok(kept)
     }
 
     /// How far this trainer's replica was from the mean of all, over its norm, when the mean was

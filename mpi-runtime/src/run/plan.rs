@@ -195,7 +195,7 @@ impl Plan {
         }
     }
 
-    /// The step at which the segment that starts at `step` ends.
+    /// The first step after `step` at which the validation data are scored, or the run ends.
     #[must_use]
     pub fn segment_end(&self, step: u64) -> u64 {
         let length = match (&self.valid, self.job.config.train.eval_every) {
@@ -204,6 +204,12 @@ impl Plan {
             (None, _) => self.steps,
         };
         ((step / length + 1) * length).min(self.steps)
+    }
+
+    /// Whether they are scored after step `step`.
+    #[must_use]
+    pub fn evaluates_at(&self, step: u64) -> bool {
+        self.valid.is_some() && step > 0 && self.segment_end(step - 1) == step
     }
 
     /// Bytes of embedding records on a rank.

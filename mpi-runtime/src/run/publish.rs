@@ -62,7 +62,7 @@ impl Run<'_> {
     }
 
     /// The first trainer's own replica.
-    fn gather_first(&self) -> Result<Vec<f32>, Lost> {
+    pub(super) fn gather_first(&self) -> Result<Vec<f32>, Lost> {
         let first = self.plan.roles.trainers.rank_of(0);
         let own = match &self.trainer {
             Some(side) if self.world.rank == first => side.own_replica(),

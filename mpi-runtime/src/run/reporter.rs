@@ -12,7 +12,7 @@ use umbra_core::optim::Schedule;
 use crate::config::Config;
 use crate::error::Error;
 use crate::measure::counters::Reading;
-use crate::record::{EvalFigures, Progress, Report, RunFolder, Summary};
+use crate::record::{EvalFigures, Progress, Report, RunFolder, Summary, say};
 use crate::run::heartbeat::Report as HeartbeatReport;
 use crate::run::plan::Plan;
 use crate::state::RateFactor;
@@ -175,8 +175,10 @@ impl Inner {
         if let Some(progress) = &mut self.progress {
             progress.report(&report);
         }
-        if let Err(error) = self.folder.report(&report) {
-            self.failed.get_or_insert(error);
+        if let (Err(error), None) = (self.folder.report(&report), &self.failed) {
+            // At once: who looks is to know that nothing is recorded any more.
+            say(&format!("umbra: warning: {error}"));
+            self.failed = Some(error);
         }
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! | scope | sections |
 //! | --- | --- |
-//! | job | steps so far, the step of the best evaluation; the stopper; the rate factor |
+//! | job | steps so far, those of the last and the best evaluation; the stopper; the rate factor |
 //! | trainer | replica, and the model published in its place |
 //! | | optimizer state, and the mean that is saved in its place; updates |
 //! | | steps of each worker |
@@ -19,14 +19,19 @@ use umbra_core::sync::Part;
 use super::Run;
 use super::early_stop::Stopper;
 use crate::config::EarlyStop;
+use crate::record::EvalFigures;
 use crate::state::{RateFactor, Scope, Section, Words, section};
 
 /// How far a job is; equal on all ranks.
 pub struct JobState {
     /// Steps of every worker in the stretches so far.
     pub step: u64,
+    /// How many they were at the last evaluation.
+    pub evaluated: u64,
     /// How many they were at the best evaluation; 0 before the first.
     pub best_step: u64,
+    /// The validation that the summary will have; see [`figures_of`].
+    pub valid: [f64; FIGURES],
     /// What the evaluations so far mean.
     pub stopper: Stopper,
     /// Factor on both learning rates.
@@ -38,8 +43,48 @@ impl JobState {
     #[must_use]
     pub fn new(early_stop: Option<EarlyStop>) -> Self {
         let stopper = Stopper::new(early_stop);
-        Self { step: 0, best_step: 0, stopper, rate_factor: RateFactor::default() }
+        let rate_factor = RateFactor::default();
+        let valid = [f64::NAN; FIGURES];
+        Self { step: 0, evaluated: 0, best_step: 0, valid, stopper, rate_factor }
     }
+
+    /// Forgets the evaluations so far: they are another run's.
+    pub fn forget_evaluations(&mut self, early_stop: Option<EarlyStop>) {
+        self.rate_factor.reset();
+        (self.evaluated, self.best_step, self.valid) = (self.step, 0, [f64::NAN; FIGURES]);
+        self.stopper = Stopper::new(early_stop);
+    }
+}
+
+/// Figures of an evaluation as numbers; what is absent is not a number.
+#[must_use]
+pub fn numbers_of(figures: &EvalFigures) -> [f64; FIGURES] {
+    let EvalFigures { examples, auc, logloss, normalized_entropy, calibration, gauc } = *figures;
+    let others = [auc, logloss, normalized_entropy, calibration, gauc];
+    let [auc, logloss, entropy, calibration, gauc] = others.map(|it| it.unwrap_or(f64::NAN));
+    [f64::from_bits(examples), auc, logloss, entropy, calibration, gauc]
+}
+
+/// The figures that [`numbers_of`] has made numbers of; `None` before the first evaluation.
+#[must_use]
+pub fn figures_of(numbers: [f64; FIGURES]) -> Option<EvalFigures> {
+    let [examples, others @ ..] = numbers;
+    let number = |it: f64| (!it.is_nan()).then_some(it);
+    let [auc, logloss, normalized_entropy, calibration, gauc] = others.map(number);
+    let examples = examples.to_bits();
+    let none = examples == f64::NAN.to_bits();
+    (!none).then_some(EvalFigures { examples, auc, logloss, normalized_entropy, calibration, gauc })
+}
+
+/// Numbers of an evaluation.
+pub const FIGURES: usize = 6;
+
+/// Where training begins on this rank.
+pub struct Begin {
+    /// How far the job is.
+    pub state: JobState,
+    /// Steps that each worker of this trainer has made; empty where it is as many as the job's.
+    pub worker_steps: Vec<u64>,
 }
 
 impl Run<'_> {
@@ -52,7 +97,9 @@ impl Run<'_> {
         let mut add = |scope, name, words| sections.push(Section { name, scope, words });
         let (best, without_improvement) = state.stopper.memory();
         add(Scope::Job, "step", one(&mut state.step));
+        add(Scope::Job, "evaluated", one(&mut state.evaluated));
         add(Scope::Job, "best_step", one(&mut state.best_step));
+        add(Scope::Job, "valid", Words::Doubles(&mut state.valid));
         add(Scope::Job, "best_figure", Words::Doubles(core::slice::from_mut(best)));
         add(Scope::Job, "without_improvement", one(without_improvement));
         add(Scope::Job, "rate_factor", Words::Shared(state.rate_factor.words()));

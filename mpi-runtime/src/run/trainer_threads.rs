@@ -21,6 +21,7 @@ use crate::launch::signals::Signals;
 use crate::measure::counters::{Counters, Reading, WorkerCounters};
 use crate::measure::trace::{Trace, Track};
 use crate::run::plan::Plan;
+use crate::run::sections::Begin;
 use crate::trainer::batches::Batches;
 use crate::trainer::{Segment, Trainer, Worker};
 
@@ -36,6 +37,8 @@ pub(super) struct TrainerThreads {
     pub(super) pipeline: Option<Pipeline>,
     /// Share of its data that a test leaves it.
     short_share: Option<f64>,
+    /// Steps of the next stretches that each worker has made before this run went on. `[workers]`
+    ahead: Vec<u64>,
     /// This trainer's own replica while the published model is in its place.
     pub(super) own: Option<Vec<f32>>,
     /// How far that was from the mean of all, over its norm, when the mean was last taken.
@@ -49,7 +52,7 @@ impl TrainerThreads {
         plan: &Plan,
         rank: usize,
         clients: Vec<crate::rows::client::Client>,
-        training: bool,
+        training: Option<&Begin>,
         signals: &Arc<Signals>,
         watch: &Arc<Watch>,
     ) -> Result<Self, Error> {
@@ -60,12 +63,19 @@ impl TrainerThreads {
         shared.nan_step = inject.nan_step.filter(|_| inject.nan_trainer == Some(number));
         let short_share = inject.short_share.filter(|_| inject.short_trainer == Some(number));
         let first = number * plan.workers_per_trainer();
-        let (pipeline, batches) = if training {
+        let mut ahead = vec![0; clients.len()];
+        let (pipeline, batches) = if let Some(Begin { state, worker_steps }) = training {
             let workers = first..first + plan.workers_per_trainer();
             let prefetch = config.data.prefetch_batches;
             let epochs = 0..config.train.epochs;
+            let mut first_steps = vec![state.step; workers.len()];
+            if worker_steps.len() == workers.len() {
+                first_steps.copy_from_slice(worker_steps);
+                ahead = worker_steps.iter().map(|made| made.saturating_sub(state.step)).collect();
+            }
+            let (data, order) = (&plan.train, &plan.order);
             let (pipeline, batches) =
-                Pipeline::train(&plan.train, &plan.order, workers, epochs, prefetch)?;
+                Pipeline::resume(data, order, workers, epochs, first_steps, prefetch)?;
             (
                 Some(pipeline),
                 batches.into_iter().map(|batches| Some(Batches::Read(batches))).collect(),
@@ -90,6 +100,7 @@ impl TrainerThreads {
             losses: vec![],
             pipeline,
             short_share,
+            ahead,
             own: None,
             distance: None,
             mean_state: None,
@@ -153,15 +164,22 @@ impl TrainerThreads {
         if let Some(own) = self.forget_published() {
             store(&self.shared.replica, &own);
         }
-        let Self { shared, workers, losses, .. } = self;
+        let Self { shared, workers, losses, ahead, .. } = self;
         let global_norm = plan.job.config.sync.batch_norm == BatchNormScope::Global;
         let (sizes, threads) = ((workers.len(), plan.slices), plan.job.worker_threads);
         let watch = &shared.watch;
         let bsp = |link| Bsp::new(sizes, threads, link, global_norm, watch);
         let end = TrainerEnd { comm: dense, replica: &shared.replica, bsp: Box::new(bsp) };
         let stretch = sync.run(Some(end), counters, trace, &plan.pins, |step_end| {
-            let stopped =
-                run_workers(shared, workers, step_end, segment, counters, trace, &plan.pins);
+            let stopped = run_workers(
+                shared,
+                (workers, ahead),
+                step_end,
+                segment,
+                counters,
+                trace,
+                &plan.pins,
+            );
             if let (Err(error), false) = (&stopped, plan.local) {
                 // The threads beside the workers stay in rounds until all trainers have ended:
                 // nobody would hear of it before.
@@ -189,7 +207,7 @@ pub(super) struct Around<'a> {
 /// Runs every worker on a thread of its own. True when one of them was asked to stop.
 fn run_workers(
     trainer: &Trainer,
-    workers: &mut [Worker],
+    (workers, ahead): (&mut [Worker], &mut [u64]),
     step_end: StepEnd<'_>,
     segment: Segment,
     counters: &Counters,
@@ -197,7 +215,11 @@ fn run_workers(
     pins: &Pins,
 ) -> Result<bool, Error> {
     let together = workers.len() > 1 && !matches!(step_end, StepEnd::Free);
-    let train = |worker: &mut Worker, counters: &WorkerCounters| {
+    let train = |worker: &mut Worker, ahead: &mut u64, counters: &WorkerCounters| {
+        let made = segment.steps.min(*ahead);
+        *ahead -= made;
+        let segment =
+            Segment { first_step: segment.first_step + made, steps: segment.steps - made };
         let track = Track::of(trace, &format!("worker {}", worker.local));
         let pinned = pins.worker(worker.local);
         let result =
@@ -212,8 +234,9 @@ fn run_workers(
     let results: Vec<Result<bool, Error>> = std::thread::scope(|scope| {
         let threads: Vec<_> = workers
             .iter_mut()
+            .zip(ahead)
             .zip(&counters.workers)
-            .map(|(worker, counters)| scope.spawn(move || train(worker, counters)))
+            .map(|((worker, ahead), counters)| scope.spawn(move || train(worker, ahead, counters)))
             .collect();
         let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
             thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))

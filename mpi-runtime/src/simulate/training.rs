@@ -80,6 +80,7 @@ impl Learners {
                 .map_err(|error| Error::Data(error.to_string()))?;
         let all = plan.job.trainers * of_trainer;
         let service = ServiceConfig {
+            first_step: 0,
             rank: 0,
             roles: &Roles::collocated(1, 0, 1),
             layout: &layout,

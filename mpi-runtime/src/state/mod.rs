@@ -11,4 +11,4 @@ pub mod rate_factor;
 pub mod section;
 
 pub use rate_factor::RateFactor;
-pub use section::{Scope, Section, Words, shared};
+pub use section::{Kind, Scope, Section, Words};

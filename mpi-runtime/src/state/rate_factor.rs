@@ -30,6 +30,11 @@ impl RateFactor {
         self.bits.store((self.get() * factor).to_bits(), Relaxed);
     }
 
+    /// Makes it 1 again.
+    pub fn reset(&self) {
+        self.bits.store(1f32.to_bits(), Relaxed);
+    }
+
     /// Where it is.
     #[must_use]
     pub fn words(&self) -> &[AtomicU32] {

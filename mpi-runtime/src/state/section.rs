@@ -5,6 +5,7 @@
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
+use serde::{Deserialize, Serialize};
 use umbra_core::sync::Part;
 
 /// A trainer's replica, as training left it.
@@ -15,6 +16,28 @@ pub const PUBLISHED: &str = "published";
 pub const OPTIMIZER: &str = "optimizer";
 /// The mean of all optimizer states, where that is saved.
 pub const MEAN_OPTIMIZER: &str = "mean_optimizer";
+
+/// What values are, by the names of the safetensors format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Kind {
+    /// 32 bits, IEEE 754.
+    F32,
+    /// 64 bits, IEEE 754.
+    F64,
+    /// 64 bits.
+    U64,
+}
+
+impl Kind {
+    /// Bytes of a value.
+    #[must_use]
+    pub const fn bytes(self) -> u64 {
+        match self {
+            Self::F32 => 4,
+            Self::F64 | Self::U64 => 8,
+        }
+    }
+}
 
 /// Whose a section is: who can copy it, and who would read it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +79,16 @@ pub enum Words<'a> {
 }
 
 impl Words<'_> {
+    /// What a value is.
+    #[must_use]
+    pub const fn kind(&self) -> Kind {
+        match self {
+            Self::Shared(_) | Self::Floats(_) => Kind::F32,
+            Self::Doubles(_) => Kind::F64,
+            Self::Counts(_) | Self::SharedCounts(_) => Kind::U64,
+        }
+    }
+
     /// Words.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -108,17 +141,6 @@ impl Words<'_> {
             }
         }
     }
-}
-
-/// The words of the section of that name that is a trainer's, where threads share them; empty if
-/// there is none.
-#[must_use]
-pub fn shared<'a>(sections: &[Section<'a>], name: &str) -> &'a [AtomicU32] {
-    let found = sections.iter().find_map(|section| match (section.scope, &section.words) {
-        (Scope::Trainer(_), Words::Shared(words)) if section.name == name => Some(*words),
-        _ => None,
-    });
-    found.unwrap_or(&[])
 }
 
 /// The low half of `value` at an even place, else the high one.

@@ -58,6 +58,8 @@ pub struct Trainer {
     pub statistics_momentum: f32,
     /// A test's wish: the replica gets a NaN before this step.
     pub nan_step: Option<u64>,
+    /// A test's wish: the run is asked to stop in this step.
+    pub stop_step: Option<u64>,
     /// Requests to stop.
     pub signals: Arc<Signals>,
     /// Deadlines.
@@ -102,6 +104,7 @@ impl Trainer {
             )]
             statistics_momentum: config.model.batch_norm_momentum as f32,
             nan_step: None,
+            stop_step: config.recovery.inject.stop_step,
             signals: Arc::clone(signals),
             watch: Arc::clone(watch),
         })
@@ -305,6 +308,9 @@ impl Worker {
         reading.examples = lookup.batch.len() as u64;
         if trainer.nan_step == Some(step) && self.local == 0 {
             trainer.replica[0].store(f32::NAN.to_bits(), Relaxed);
+        }
+        if trainer.stop_step == Some(step) && self.local == 0 {
+            trainer.signals.request_stop(libc::SIGUSR1);
         }
         let stop = self.step(trainer, step_end, &lookup, step, reading);
         let batch = self.client.recycle(lookup);

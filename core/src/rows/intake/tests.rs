@@ -105,7 +105,7 @@ fn sums_are_trees_over_workers_however_they_are_dealt_and_come() {
                 let mut turns: Vec<usize> = (0..contributors).collect();
                 stream.shuffle(order * 100, &mut turns);
                 let mut memory = vec![None; contributors];
-                let mut intake = Intake::Lockstep(Lockstep::new(&mut memory, workers));
+                let mut intake = Intake::Lockstep(Lockstep::new(&mut memory, workers, 0));
                 for (count, at) in turns.iter().enumerate() {
                     let taken = intake.push(*at, 0, pushes[*at].clone()).unwrap();
                     let last = count + 1 == contributors;
@@ -121,7 +121,7 @@ fn sums_are_trees_over_workers_however_they_are_dealt_and_come() {
 #[test]
 fn a_lookup_waits_for_the_updates_of_the_step_before() {
     let mut memory = [None, None];
-    let mut intake = Intake::Lockstep(Lockstep::new(&mut memory, 2));
+    let mut intake = Intake::Lockstep(Lockstep::new(&mut memory, 2, 0));
     assert!(intake.serves(0) && !intake.serves(1));
     assert_eq!(intake.push(1, 0, 'a'), Ok(Taken::Kept));
     assert!(!intake.serves(1), "one push is missing");
@@ -147,7 +147,7 @@ fn at_once_serves_and_applies_everything() {
 #[test]
 fn what_does_not_fit_is_refused_and_changes_nothing() {
     let mut memory = [None, None];
-    let mut intake = Intake::Lockstep(Lockstep::new(&mut memory, 2));
+    let mut intake = Intake::Lockstep(Lockstep::new(&mut memory, 2, 0));
     let refused = Refused::Contributor { got: 2, contributors: 2 };
     assert_eq!(intake.push(2, 0, 'x'), Err(refused));
     assert_eq!(intake.push(0, 0, 'a'), Ok(Taken::Kept));
@@ -166,7 +166,7 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
 }
 
 fn complete(memory: &mut [Option<Plain>], pushes: [Plain; 2]) -> Result<Sums, Refused> {
-    let mut lockstep = Lockstep::new(memory, 2);
+    let mut lockstep = Lockstep::new(memory, 2, 0);
     for (contributor, push) in pushes.into_iter().enumerate() {
         lockstep.push(contributor, 0, push).unwrap();
     }
@@ -177,7 +177,7 @@ fn complete(memory: &mut [Option<Plain>], pushes: [Plain; 2]) -> Result<Sums, Re
 fn contradictions_within_a_step_are_refused() {
     let mut memory = [None, None];
     let one = |worker, rate| Plain::default().part(worker, rate, &[(3, [1.0, 2.0])]);
-    let mut lockstep: Lockstep<'_, Plain> = Lockstep::new(&mut memory, 2);
+    let mut lockstep: Lockstep<'_, Plain> = Lockstep::new(&mut memory, 2, 0);
     let refused = Refused::Incomplete { step: 0, arrived: 0, contributors: 2 };
     assert_eq!(sums(&lockstep, 2), Err(refused));
     lockstep.push(0, 0, one(0, 0.5)).unwrap();
@@ -213,4 +213,16 @@ fn a_dropped_step_is_heard_and_adds_nothing() {
     let expected = vec![(3, 0, [2.0f32, 4.0].map(f32::to_bits))];
     assert_eq!(complete(&mut memory, [idle(0), idle(1)]), Ok(expected));
     assert_eq!(complete(&mut memory, [Plain::default(), Plain::default()]), Ok(vec![]));
+}
+
+/// A run that goes on asks for the step it has come to; what was before is over.
+#[test]
+fn lockstep_begins_where_a_run_goes_on() {
+    let mut memory = [None, None];
+    let mut intake = Intake::Lockstep(Lockstep::new(&mut memory, 2, 5));
+    assert!(intake.serves(5) && !intake.serves(6));
+    let past = Refused::Past { contributor: 0, got: 4, open: 5 };
+    assert_eq!(intake.push(0, 4, ()), Err(past));
+    assert_eq!(intake.push(0, 5, ()), Ok(Taken::Kept));
+    assert_eq!(intake.push(1, 5, ()), Ok(Taken::Complete));
 }

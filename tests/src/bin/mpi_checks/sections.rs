@@ -11,7 +11,7 @@ use umbra_mpi::launch::signals::Signals;
 use umbra_mpi::launch::world::World;
 use umbra_mpi::run::Run;
 use umbra_mpi::run::plan::Plan;
-use umbra_mpi::run::sections::JobState;
+use umbra_mpi::run::sections::{Begin, JobState};
 use umbra_mpi::state::{Scope, Section};
 use umbra_mpi::trainer::Segment;
 use umbra_tests::Job;
@@ -23,7 +23,15 @@ const JOB: Job = Job {
 };
 
 /// Every rank has the job's.
-const JOBS: [&str; 5] = ["step", "best_step", "best_figure", "without_improvement", "rate_factor"];
+const JOBS: [&str; 7] = [
+    "step",
+    "evaluated",
+    "best_step",
+    "valid",
+    "best_figure",
+    "without_improvement",
+    "rate_factor",
+];
 
 /// A method, what a trainer has, what it remembers of a slice, and what a center does.
 type Case =
@@ -78,8 +86,8 @@ pub(crate) fn listed_once(world: &World, _: &Arc<Watch>, control: &Comm) {
         let config = Config::parse(&JOB.text(), Path::new("job.toml"), &sets).unwrap();
         let plan = Plan::new(config.resolve(world.size, world.size, 1).unwrap(), world.size);
         let signals = Arc::new(Signals::none());
-        let state = Some(JobState::new(None));
-        let run = Run::start(world, control, plan.unwrap(), &signals, state, None);
+        let begin = Begin { state: JobState::new(None), worker_steps: vec![] };
+        let run = Run::start(world, control, plan.unwrap(), &signals, Some(begin), None);
         let mut run = run.unwrap();
         run.train(Segment { first_step: 0, steps: STEPS }).unwrap();
         // Others may train longer, and what they push moves the rows here.

@@ -1,0 +1,97 @@
+//! What can be wrong with a checkpoint. Exit code 4.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::file::Part;
+use super::manifest::VERSION;
+use crate::error::Error;
+
+/// What can be wrong with a checkpoint. Exit code 4.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    /// A file can't be read or written.
+    #[error("checkpoint {}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// There is no checkpoint there.
+    #[error(
+        "{} is no checkpoint: neither it nor a folder that it names has a manifest.json (a run \
+         keeps its model in RUN/checkpoints)", path.display()
+    )]
+    Missing {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// The manifest can't be understood.
+    #[error("{}: not a manifest of this program: {message}", path.display())]
+    Manifest {
+        /// The manifest.
+        path: PathBuf,
+        /// What the parser says.
+        message: String,
+    },
+    /// Another layout.
+    #[error("{}: checkpoint version {got}; this program reads version {VERSION}", path.display())]
+    Version {
+        /// The manifest.
+        path: PathBuf,
+        /// Version found.
+        got: u32,
+    },
+    /// A file has another length than the manifest says.
+    #[error(
+        "{}: {got} bytes; the manifest says {expected}: the file is cut or torn",
+        path.display()
+    )]
+    Length {
+        /// The file.
+        path: PathBuf,
+        /// Bytes by the manifest.
+        expected: u64,
+        /// Bytes found.
+        got: u64,
+    },
+    /// A part of a file has other contents than were written.
+    #[error(
+        "{}: {part} has checksum {got:08x}; the manifest says {expected:08x}: the file is damaged",
+        path.display()
+    )]
+    Checksum {
+        /// The file.
+        path: PathBuf,
+        /// Which part.
+        part: Part,
+        /// CRC-32 by the manifest.
+        expected: u32,
+        /// CRC-32 found.
+        got: u32,
+    },
+    /// It does not belong to this data or model.
+    #[error("{}: {what} is {got} in the checkpoint and {expected} here", path.display())]
+    Mismatch {
+        /// The folder.
+        path: PathBuf,
+        /// What differs.
+        what: &'static str,
+        /// Here.
+        expected: String,
+        /// In the checkpoint.
+        got: String,
+    },
+}
+
+impl From<CheckpointError> for Error {
+    fn from(error: CheckpointError) -> Self {
+        Self::Checkpoint(Box::new(error))
+    }
+}
+
+/// What the system would not do with `path`.
+pub(super) fn at(path: &Path) -> impl FnOnce(io::Error) -> CheckpointError + '_ {
+    |source| CheckpointError::Io { path: path.to_owned(), source }
+}

@@ -1,0 +1,120 @@
+//! What a run goes on from, and what of it is as if it had never stopped.
+
+use crate::checkpoint::{Checkpoint, CheckpointError, Folders};
+use crate::comm::Comm;
+use crate::config::{CheckpointConfig, Config, SyncMethod};
+use crate::error::Error;
+use crate::launch::world::World;
+use crate::record::{RunFolder, say};
+use crate::run::plan::Plan;
+
+/// What a run that goes on from a checkpoint has in common with one that never stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// All: the same bits.
+    Bits,
+    /// Every trainer's replica, optimizer state and what the method remembers.
+    Replicas,
+    /// The model, its optimizer state and the place in the data.
+    Model,
+}
+
+impl Kept {
+    /// As the end of a sentence.
+    #[must_use]
+    pub const fn says(self) -> &'static str {
+        match self {
+            Self::Bits => "the results are those of a run without a stop, bit for bit",
+            Self::Replicas => "every trainer goes on with its own replica",
+            Self::Model => "all trainers go on with the saved model",
+        }
+    }
+}
+
+/// The checkpoint that a run goes on from, if there is one: the newest that is whole. *Collective
+/// over `control`.*
+///
+/// # Errors
+/// When the one that was asked for is not there or not whole, on every rank.
+pub fn find(world: &World, control: &Comm, config: &Config) -> Result<Option<Checkpoint>, Error> {
+    let found = if control.rank() == 0 { find_here(config) } else { Ok(None) };
+    let found = world.agree(control, found)?;
+    let mut there = [u64::from(found.is_some())];
+    control.broadcast(&mut there, "what the run goes on from", false)?;
+    if there == [0] {
+        return Ok(None);
+    }
+    Checkpoint::tell(control, found).map(Some)
+}
+
+fn find_here(config: &Config) -> Result<Option<Checkpoint>, Error> {
+    let CheckpointConfig { dir, resume, .. } = &config.checkpoint;
+    let folders = Folders::new(dir.clone());
+    // What is to be replaced is nothing to go on from.
+    let replaced = config.run.overwrite && RunFolder::holds_a_finished_run(config);
+    let found = match resume.as_str() {
+        "auto" if !replaced => newest(&folders)?,
+        "auto" | "none" => None,
+        path => Some(Checkpoint::open_here(path.as_ref())?),
+    };
+    if found.is_some() || folders.steps()?.is_empty() {
+        return Ok(found);
+    }
+    if !config.run.overwrite {
+        return Err(Error::Usage(format!(
+            "{}: checkpoints of a run that has not ended are here; go on from them \
+             (checkpoint.resume = \"auto\"), or replace it with --set run.overwrite=true",
+            dir.display()
+        )));
+    }
+    folders.clear()?;
+    Ok(None)
+}
+
+/// The one that `LATEST` names, or else the newest that is whole. Says what it passes over, and
+/// why.
+fn newest(folders: &Folders) -> Result<Option<Checkpoint>, CheckpointError> {
+    let named = folders.latest();
+    let others = folders.steps()?.into_iter().filter(|step| Some(*step) != named);
+    for step in named.into_iter().chain(others) {
+        match Checkpoint::open_here(&folders.of(step)) {
+            Ok(checkpoint) => return Ok(Some(checkpoint)),
+            Err(error) => say(&format!("umbra: warning: passed over a checkpoint: {error}")),
+        }
+    }
+    Ok(None)
+}
+
+/// What a run of `plan` keeps of the one that wrote `checkpoint`, if every trainer finds its own
+/// there.
+///
+/// # Errors
+/// When it was trained on other data.
+pub fn kept(plan: &Plan, checkpoint: &Checkpoint) -> Result<Kept, CheckpointError> {
+    let manifest = &checkpoint.manifest;
+    checkpoint.same("the training data", plan.train.fingerprint(), &manifest.data_fingerprint)?;
+    let same_layout = manifest.trainers == plan.roles.trainers.len()
+        && manifest.workers == plan.order.workers_total;
+    let same_steps = manifest.global_batch() == plan.job.elp() as u64
+        && manifest.lanes == plan.order.lanes_used();
+    let same_method = manifest.method == plan.job.method.name();
+    let slices = manifest.workers == manifest.lanes && plan.order.workers_total == manifest.lanes;
+    Ok(if !same_method || !same_steps {
+        Kept::Model
+    } else if plan.job.method == SyncMethod::Bsp && (slices || same_layout) {
+        Kept::Bits
+    } else if same_layout {
+        Kept::Replicas
+    } else {
+        Kept::Model
+    })
+}
+
+/// The step at which a run of `plan` has seen as many examples as `checkpoint`.
+#[must_use]
+pub fn step_here(plan: &Plan, checkpoint: &Checkpoint) -> u64 {
+    let (steps, global) = (checkpoint.manifest.steps, plan.job.elp() as u64);
+    let examples = u128::from(steps) * u128::from(checkpoint.manifest.global_batch());
+    let here = u64::try_from(examples / u128::from(global.max(1))).unwrap_or(u64::MAX);
+    here.min(plan.steps)
+}

@@ -1,0 +1,174 @@
+//! What a run measured, for its summary.
+
+use core::time::Duration;
+
+use crate::comm::Comm;
+use crate::comm::traffic::{TRAFFIC_WORDS, Traffic};
+use crate::comm::watch::Lost;
+use crate::dense::seat::Gaps;
+use crate::measure::counters::Reading;
+use crate::record::{
+    ExchangedFigures, MemoryFigures, SyncFigures, TrainFigures, TrainerSync, WaitFigures,
+    WireFigures, WireOfRank,
+};
+use crate::run::Run;
+use crate::run::job::Session;
+
+impl Session<'_> {
+    /// Fills in what was counted. *Collective.*
+    pub(super) fn measure(&mut self, total: &Reading) -> Result<(), Lost> {
+        let plan = &self.run.plan;
+        let workers = plan.order.workers_total as f64;
+        let seconds = self.seconds.as_secs_f64();
+        let embedding = self.run.embedding_traffic();
+        let mut own =
+            vec![rss_bytes(), embedding.bytes_sent, plan.embedding_bytes(self.world.rank)];
+        for traffic in [embedding, self.run.dense_traffic()] {
+            own.extend(traffic.to_words());
+        }
+        let mut all = vec![0; own.len() * self.world.size];
+        self.control.all_gather(&own, &mut all, "memory and bytes of the run")?;
+        let of = |index| all.iter().skip(index).step_by(own.len()).copied();
+        let sync = sync_figures(&self.run, self.control, total)?;
+        let published = self.run.publishes();
+        let share = |ns: u64| Some(Duration::from_nanos(ns).as_secs_f64() / workers);
+        let several = self.world.size > 1;
+        let summary = &mut self.summary;
+        summary.data_fingerprint = Some(plan.train.fingerprint().to_owned());
+        summary.examples = Some(total.examples);
+        summary.seconds = Some(seconds);
+        summary.examples_per_second = (seconds > 0.0).then(|| total.examples as f64 / seconds);
+        summary.train = (total.weight_sum > 0.0).then(|| TrainFigures {
+            logloss: Some(total.loss_sum / total.weight_sum).filter(|loss| loss.is_finite()),
+            normalized_entropy: None,
+        });
+        summary.sync = Some(SyncFigures {
+            method: plan.job.method.name().into(),
+            seconds_exposed: share(total.sync_ns).filter(|seconds| *seconds > 0.0),
+            dropped: (total.dropped > 0).then_some(total.dropped),
+            seconds_publish: published.then_some(self.publishing.as_secs_f64()),
+            ..sync
+        });
+        summary.wire = several.then(|| WireFigures {
+            dense_bytes: Some(total.rounds.bytes),
+            embedding_bytes: Some(of(1).sum()),
+            ranks: all.chunks(own.len()).enumerate().map(wire_of_rank).collect(),
+            ..WireFigures::default()
+        });
+        summary.memory = Some(MemoryFigures {
+            rss_bytes_max: of(0).max(),
+            embedding_bytes: Some(of(2).sum()),
+            dense_bytes: Some(plan.dense_bytes()),
+        });
+        summary.wait = Some(WaitFigures {
+            data_seconds: share(total.data_ns),
+            embedding_seconds: share(total.embedding_ns),
+            sync_seconds: share(total.sync_ns),
+        });
+        Ok(())
+    }
+}
+
+/// What a rank sent and received: eight of the words of [`Session::measure`], from the fourth on.
+fn wire_of_rank((rank, words): (usize, &[u64])) -> WireOfRank {
+    let (kinds, _) = words[3..].as_chunks::<TRAFFIC_WORDS>();
+    let exchanged = |kind: usize| {
+        let Traffic { messages_sent, bytes_sent, messages_received, bytes_received } =
+            Traffic::from_words(kinds[kind]);
+        ExchangedFigures { messages_sent, bytes_sent, messages_received, bytes_received }
+    };
+    WireOfRank { rank, embedding: exchanged(0), dense: exchanged(1) }
+}
+
+/// What the rounds of the run came to. *Collective.*
+fn sync_figures(run: &Run<'_>, control: &Comm, total: &Reading) -> Result<SyncFigures, Lost> {
+    let seconds = |ns: u64| Duration::from_nanos(ns).as_secs_f64();
+    let reading = run.reading();
+    let rounds = reading.rounds;
+    let mut own = vec![
+        rounds.rounds,
+        rounds.round_ns,
+        rounds.busy_ns,
+        run.center_busy_ns(),
+        reading.steps,
+        u64::try_from(run.trained.as_nanos()).unwrap_or(u64::MAX),
+        run.distance_to_mean().unwrap_or(f64::NAN).to_bits(),
+    ];
+    let fixed = own.len();
+    own.extend(run.gaps.iter().flat_map(|(gap, count)| [*gap, *count]));
+    let ranks = control.all_gather_varied(&own, "gaps between rounds")?;
+    let gaps_of = |words: &[u64]| -> Gaps {
+        words[fixed..].as_chunks().0.iter().map(|[gap, count]| (*gap, *count)).collect()
+    };
+    let of_trainers = || run.plan.roles.trainers.ranks().iter().map(|rank| &ranks[*rank]);
+    let trainers: Vec<TrainerSync> = of_trainers()
+        .map(|words| {
+            let gaps = gaps_of(words);
+            TrainerSync {
+                rounds: words[0],
+                gap_mean: mean(&gaps),
+                gap_p99: percentile(&gaps, 0.99),
+                steps: words[4],
+                seconds: seconds(words[5]),
+                seconds_background: seconds(words[1]),
+                seconds_processor: seconds(words[2]),
+            }
+        })
+        .collect();
+    let mut all = Gaps::new();
+    for (gap, count) in ranks.iter().flat_map(|words| gaps_of(words)) {
+        *all.entry(gap).or_default() += count;
+    }
+    let first = trainers.first().map_or(0, |trainer| trainer.rounds);
+    if all.is_empty() {
+        let rounds = (first > 0).then_some(first);
+        let trainers = if trainers.len() > 1 { trainers } else { vec![] };
+        return Ok(SyncFigures { rounds, trainers, ..SyncFigures::default() });
+    }
+    let count = trainers.len() as f64;
+    let over = |figure: fn(&TrainerSync) -> f64| trainers.iter().map(figure).sum::<f64>() / count;
+    let with_gaps = trainers.iter().filter_map(|trainer| trainer.gap_mean);
+    let center: u64 = ranks.iter().map(|words| words[3]).sum();
+    let distances = of_trainers().map(|words| words[6]);
+    let distance = distances.map(f64::from_bits).sum::<f64>() / count;
+    Ok(SyncFigures {
+        rounds: Some(first),
+        gap_mean: Some(with_gaps.clone().sum::<f64>() / with_gaps.count().max(1) as f64),
+        gap_p99: percentile(&all, 0.99),
+        seconds_background: Some(over(|trainer| trainer.seconds_background)),
+        seconds_processor: Some(over(|trainer| trainer.seconds_processor)),
+        seconds_processor_center: (center > 0).then(|| seconds(center)),
+        disagreement: (total.rounds.disagreements > 0)
+            .then(|| total.rounds.disagreement / total.rounds.disagreements as f64),
+        distance_to_mean: Some(distance).filter(|distance| distance.is_finite()),
+        refused: (total.rounds.refused > 0).then_some(total.rounds.refused),
+        trainers,
+        ..SyncFigures::default()
+    })
+}
+
+fn mean(gaps: &Gaps) -> Option<f64> {
+    let rounds: u64 = gaps.values().sum();
+    let steps: u64 = gaps.iter().map(|(gap, count)| gap * count).sum();
+    (rounds > 0).then(|| steps as f64 / rounds as f64)
+}
+
+/// The smallest gap that at least `share` of the rounds do not exceed.
+fn percentile(gaps: &Gaps, share: f64) -> Option<f64> {
+    let rounds: u64 = gaps.values().sum();
+    let mut seen = 0;
+    let reached = gaps.iter().find(|(_, count)| {
+        seen += **count;
+        seen as f64 >= share * rounds as f64
+    });
+    reached.map(|(gap, _)| *gap as f64)
+}
+
+/// Greatest resident set of this process so far, as Linux counts it.
+fn rss_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+    let kibibytes: Option<u64> =
+        line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok());
+    kibibytes.unwrap_or(0) * 1024
+}
