@@ -28,7 +28,7 @@ stage_simd() {
     for name in core/tests/*.rs core/tests/*/main.rs tests/tests/*.rs; do
         name=$(basename "${name%/main.rs}" .rs)
         case $name in
-            protocols | loom_replica | threads | shadow | ds_sync | simulate | simulator) ;;
+            protocols | loom_replica | threads | shadow | ds_sync | simulate | simulator | resume) ;;
             faults | bad_input | cli | house | jobs | prediction | mpi | golden_bsp) ;;
             *) tests+=(--test "$name") ;;
         esac
