@@ -28,7 +28,7 @@ def row(name):
 
 def bytes_differ(a, b):
     """Bytes that differ between the weight files of two runs, a missing or shorter file included."""
-    files = lambda run: {p.relative_to(run): p.read_bytes() for p in sorted(run.rglob("*.f32"))}
+    files = lambda run: {p.relative_to(run): p.read_bytes() for p in sorted(run.rglob("*.safetensors"))}
     a, b = files(runs / a), files(runs / b)
     if not a:
         sys.exit("show: the runs kept no checkpoint to compare")
