@@ -220,14 +220,19 @@ fn a_run_stops_before_its_time_is_over() {
 #[test]
 fn a_run_folder_has_one_job() {
     let folder = folder();
-    let endless = arguments("run", &["train.epochs=100000", "run.tensorboard=false"]);
+    let sets = ["train.epochs=100000", "run.tensorboard=false", "checkpoint.every=20"];
+    let endless = arguments("run", &sets);
     let all: Vec<&str> = endless.iter().map(String::as_str).collect();
     let mut first = start(folder.root(), 1, &program("umbra"), &all, &[]);
     let lock = folder.path("run/run.lock");
-    first.until("it has the folder", |_| lock.exists());
-    let second = folder.try_train(1, "job.toml", "run", &["run.overwrite=true"]);
-    assert_eq!(second.code, 2, "{}", second.stderr);
-    assert!(second.stderr.contains("another job writes there (host "), "{}", second.stderr);
+    let latest = folder.path("run/checkpoints/LATEST");
+    first.until("it has saved", |_| latest.exists());
+    for resume in ["checkpoint.resume=auto", "checkpoint.resume=none"] {
+        let second = folder.try_train(1, "job.toml", "run", &["run.overwrite=true", resume]);
+        assert_eq!(second.code, 2, "{}", second.stderr);
+        assert!(second.stderr.contains("another job writes there (host "), "{}", second.stderr);
+        assert!(latest.exists(), "{resume}: what the first had saved is gone");
+    }
     first.signal("TERM");
     assert_eq!(first.wait(LIMIT).code, 75);
     assert!(!lock.exists());

@@ -88,7 +88,8 @@ pub(super) fn run(
     let file = ClusterFile::load(&arguments.cluster)?;
     let summaries = if arguments.trainers.is_empty() {
         let planned = Virtual::plan(config, &file, file.trainers)?;
-        let folder = RunFolder::create(&planned.plan.job.config, &world.host, None)?;
+        let job = &planned.plan.job.config;
+        let folder = RunFolder::open(RunFolder::claim(job, &world.host)?, job, &world.host, None)?;
         let simulation = planned.run(control, control.watch())?;
         if planned.plan.job.config.run.trace {
             let trace = chrome_trace(&simulation.outcome.trace);

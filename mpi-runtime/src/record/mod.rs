@@ -17,7 +17,7 @@ use std::path::Path;
 
 pub use metrics::Report;
 pub use progress::{Progress, SAVED, say};
-pub use run_folder::RunFolder;
+pub use run_folder::{Claim, RunFolder};
 pub use summary::{
     CheckpointFigures, EvalFigures, ExchangedFigures, MemoryFigures, Status, Summary, SyncFigures,
     TrainFigures, TrainerSync, WaitFigures, WireFigures, WireOfRank,

@@ -21,15 +21,19 @@ pub struct RunFolder {
     events: Option<EventWriter>,
 }
 
+/// A run folder that is this process's, with all that an earlier run has left in it.
+#[derive(Debug)]
+pub struct Claim {
+    lock: Lock,
+}
+
 impl RunFolder {
-    /// Makes the folder of a resolved configuration, writes `config.toml` and opens the records.
-    /// Those of an earlier run are replaced; of one that goes on `from` a step, what was reported
-    /// up to there is kept. Checkpoints are left alone.
+    /// Makes the folder of a resolved configuration this process's. Nothing else in it changes.
     ///
     /// # Errors
-    /// A folder with a finished run and no `run.overwrite` ([`Error::Usage`]), or a system that
-    /// refuses.
-    pub fn create(config: &Config, host: &str, from: Option<u64>) -> Result<Self, Error> {
+    /// A folder with a finished run and no `run.overwrite`, or one of a run under way
+    /// ([`Error::Usage`]), or a system that refuses.
+    pub fn claim(config: &Config, host: &str) -> Result<Claim, Error> {
         Self::check(config)?;
         let path = &config.run.dir;
         fs::create_dir_all(path)
@@ -37,6 +41,22 @@ impl RunFolder {
         let lock = Lock::take(path, host)?;
         // Another may have come to its end in the meantime.
         Self::check(config)?;
+        Ok(Claim { lock })
+    }
+
+    /// Writes `config.toml` to the folder and opens the records. Those of an earlier run are
+    /// replaced; of one that goes on `from` a step, what was reported up to there is kept.
+    /// Checkpoints are left alone.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn open(
+        Claim { lock }: Claim,
+        config: &Config,
+        host: &str,
+        from: Option<u64>,
+    ) -> Result<Self, Error> {
+        let path = &config.run.dir;
         remove_records(path, from.is_none())?;
         write_atomically(&path.join("config.toml"), config_toml(config)?.as_bytes())?;
         let metrics = path.join("metrics.jsonl");
@@ -52,10 +72,10 @@ impl RunFolder {
         Ok(Self { path: path.clone(), lock, metrics, events })
     }
 
-    /// Whether [`RunFolder::create`] would be allowed to use the folder; touches nothing.
+    /// Whether [`RunFolder::claim`] would be allowed to use the folder; touches nothing.
     ///
     /// # Errors
-    /// As [`RunFolder::create`].
+    /// As [`RunFolder::claim`].
     pub fn check(config: &Config) -> Result<(), Error> {
         let path = &config.run.dir;
         if path.exists() && !path.is_dir() {
@@ -182,6 +202,10 @@ mod tests {
         Config::load(None, &all).unwrap().resolve(1, 1, 1).unwrap()
     }
 
+    fn create(config: &Config) -> Result<RunFolder, Error> {
+        RunFolder::open(RunFolder::claim(config, "host")?, config, "host", None)
+    }
+
     fn files(path: &Path) -> Vec<String> {
         let mut names: Vec<String> = fs::read_dir(path)
             .unwrap()
@@ -195,7 +219,7 @@ mod tests {
     fn a_run_leaves_its_records_and_is_not_overwritten_by_accident() {
         let folder = tempfile::tempdir().unwrap();
         let job = config(folder.path(), &[]);
-        let mut run = RunFolder::create(&job.config, "host", None).unwrap();
+        let mut run = create(&job.config).unwrap();
         let valid = Some(EvalFigures { auc: Some(0.7), ..EvalFigures::default() });
         run.report(&Report { step: 3, valid, ..Report::default() }).unwrap();
         let done = Summary { status: Status::Done, ..Summary::new(&job, 1).unwrap() };
@@ -210,7 +234,7 @@ mod tests {
         let written = Config::load(Some(&run.path().join("config.toml")), &[]).unwrap();
         assert_eq!(written, job.config);
 
-        let error = RunFolder::create(&job.config, "host", None).unwrap_err();
+        let error = create(&job.config).unwrap_err();
         assert_eq!(error.exit_code(), 2);
         assert!(error.to_string().contains("--set run.overwrite=true"), "{error}");
         drop(run);
@@ -218,7 +242,7 @@ mod tests {
         // The later run has one event file, its own, and no summary until it ends.
         let sets = ["run.overwrite=true", "run.tensorboard=false"];
         let again = config(folder.path(), &sets);
-        let run = RunFolder::create(&again.config, "host", None).unwrap();
+        let run = create(&again.config).unwrap();
         assert_eq!(files(run.path()), ["config.toml", "metrics.jsonl", "run.lock"]);
         assert_eq!(fs::read_to_string(run.path().join("metrics.jsonl")).unwrap(), "");
     }

@@ -70,8 +70,9 @@ pub fn train(
         let prediction = world.agree(control, prediction.transpose())?;
         return Ok(Outcome::Planned(Box::new(plan), prediction));
     }
-    let free = if first { RunFolder::check(&plan.job.config) } else { Ok(()) };
-    world.agree(control, free)?;
+    // Before anything of an earlier run is looked at, or removed: it may not have ended.
+    let claim = first.then(|| RunFolder::claim(&plan.job.config, &world.host)).transpose();
+    let claim = world.agree(control, claim)?;
     let from = going_on::find(world, control, &plan.job.config)?;
     let fits = from.as_ref().map(|checkpoint| going_on::kept(&plan, checkpoint)).transpose();
     let kept = world.agree(control, fits.map_err(Error::from))?;
@@ -81,8 +82,8 @@ pub fn train(
     let worker_steps = worker_steps(world, &plan, from.as_ref(), kept);
     let begin = Begin { state, worker_steps: world.agree(control, worker_steps)? };
     let begun = from.as_ref().map(|_| step);
-    let folder = first.then(|| RunFolder::create(&plan.job.config, &world.host, begun)).transpose();
-    let folder = world.agree(control, folder)?;
+    let open = |claim| RunFolder::open(claim, &plan.job.config, &world.host, begun);
+    let folder = world.agree(control, claim.map(open).transpose())?;
     let rate_factor = begin.state.rate_factor.clone();
     let recorder = folder.map(|folder| Recorder::new(folder, &plan, rate_factor));
     let mut summary = Summary::new(&plan.job, world.size)?;
