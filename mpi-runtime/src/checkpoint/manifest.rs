@@ -27,6 +27,8 @@ pub struct Manifest {
     pub version: u32,
     /// Revision of the program that wrote it.
     pub git: String,
+    /// Instruction set that it computed with, on the first rank.
+    pub simd: String,
     /// The run's configuration, resolved, as TOML.
     pub config: String,
     /// Its synchronization method.
@@ -68,6 +70,7 @@ impl Manifest {
         Self {
             version: VERSION,
             git: String::new(),
+            simd: String::new(),
             config: String::new(),
             method: String::new(),
             steps: 0,
@@ -186,6 +189,7 @@ mod tests {
         Manifest {
             version: VERSION,
             git: "0123abc".to_owned(),
+            simd: "plain".to_owned(),
             config: "seed = 1\n".to_owned(),
             method: "bsp".to_owned(),
             steps: 12,

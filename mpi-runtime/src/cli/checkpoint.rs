@@ -52,7 +52,7 @@ fn inspect(checkpoint: &Checkpoint) {
     let mut table = Table::default();
     table.row("checkpoint", checkpoint.dir().display());
     table.row("step", manifest.steps);
-    table.row("written by", format_args!("umbra {}", manifest.git));
+    table.row("written by", format_args!("umbra {}, {}", manifest.git, manifest.simd));
     table.row("method", &manifest.method);
     let (trainers, workers) = (manifest.trainers, manifest.workers);
     table.row("trainers", format_args!("{trainers}, {workers} workers together"));

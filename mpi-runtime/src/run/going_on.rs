@@ -1,11 +1,13 @@
 //! What a run goes on from, and what of it is as if it had never stopped.
 
-use crate::checkpoint::{Checkpoint, CheckpointError, Folders};
+use umbra_core::kernel;
+
+use crate::checkpoint::{Checkpoint, CheckpointError, Folders, Manifest};
 use crate::comm::Comm;
-use crate::config::{CheckpointConfig, Config, SyncMethod};
+use crate::config::{CheckpointConfig, Config, SyncConfig, SyncMethod, TrainConfig};
 use crate::error::Error;
 use crate::launch::world::World;
-use crate::record::{RunFolder, say};
+use crate::record::{RunFolder, build_hash, say};
 use crate::run::plan::Plan;
 
 /// What a run that goes on from a checkpoint has in common with one that never stopped.
@@ -101,13 +103,39 @@ pub fn kept(plan: &Plan, checkpoint: &Checkpoint) -> Result<Kept, CheckpointErro
     let slices = manifest.workers == manifest.lanes && plan.order.workers_total == manifest.lanes;
     Ok(if !same_method || !same_steps {
         Kept::Model
-    } else if plan.job.method == SyncMethod::Bsp && (slices || same_layout) {
+    } else if plan.job.method == SyncMethod::Bsp
+        && (slices || same_layout)
+        && same_arithmetic(plan, manifest)
+    {
         Kept::Bits
     } else if same_layout {
         Kept::Replicas
     } else {
         Kept::Model
     })
+}
+
+/// Whether a step computes the same from the same: program, instruction set and all settings but
+/// those of ranks, folders and reports, and of when the run ends.
+fn same_arithmetic(plan: &Plan, manifest: &Manifest) -> bool {
+    let now = &plan.job.config;
+    let Ok(mut then) = Config::parse(&manifest.config, "manifest.json".as_ref(), &[]) else {
+        return false;
+    };
+    then.roles = now.roles.clone();
+    then.embedding = now.embedding.clone();
+    then.run = now.run.clone();
+    then.checkpoint = now.checkpoint.clone();
+    then.recovery = now.recovery.clone();
+    then.data.prefetch_batches = now.data.prefetch_batches;
+    // Its fingerprint is compared.
+    then.data.train.clone_from(&now.data.train);
+    let TrainConfig { early_stop, eval_every, .. } = then.train;
+    then.train = TrainConfig { early_stop, eval_every, ..now.train.clone() };
+    let (method, batch_norm) = (then.sync.method, then.sync.batch_norm);
+    then.sync = SyncConfig { method, batch_norm, ..now.sync.clone() };
+    let simd = kernel::selected().to_string();
+    then == *now && manifest.git == build_hash() && manifest.simd == simd
 }
 
 /// The step at which a run of `plan` has seen as many examples as `checkpoint`.

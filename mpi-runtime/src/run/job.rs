@@ -5,6 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
+use umbra_core::kernel;
+
 use crate::checkpoint::{Checkpoint, Folders, Link, Manifest};
 use crate::comm::Comm;
 use crate::comm::watch::Lost;
@@ -115,7 +117,8 @@ pub fn train(
             return Err(error);
         }
         if saved == 0 {
-            // It is another run's: what its evaluations said is not about this one.
+            // It is another run's, or one with steps of another size: what its evaluations said,
+            // and the step of the best, is not about this one.
             run.state.forget_evaluations(run.plan.job.config.train.early_stop.clone());
         }
         if first {
@@ -433,6 +436,7 @@ fn manifest(run: &Run<'_>) -> Result<Manifest, Error> {
     let config = plan.job.config.to_toml();
     Ok(Manifest {
         git: build_hash().to_owned(),
+        simd: kernel::selected().to_string(),
         config: config
             .map_err(|error| Error::Failure(format!("configuration as TOML: {error}")))?,
         method: plan.job.method.name().to_owned(),

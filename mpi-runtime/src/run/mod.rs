@@ -385,12 +385,8 @@ impl<'w> Run<'w> {
             let model = self.gather_first()?;
             self.sync.begin_again(&model);
         }
-        let state = &mut self.state;
-        if state.step != step {
-            // Steps of another size: those of its evaluations are not known here.
-            (state.evaluated, state.best_step) = (step, state.best_step.min(step));
-        }
-        state.step = step;
+        // Another number where steps have another size.
+        self.state.step = step;
         Ok(kept)
     }
 

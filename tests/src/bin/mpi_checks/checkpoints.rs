@@ -83,6 +83,7 @@ fn save(world: &World, control: &Comm, dir: &Path, written: u32) {
     let manifest = Manifest {
         version: 2,
         git: String::new(),
+        simd: String::new(),
         config: String::new(),
         method: String::new(),
         steps: 3,
