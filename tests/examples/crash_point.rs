@@ -5,7 +5,7 @@
 //! `CRASH_UNDER`: part of the paths that count; `CRASH_AFTER`: which call is the last one.
 //!
 //! Every function here is the C library's of that name and makes the system call itself.
-#![allow(missing_docs, clippy::undocumented_unsafe_blocks, clippy::cast_possible_truncation)]
+#![allow(missing_docs, clippy::cast_possible_truncation, reason = "the C library's functions")]
 
 use core::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
 use core::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -17,11 +17,13 @@ fn count(path: &str) {
     let Ok(under) = std::env::var("CRASH_UNDER") else { return };
     let Ok(after) = std::env::var("CRASH_AFTER") else { return };
     if path.contains(&under) && CALLS.fetch_add(1, SeqCst) + 1 == after.parse().unwrap_or(0) {
+        // SAFETY: it asks for nothing but a process that is there.
         unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
     }
 }
 
 fn text(path: *const c_char) -> String {
+    // SAFETY: a path that the program hands to the C library ends with a zero.
     unsafe { CStr::from_ptr(path) }.to_string_lossy().into_owned()
 }
 
@@ -29,6 +31,7 @@ fn text(path: *const c_char) -> String {
 fn opened(file: c_int) -> String {
     let link = format!("/proc/self/fd/{file}\0");
     let mut path = [0u8; 4096];
+    // SAFETY: the link ends with a zero, and the buffer has the length given.
     let length =
         unsafe { libc::syscall(libc::SYS_readlink, link.as_ptr(), path.as_mut_ptr(), path.len()) };
     String::from_utf8_lossy(&path[..usize::try_from(length).unwrap_or(0)]).into_owned()
@@ -43,80 +46,35 @@ fn below(folder: c_int, path: *const c_char) -> String {
     format!("{}/{path}", opened(folder))
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn write(file: c_int, bytes: *const c_void, length: usize) -> isize {
-    let done = unsafe { libc::syscall(libc::SYS_write, file, bytes, length) };
-    count(&opened(file));
-    done as isize
+/// Functions of the C library: the system call of that name, then the path that it changed.
+macro_rules! counted {
+    ($($name:ident = $call:ident($($argument:ident: $kind:ty),*) -> $out:ty, $path:expr;)*) => {$(
+        // SAFETY: the C library's own is in a shared object, which gives way.
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name($($argument: $kind),*) -> $out {
+            // What is removed has its path before.
+            let path: String = $path;
+            // SAFETY: the caller's word for the function of this name.
+            let done = unsafe { libc::syscall(libc::$call, $($argument),*) };
+            count(&path);
+            done as $out
+        }
+    )*};
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn pwrite64(
-    file: c_int,
-    bytes: *const c_void,
-    length: usize,
-    at: c_long,
-) -> isize {
-    let done = unsafe { libc::syscall(libc::SYS_pwrite64, file, bytes, length, at) };
-    count(&opened(file));
-    done as isize
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn fsync(file: c_int) -> c_int {
-    let done = unsafe { libc::syscall(libc::SYS_fsync, file) };
-    count(&opened(file));
-    done as c_int
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rename(from: *const c_char, to: *const c_char) -> c_int {
-    let done = unsafe { libc::syscall(libc::SYS_rename, from, to) };
-    count(&text(to));
-    done as c_int
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn mkdir(path: *const c_char, mode: c_uint) -> c_int {
-    let done = unsafe { libc::syscall(libc::SYS_mkdir, path, mode) };
-    count(&text(path));
-    done as c_int
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn unlink(path: *const c_char) -> c_int {
-    let done = unsafe { libc::syscall(libc::SYS_unlink, path) };
-    count(&text(path));
-    done as c_int
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn rmdir(path: *const c_char) -> c_int {
-    let done = unsafe { libc::syscall(libc::SYS_rmdir, path) };
-    count(&text(path));
-    done as c_int
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn unlinkat(folder: c_int, path: *const c_char, flags: c_int) -> c_int {
-    let name = below(folder, path);
-    let done = unsafe { libc::syscall(libc::SYS_unlinkat, folder, path, flags) };
-    count(&name);
-    done as c_int
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn symlink(target: *const c_char, path: *const c_char) -> c_int {
-    let done = unsafe { libc::syscall(libc::SYS_symlink, target, path) };
-    count(&text(path));
-    done as c_int
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn open64(path: *const c_char, flags: c_int, mode: c_uint) -> c_int {
-    let done = unsafe { libc::syscall(libc::SYS_openat, libc::AT_FDCWD, path, flags, mode) };
-    if flags & libc::O_CREAT != 0 {
-        count(&text(path));
-    }
-    done as c_int
+counted! {
+    write = SYS_write(file: c_int, bytes: *const c_void, length: usize) -> isize, opened(file);
+    pwrite64 = SYS_pwrite64(file: c_int, bytes: *const c_void, length: usize, at: c_long) -> isize,
+        opened(file);
+    fsync = SYS_fsync(file: c_int) -> c_int, opened(file);
+    rename = SYS_rename(from: *const c_char, to: *const c_char) -> c_int, text(to);
+    mkdir = SYS_mkdir(path: *const c_char, mode: c_uint) -> c_int, text(path);
+    unlink = SYS_unlink(path: *const c_char) -> c_int, text(path);
+    rmdir = SYS_rmdir(path: *const c_char) -> c_int, text(path);
+    unlinkat = SYS_unlinkat(folder: c_int, path: *const c_char, flags: c_int) -> c_int,
+        below(folder, path);
+    symlink = SYS_symlink(target: *const c_char, path: *const c_char) -> c_int, text(path);
+    // Opening without making changes nothing.
+    open64 = SYS_open(path: *const c_char, flags: c_int, mode: c_uint) -> c_int,
+        if flags & libc::O_CREAT == 0 { String::new() } else { text(path) };
 }

@@ -3,13 +3,7 @@
 
 use umbra_tests::{Folder, Job, SavedModel};
 
-/// Adam makes a difference in the last bit ten times as large every step: nothing hides.
-const DLRM: Job = Job {
-    model: "kind = \"dlrm\"\nembedding_dim = 8\nbottom = [16, 8]\ntop = [24, 12]\n\
-            batch_norm = true\ndropout = 0.2",
-    optim: [("adam", 0.005), ("adam", 0.005)],
-    batch_size: GLOBAL_BATCH,
-};
+const DLRM: Job = Job::DLRM;
 const DEEPFM: Job = Job {
     model: "kind = \"deepfm\"\nembedding_dim = 8\ntop = [24, 12]\nbatch_norm = true\ndropout = 0.2",
     optim: [("adagrad", 0.05), ("rowwise_adagrad", 0.05)],
@@ -31,7 +25,7 @@ const WIDE_DEEP: Job = Job {
 };
 
 /// Over all workers; eight lanes of 32.
-const GLOBAL_BATCH: usize = 256;
+const GLOBAL_BATCH: usize = DLRM.batch_size;
 
 /// A way to spread the global batch.
 struct Spread {

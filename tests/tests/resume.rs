@@ -8,16 +8,8 @@ use serde_json::Value;
 use umbra_core::rng::{Purpose, Stream};
 use umbra_tests::{Folder, Job, LIMIT, SavedModel, manifest, program, start, tensors};
 
-/// All that a step depends on: both moments of Adam, running statistics, dropout, schedules.
-const JOB: Job = Job {
-    model: "kind = \"dlrm\"\nembedding_dim = 8\nbottom = [16, 8]\ntop = [24, 12]\n\
-            batch_norm = true\ndropout = 0.2",
-    optim: [("adam", 0.005), ("adam", 0.005)],
-    batch_size: GLOBAL_BATCH,
-};
-
 /// Over all workers.
-const GLOBAL_BATCH: usize = 256;
+const GLOBAL_BATCH: usize = Job::DLRM.batch_size;
 const ROWS: u64 = 5000;
 const EPOCHS: u64 = 3;
 /// Of the run.
@@ -39,7 +31,7 @@ fn folder() -> Folder {
     let folder = Folder::new();
     folder.synth("train.h5", ROWS, 0);
     folder.synth("test.h5", 503, ROWS);
-    folder.write("job.toml", JOB.text());
+    folder.write("job.toml", Job::DLRM.text());
     folder
 }
 

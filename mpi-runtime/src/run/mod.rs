@@ -3,8 +3,11 @@
 //! Main threads of all ranks make the same calls in the same order; between them, trainers' workers
 //! train on their own. *Every method here is collective over all ranks unless it says otherwise.*
 //!
-//! Map: `trainer_threads.rs` a trainer's replica and threads · `publish.rs` the model that is
-//! evaluated and saved · `sections.rs` everything that a run goes on from.
+//! Map: `job.rs` a run from start to summary, `measures.rs` what it measured · `plan.rs`,
+//! `prediction.rs` what it will be · `trainer_threads.rs` a trainer's replica and threads ·
+//! `publish.rs` the model that is evaluated and saved · `sections.rs` everything that a run goes on
+//! from, `going_on.rs` what of it is kept · `due.rs` when a checkpoint is due, `deadline.rs` when a
+//! run stops by itself · `early_stop.rs`, `evaluate.rs`, `heartbeat.rs`, `reporter.rs`.
 
 mod deadline;
 mod due;
