@@ -6,7 +6,7 @@ use std::path::Path;
 
 use umbra_tests::{Ended, Folder, LIMIT, start};
 
-const NAMES: [&str; 32] = [
+const NAMES: [&str; 33] = [
     "all_gather",
     "all_gather_varied",
     "exchange",
@@ -38,6 +38,7 @@ const NAMES: [&str; 32] = [
     "evaluation",
     "trace",
     "checkpoints",
+    "image",
     "sections",
 ];
 

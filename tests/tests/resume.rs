@@ -118,6 +118,27 @@ fn the_same_bits_are_promised_of_the_same_arithmetic_alone() {
     }
 }
 
+/// Written while training goes on, or while it waits: what a stop there would have saved. (Not where
+/// the run is evaluated: that is part of the state, and comes after a stop.)
+#[test]
+fn a_checkpoint_on_the_way_is_of_its_step() {
+    let folder = folder();
+    train(&folder, 2, "stopped", Some(30), &["sync.method=bsp"]);
+    let path = |run: &str| folder.path(&format!("{run}/checkpoints/step-30"));
+    let stopped = SavedModel::read(&path("stopped"));
+    for background in ["true", "false"] {
+        let set = format!("checkpoint.background={background}");
+        let run = format!("run-{background}");
+        let sets = ["sync.method=bsp", "checkpoint.every=10", "checkpoint.keep=100", &set];
+        let said = train(&folder, 2, &run, None, &sets);
+        assert!(said.contains("step-30\n"), "{said}");
+        assert!(SavedModel::read(&path(&run)) == stopped, "{set}");
+        let saves = &folder.summary(&run)["checkpoint"];
+        // On the way, those of the best models among them, and at the end.
+        assert!(saves["count"].as_u64() > Some((STEPS - 1) / 10), "{saves}");
+    }
+}
+
 /// Trainers with replicas of their own go on with them: what a method remembers is there.
 #[test]
 fn other_methods_go_on_where_they_were() {

@@ -46,6 +46,8 @@ pub(super) struct Item<'a> {
 pub(super) enum Source<'a> {
     /// As they stand.
     Section { words: &'a Words<'a>, next: usize },
+    /// Those that are left of a copy in the order of files.
+    Copied(&'a [u32]),
     /// A model's: word by word, from these places.
     Places { words: &'a Words<'a>, places: Box<dyn Iterator<Item = usize> + 'a> },
 }
@@ -59,6 +61,12 @@ impl Source<'_> {
                 words.copy_out(*next, &mut out[..length]);
                 *next += length;
                 length
+            }
+            Self::Copied(words) => {
+                let (now, left) = words.split_at(out.len().min(words.len()));
+                out[..now.len()].copy_from_slice(now);
+                *words = left;
+                now.len()
             }
             Self::Places { words, places } => {
                 let mut length = 0;

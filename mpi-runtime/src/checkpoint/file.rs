@@ -34,6 +34,11 @@ impl Tensor {
     fn bytes(&self) -> u64 {
         self.shape.iter().product::<u64>() * self.kind.bytes()
     }
+
+    /// Its length in memory.
+    pub(super) fn words(&self) -> usize {
+        usize::try_from(self.bytes() / 4).unwrap_or(usize::MAX)
+    }
 }
 
 /// A tensor as the manifest lists it.

@@ -6,67 +6,98 @@
 use super::contents::{Contents, Item};
 use super::error::CheckpointError;
 use super::file::{FileEntry, FileWriter};
-use super::folders::Folders;
+use super::folders::{Folders, Link};
 use super::manifest::Manifest;
 use crate::comm::Comm;
 use crate::error::Error;
-use crate::launch::world::World;
+use crate::record::say;
+
+/// What is done when a checkpoint has become the newest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct After {
+    /// So many of the newest are kept.
+    pub keep: usize,
+    /// It is the one of the best validation.
+    pub best: bool,
+}
 
 /// Writes the checkpoint of `manifest.steps` among `folders`, and makes it the newest. `manifest`
 /// is used on the first rank. Nothing may train meanwhile. Returns its bytes. *Collective over
-/// `control`; `folders` equal on all ranks and on a file system they share.*
+/// `comm`; `folders` equal on all ranks and on a file system they share.*
 ///
 /// # Errors
 /// When a file can't be written, on every rank; what was there before is there still.
 pub fn write(
-    world: &World,
-    control: &Comm,
+    comm: &Comm,
     folders: &Folders,
     manifest: Manifest,
     contents: &Contents<'_>,
+    after: After,
 ) -> Result<u64, Error> {
-    let (step, first) = (manifest.steps, control.rank() == 0);
+    write_items(comm, folders, manifest, contents.items(), after)
+}
+
+/// As [`write`], of tensors as they are.
+pub(super) fn write_items(
+    comm: &Comm,
+    folders: &Folders,
+    manifest: Manifest,
+    items: Vec<Item<'_>>,
+    after: After,
+) -> Result<u64, Error> {
+    let (step, first) = (manifest.steps, comm.rank() == 0);
     let made = if first { folders.begin(step) } else { Ok(()) };
-    world.agree(control, made.map_err(Error::from))?;
-    let entry = own_file(folders, step, control.rank(), contents);
-    control.barrier(WHAT, true)?;
-    let entry = world.agree(control, entry.map_err(Error::from))?;
+    comm.agree(made.map_err(Error::from))?;
+    let entry = own_file(folders, step, comm.rank(), items);
+    comm.barrier(WHAT, true)?;
+    let entry = comm.agree(entry.map_err(Error::from))?;
     let json = serde_json::to_vec(&entry).map_err(|error| Error::Failure(error.to_string()))?;
-    let all = control.all_gather_varied(&json, WHAT)?;
+    let all = comm.all_gather_varied(&json, WHAT)?;
     let files: Result<Vec<FileEntry>, _> =
         all.iter().map(|json| serde_json::from_slice(json)).collect();
     let files = files.map_err(|error| Error::Failure(error.to_string()))?;
     let bytes = files.iter().map(|file| file.bytes).sum();
     let finish = || {
         Manifest { files, ..manifest }.write(&folders.temporary(step))?;
-        folders.commit(step)
+        folders.commit(step)?;
+        if after.best {
+            folders.link(Link::Best, step)?;
+        }
+        folders.keep(step, after.keep)
     };
     let finished = if first { finish() } else { Ok(()) };
-    world.agree(control, finished.map_err(Error::from))?;
+    comm.barrier(WHAT, true)?;
+    comm.agree(finished.map_err(Error::from))?;
     Ok(bytes)
+}
+
+/// A checkpoint that could not be written where training goes on all the same: one rank says so.
+pub fn say_unwritten(error: &Error) {
+    if !error.is_silent() {
+        say(&format!("umbra: warning: no checkpoint was written: {error}"));
+    }
 }
 
 fn own_file(
     folders: &Folders,
     step: u64,
     rank: usize,
-    contents: &Contents<'_>,
+    items: Vec<Item<'_>>,
 ) -> Result<FileEntry, CheckpointError> {
-    let items = contents.items();
     let (tensors, sources): (Vec<_>, Vec<_>) =
         items.into_iter().map(|Item { tensor, words }| (tensor, words)).unzip();
     let name = format!("rank-{rank:05}.safetensors");
     let mut file = FileWriter::create(&folders.temporary(step), name, tensors)?;
-    let (mut words, mut bytes) = (vec![0; BLOCK], Vec::with_capacity(4 * BLOCK));
+    let mut words = vec![0; BLOCK];
     for (number, mut source) in sources.into_iter().enumerate() {
         loop {
             let length = source.fill(&mut words);
             if length == 0 {
                 break;
             }
-            bytes.clear();
-            bytes.extend(words[..length].iter().flat_map(|word| word.to_le_bytes()));
-            file.append(number, &bytes)?;
+            let block = &mut words[..length];
+            block.iter_mut().for_each(|word| *word = word.to_le());
+            file.append(number, bytemuck::cast_slice(block))?;
         }
     }
     file.finish()

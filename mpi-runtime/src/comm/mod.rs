@@ -42,6 +42,7 @@ use mpi::traits::{AsRaw, Equivalence};
 
 use crate::comm::traffic::{Meter, Traffic, of_barrier, of_exchange};
 use crate::comm::watch::{Backoff, LOOK, Lost, Watch};
+use crate::error::Error;
 use pending::Pending;
 
 pub use first::ToFirst;
@@ -181,6 +182,26 @@ impl Comm {
         // SAFETY: no buffers.
         let start = |(): &mut (), request| unsafe { raw::MPI_Ibarrier(self.handle, request) };
         Pending::start((), start).wait(self, what, patient)
+    }
+
+    /// Agrees on `result`: when any rank failed, every rank returns an error of the same exit code,
+    /// and only the lowest of the failing ranks has a message to print. *Collective.*
+    ///
+    /// # Errors
+    /// This rank's error, or [`Error::Elsewhere`] when another rank speaks; [`Error::Lost`] when
+    /// not all ranks come.
+    pub fn agree<T>(&self, result: Result<T, Error>) -> Result<T, Error> {
+        let code = result.as_ref().err().map_or(0, |error| i32::from(error.exit_code()));
+        let mut codes = vec![0; self.size];
+        self.all_gather(&[code], &mut codes, "agreement")?;
+        match codes.iter().position(|code| *code != 0) {
+            None => result,
+            Some(speaker) if speaker == self.rank => result,
+            Some(speaker) => Err(Error::Elsewhere {
+                rank: speaker,
+                code: u8::try_from(codes[speaker]).unwrap_or(1),
+            }),
+        }
     }
 
     /// `received[r * n..][..n]` becomes rank r's `sent: [n]`. *Collective; n equal on all ranks.*

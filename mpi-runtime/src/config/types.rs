@@ -362,6 +362,8 @@ pub struct CheckpointConfig {
     pub every: Option<Every>,
     /// Newest checkpoints that are kept, beside the best.
     pub keep: usize,
+    /// They are copied and written while training goes on.
+    pub background: bool,
     /// What a run goes on from: "auto", the newest in `dir`; "none"; or a checkpoint's path.
     pub resume: String,
 }
@@ -373,7 +375,14 @@ fn is_empty(path: &std::path::Path) -> bool {
 impl Default for CheckpointConfig {
     fn default() -> Self {
         let resume = "auto".to_owned();
-        Self { dir: PathBuf::new(), save: Save::Last, every: None, keep: 2, resume }
+        Self {
+            dir: PathBuf::new(),
+            save: Save::Last,
+            every: None,
+            keep: 2,
+            background: true,
+            resume,
+        }
     }
 }
 

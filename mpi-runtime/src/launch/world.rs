@@ -121,25 +121,12 @@ impl World {
         })
     }
 
-    /// Agrees on `result`: when any rank failed, every rank returns an error of the same exit code,
-    /// and only the lowest of the failing ranks has a message to print. *Collective over
-    /// `control`.*
+    /// As [`Comm::agree`], over all ranks. *Collective over `control`.*
     ///
     /// # Errors
-    /// This rank's error, or [`Error::Elsewhere`] when another rank speaks; [`Error::Lost`] when
-    /// not all ranks come.
+    /// As there.
     pub fn agree<T>(&self, control: &Comm, result: Result<T, Error>) -> Result<T, Error> {
-        let code = result.as_ref().err().map_or(0, |error| i32::from(error.exit_code()));
-        let mut codes = vec![0; control.size()];
-        control.all_gather(&[code], &mut codes, "agreement")?;
-        match codes.iter().position(|code| *code != 0) {
-            None => result,
-            Some(speaker) if speaker == control.rank() => result,
-            Some(speaker) => Err(Error::Elsewhere {
-                rank: speaker,
-                code: u8::try_from(codes[speaker]).unwrap_or(1),
-            }),
-        }
+        control.agree(result)
     }
 
     /// Ends the job on every rank. *Not collective.*

@@ -5,9 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use umbra_core::kernel;
-
-use crate::checkpoint::{Checkpoint, Folders, Link, Manifest};
+use crate::checkpoint::{Checkpoint, Folders};
 use crate::comm::Comm;
 use crate::comm::watch::Lost;
 use crate::config::{Config, Save, Seconds};
@@ -17,9 +15,7 @@ use crate::launch::processor::Pins;
 use crate::launch::signals::Signals;
 use crate::launch::world::World;
 use crate::measure::counters::{READING_WORDS, Reading};
-use crate::record::{
-    EvalFigures, RunFolder, SAVED, Status, Summary, build_hash, say, write_atomically,
-};
+use crate::record::{EvalFigures, RunFolder, Status, Summary, say, write_atomically};
 use crate::run::deadline::Deadline;
 use crate::run::due::Due;
 use crate::run::going_on::{self, Kept};
@@ -27,7 +23,7 @@ use crate::run::heartbeat::Report;
 use crate::run::plan::Plan;
 use crate::run::prediction::Prediction;
 use crate::run::reporter::Recorder;
-use crate::run::sections::{Begin, JobState, figures_of, numbers_of};
+use crate::run::sections::{Begin, FIGURES, JobState, figures_of, numbers_of};
 use crate::run::{Run, StretchEnd};
 use crate::score::figures::Figures;
 use crate::trainer::Segment;
@@ -126,6 +122,7 @@ pub fn train(
             say(&format!("umbra: going on from {dir}, step {step} of {steps}: {}", kept.says()));
         }
     }
+    let valid = run.state.valid;
     let mut session = Session {
         world,
         control,
@@ -136,7 +133,9 @@ pub fn train(
         deadline,
         due,
         folders,
+        begun: saved,
         saved,
+        valid,
         seconds: Duration::ZERO,
         publishing: Duration::ZERO,
     };
@@ -207,12 +206,16 @@ pub(super) struct Session<'w> {
     pub(super) run: Run<'w>,
     recorder: Option<Recorder>,
     pub(super) summary: Summary,
-    deadline: Deadline,
+    pub(super) deadline: Deadline,
     /// When the next checkpoint is.
-    due: Due,
-    folders: Folders,
+    pub(super) due: Due,
+    pub(super) folders: Folders,
+    /// Step of the newest checkpoint that was written or begun.
+    pub(super) begun: u64,
     /// Step of the newest checkpoint.
-    saved: u64,
+    pub(super) saved: u64,
+    /// Figures of the last evaluation.
+    valid: [f64; FIGURES],
     /// Training, until the last worker of the slowest trainer has ended.
     pub(super) seconds: Duration,
     /// From there to the model that is evaluated and saved.
@@ -226,8 +229,7 @@ impl Session<'_> {
         let plan = &self.run.plan;
         let early_stop = plan.job.config.train.early_stop.clone();
         let (config, steps) = (plan.job.config.clone(), plan.steps);
-        let keep_best = early_stop.as_ref().is_some_and(|settings| settings.restore_best)
-            || (config.checkpoint.save == Save::Best && plan.valid.is_some());
+        let keep_best = plan.keeps_best();
         let factor = early_stop.as_ref().map_or(1.0, |settings| settings.lr_factor);
         loop {
             let JobState { step, evaluated, .. } = self.run.state;
@@ -237,8 +239,8 @@ impl Session<'_> {
                     break;
                 }
             }
-            if step > self.saved && step < steps && self.due.is_due(step) {
-                self.save_if_possible()?;
+            if step > self.begun && step < steps && self.due.is_due(step) {
+                self.save_on_the_way(false)?;
             }
             if step >= steps {
                 break;
@@ -250,13 +252,16 @@ impl Session<'_> {
             // A request that comes with the last step changes nothing: the work is done.
             if ended.stop_asked && (ended.incomplete || end < steps) {
                 self.run.state.step = if ended.incomplete { ended.steps } else { end };
-                self.save()?;
+                self.save_now()?;
                 return Ok(true);
             }
             self.run.state.step = end;
         }
         let JobState { step, best_step, .. } = self.run.state;
-        let restored = keep_best && best_step > 0 && best_step != step;
+        let restored = keep_best && best_step > 0 && best_step != step && self.has_best()?;
+        if keep_best && best_step != step && !restored {
+            self.run.state.valid = self.valid;
+        }
         if restored {
             let best = self.folders.of(best_step);
             let checkpoint = Checkpoint::open(self.world, self.control, &best)?;
@@ -275,7 +280,7 @@ impl Session<'_> {
             let named = if first { self.folders.name_latest(best_step) } else { Ok(()) };
             self.world.agree(self.control, named.map_err(Error::from))?;
         } else if config.checkpoint.save == Save::Last {
-            self.save()?;
+            self.save_now()?;
         }
         Ok(false)
     }
@@ -290,17 +295,15 @@ impl Session<'_> {
         let state = &mut self.run.state;
         state.evaluated = state.step;
         let verdict = state.stopper.observe(&figures);
+        self.valid = numbers_of(&eval_figures(&figures));
         // The figures of the model that the run ends with.
         if verdict.improved || !keep_best || state.best_step == 0 {
-            state.valid = numbers_of(&eval_figures(&figures));
+            state.valid = self.valid;
         }
         if verdict.improved {
             state.best_step = state.step;
             if keep_best {
-                self.save()?;
-                let (first, step) = (self.world.rank == 0, self.run.state.step);
-                let linked = if first { self.folders.link(Link::Best, step) } else { Ok(()) };
-                self.world.agree(self.control, linked.map_err(Error::from))?;
+                self.save_on_the_way(true)?;
             }
         } else {
             #[expect(clippy::cast_possible_truncation, reason = "a factor on f32 rates")]
@@ -339,48 +342,6 @@ impl Session<'_> {
         self.control.all_gather(&self.run.reading().to_words(), &mut all, "counters of the run")?;
         let readings = all.as_chunks::<READING_WORDS>().0.iter();
         Ok(readings.fold(Reading::default(), |sum, words| sum.plus(Reading::from_words(*words))))
-    }
-
-    /// Writes a checkpoint of this step, and removes those that are not to be kept.
-    fn save(&mut self) -> Result<(), Error> {
-        let start = Instant::now();
-        if self.saved == self.run.state.step && self.saved > 0 {
-            return Ok(());
-        }
-        let manifest = manifest(&self.run)?;
-        let (step, keep) = (manifest.steps, self.run.plan.job.config.checkpoint.keep);
-        let bytes = self.run.save(&self.folders, manifest)?;
-        self.saved = step;
-        self.due.saved();
-        self.deadline.saved(start.elapsed());
-        let first = self.world.rank == 0;
-        let kept = if first { self.folders.keep(step, keep) } else { Ok(()) };
-        self.world.agree(self.control, kept.map_err(Error::from))?;
-        let figures = self.summary.checkpoint.get_or_insert_default();
-        figures.count += 1;
-        *figures.bytes.get_or_insert_default() += bytes;
-        *figures.seconds_exposed.get_or_insert_default() += start.elapsed().as_secs_f64();
-        Ok(())
-    }
-
-    /// As [`save`](Self::save); training goes on where a file can't be written.
-    fn save_if_possible(&mut self) -> Result<(), Error> {
-        match self.save() {
-            Err(error) if error.exit_code() == 4 => {
-                if !error.is_silent() {
-                    say(&format!("umbra: warning: no checkpoint was written: {error}"));
-                }
-                self.due.saved();
-                Ok(())
-            }
-            Err(error) => Err(error),
-            Ok(()) => {
-                if self.world.rank == 0 {
-                    say(&format!("{SAVED}{}", self.folders.of(self.saved).display()));
-                }
-                Ok(())
-            }
-        }
     }
 
     /// Ends the threads and writes the summary, whatever came before.
@@ -428,26 +389,6 @@ impl Session<'_> {
         written?;
         Ok(Outcome::Trained((world.rank == 0).then(|| Box::new(summary))))
     }
-}
-
-/// What a checkpoint of this run says of itself.
-fn manifest(run: &Run<'_>) -> Result<Manifest, Error> {
-    let plan = &run.plan;
-    let config = plan.job.config.to_toml();
-    Ok(Manifest {
-        git: build_hash().to_owned(),
-        simd: kernel::selected().to_string(),
-        config: config
-            .map_err(|error| Error::Failure(format!("configuration as TOML: {error}")))?,
-        method: plan.job.method.name().to_owned(),
-        steps: run.state.step,
-        updates: run.updates(),
-        trainers: plan.roles.trainers.len(),
-        workers: plan.order.workers_total,
-        batch_size: plan.order.batch_size,
-        lanes: plan.order.lanes_used(),
-        ..Manifest::of(&plan.train, &plan.layout)
-    })
 }
 
 /// The figures as they stand in the records.

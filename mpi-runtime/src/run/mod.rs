@@ -21,6 +21,7 @@ pub mod plan;
 pub mod prediction;
 mod publish;
 pub mod reporter;
+mod saves;
 pub mod sections;
 mod trainer_threads;
 
@@ -31,7 +32,7 @@ use std::sync::Arc;
 use umbra_core::sync::Published;
 use umbra_datasets::Dataset;
 
-use crate::checkpoint::{self, Checkpoint, Dense, Folders, Manifest};
+use crate::checkpoint::{self, After, Checkpoint, Dense, Folders, Image, Manifest, Saved, Saver};
 use crate::comm::Comm;
 use crate::comm::traffic::Traffic;
 use crate::comm::watch::{Backoff, Waiting, Watch};
@@ -81,6 +82,8 @@ pub struct Run<'w> {
     pub state: JobState,
     dense: Option<Comm>,
     sync: DenseSync,
+    /// Where checkpoints are written while it trains.
+    saver: Option<Saver>,
     /// Steps between rounds so far.
     pub gaps: Gaps,
     /// Training so far, until this trainer's last worker had ended.
@@ -131,7 +134,8 @@ impl<'w> Run<'w> {
         let instances = plan.instances();
         let threads = instances.of_a_trainer();
         let counters = Arc::new(Counters::new(workers, threads, instances.slices));
-        // The fixed order: heartbeat, dense, embedding by link, slices; control was made before.
+        // The fixed order: heartbeat, dense, embedding by link, slices, checkpoints; control was made
+        // before.
         // Hearts beat before anything that takes long: a rank that stops while others make
         // communicators with it or fill their tables is missed.
         let heartbeats = if alone { None } else { Some(world.communicator(&watch)?) };
@@ -154,6 +158,8 @@ impl<'w> Run<'w> {
         let model = (&*initial, parameters);
         let all = plan.workers_per_trainer();
         let sync = DenseSync::new(world, config, &plan.roles, all, model, &watch);
+        let saves = training.is_some() && plan.saves_in_background();
+        let saves = saves.then(|| world.communicator(&watch)).transpose()?;
         let first_step = training.as_ref().map_or(0, |begin| begin.state.step);
         let service = ServiceConfig {
             // The plan refuses runs of more steps.
@@ -194,7 +200,7 @@ impl<'w> Run<'w> {
         };
         let state = training.map_or_else(|| JobState::new(None), |begin| begin.state);
         let signals = Arc::clone(signals);
-        Ok(Self {
+        let mut run = Self {
             world,
             control,
             plan,
@@ -205,12 +211,19 @@ impl<'w> Run<'w> {
             state,
             dense,
             sync,
+            saver: None,
             gaps: Gaps::new(),
             trained: Duration::ZERO,
             trace,
             signals,
             watch,
-        })
+        };
+        if let Some(comm) = saves {
+            let image = run.with_contents(|contents, _| Image::for_contents(contents));
+            let saver = image.and_then(|image| Saver::start(comm, image));
+            run.saver = Some(saver.map_err(|error| no_resources(&error))?);
+        }
+        Ok(run)
     }
 
     /// Trains `segment` and meets the other ranks.
@@ -318,19 +331,56 @@ impl<'w> Run<'w> {
         self.trainer.as_ref().map(|side| side.shared.rates(step))
     }
 
-    /// Writes a checkpoint among `folders`. Returns its bytes.
+    /// Writes a checkpoint among `folders` while nothing trains. Returns its bytes.
     ///
     /// # Errors
     /// When a file can't be written.
-    pub fn save(&mut self, folders: &Folders, manifest: Manifest) -> Result<u64, Error> {
-        let (world, control, model) = (self.world, self.control, self.plan.model);
-        let own_replicas = self.publishes();
-        let first = self.plan.roles.trainers.rank_of(0) == world.rank;
+    pub fn save(
+        &mut self,
+        folders: &Folders,
+        manifest: Manifest,
+        after: After,
+    ) -> Result<u64, Error> {
+        let control = self.control;
+        self.with_contents(|contents, _| {
+            checkpoint::write(control, folders, manifest, contents, after)
+        })
+    }
+
+    /// Takes the image of a checkpoint, and lets it be written while training goes on. False when
+    /// this run has no memory for it. The save before must have ended
+    /// ([`wait_for_save`](Self::wait_for_save)).
+    pub fn save_behind(&mut self, folders: &Folders, manifest: Manifest, after: After) -> bool {
+        self.with_contents(|contents, saver| {
+            let behind = saver.is_some();
+            if let Some(saver) = saver {
+                saver.begin(folders, manifest, contents, after);
+            }
+            behind
+        })
+    }
+
+    /// Waits until the checkpoint that is being written is there, or is not; `None` when none is.
+    pub fn wait_for_save(&mut self) -> Option<Saved> {
+        self.saver.as_mut().and_then(Saver::wait)
+    }
+
+    /// Lends all that a checkpoint has of this rank, and what writes it in the background. *Not
+    /// collective.*
+    fn with_contents<T>(
+        &mut self,
+        use_them: impl FnOnce(&checkpoint::Contents<'_>, Option<&mut Saver>) -> T,
+    ) -> T {
+        let (model, own_replicas) = (self.plan.model, self.publishes());
+        let first = self.plan.roles.trainers.rank_of(0) == self.world.rank;
         let record_len = self.plan.layout.record_len();
+        let mut saver = self.saver.take();
         let sections = &self.sections();
         let contents =
             checkpoint::Contents { model: &model, sections, record_len, own_replicas, first };
-        checkpoint::write(world, control, folders, manifest, &contents)
+        let result = use_them(&contents, saver.as_mut());
+        self.saver = saver;
+        result
     }
 
     /// Reads the model from `checkpoint` to all ranks.
@@ -446,7 +496,7 @@ impl<'w> Run<'w> {
 
     /// Ends all threads of the run.
     pub fn finish(self) {
-        let Self { control, services, heartbeat, trainer, dense, sync, .. } = self;
+        let Self { control, services, heartbeat, trainer, dense, sync, saver, .. } = self;
         let watch = control.watch();
         // Workers' clients go first: partitions serve until nobody can ask.
         if let Some(TrainerThreads { workers, pipeline, .. }) = trainer {
@@ -460,6 +510,9 @@ impl<'w> Run<'w> {
                 }
                 pipeline.join();
             }
+        }
+        if let Some(saver) = saver {
+            saver.finish();
         }
         let meet = |what, patient| watch.or_end(control.barrier(what, patient));
         meet("the end of the run", true);

@@ -7,7 +7,7 @@ use umbra_core::sync::{Dealing, Instances};
 use umbra_datasets::{Dataset, TrainOrder, steps_per_epoch};
 
 use crate::config::convert;
-use crate::config::{Job, Layout, SyncMethod};
+use crate::config::{Config, Job, Layout, Save, SyncMethod};
 use crate::error::Error;
 use crate::launch::processor::Pins;
 use crate::launch::roles::Roles;
@@ -181,18 +181,45 @@ impl Plan {
         let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
         let available: Option<u64> =
             line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok());
-        let needed = ranks_on_node as u64 * (self.embedding_bytes(rank) + self.dense_bytes());
+        let (rows, dense) = (self.embedding_bytes(rank), self.dense_bytes());
+        let state = ranks_on_node as u64 * (rows + dense);
+        // Trainers' own replicas are in a checkpoint beside the model.
+        let copies = ranks_on_node as u64 * (rows + 2 * dense);
+        let copies = if self.saves_in_background() { copies } else { 0 };
         match available.map(|kibibytes| kibibytes * 1024) {
-            Some(available) if needed > available => Err(Error::Launch(format!(
+            Some(available) if state > available => Err(Error::Launch(format!(
                 "{ranks_on_node} ranks of this node need {:.1} GiB for embedding rows and \
                  replicas, and {:.1} GiB are free: use more nodes, a smaller \
                  model.embedding_dim or an \
                  optim.sparse.kind with less state",
-                gibibytes(needed),
+                gibibytes(state),
+                gibibytes(available)
+            ))),
+            Some(available) if state + copies > available => Err(Error::Launch(format!(
+                "{ranks_on_node} ranks of this node need {:.1} GiB for embedding rows and \
+                 replicas and as much again for a copy while a checkpoint is written, and {:.1} \
+                 GiB are free: use more nodes, or let training wait for checkpoints \
+                 (checkpoint.background = false)",
+                gibibytes(state),
                 gibibytes(available)
             ))),
             _ => Ok(()),
         }
+    }
+
+    /// Whether the best model on the validation data is kept on the way.
+    #[must_use]
+    pub fn keeps_best(&self) -> bool {
+        let Config { train, checkpoint, .. } = &self.job.config;
+        train.early_stop.as_ref().is_some_and(|settings| settings.restore_best)
+            || (checkpoint.save == Save::Best && self.valid.is_some())
+    }
+
+    /// Whether checkpoints on the way are copied, and written while training goes on.
+    #[must_use]
+    pub fn saves_in_background(&self) -> bool {
+        let checkpoint = &self.job.config.checkpoint;
+        checkpoint.background && (checkpoint.every.is_some() || self.keeps_best())
     }
 
     /// The first step after `step` at which the validation data are scored, or the run ends.

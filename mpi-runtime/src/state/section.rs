@@ -109,14 +109,26 @@ impl Words<'_> {
 
     /// Copies the words from number `first` on. `out: [at most len - first]`
     pub fn copy_out(&self, first: usize, out: &mut [u32]) {
-        for (place, word) in (first..).zip(out) {
-            *word = match self {
-                Self::Shared(words) => words[place].load(Relaxed),
-                Self::Floats(values) => values[place].to_bits(),
-                Self::Doubles(values) => half(values[place / 2].to_bits(), place),
-                Self::Counts(counts) => half(counts[place / 2], place),
-                Self::SharedCounts(counts) => half(counts[place / 2].load(Relaxed), place),
-            };
+        let halves = |out: &mut [u32], of: &dyn Fn(usize) -> u64| {
+            for (place, word) in (first..).zip(out) {
+                *word = half(of(place / 2), place);
+            }
+        };
+        match self {
+            // A table's: gigabytes.
+            Self::Shared(words) => {
+                for (out, word) in out.iter_mut().zip(&words[first..]) {
+                    *out = word.load(Relaxed);
+                }
+            }
+            Self::Floats(values) => {
+                for (out, value) in out.iter_mut().zip(&values[first..]) {
+                    *out = value.to_bits();
+                }
+            }
+            Self::Doubles(values) => halves(out, &|place| values[place].to_bits()),
+            Self::Counts(counts) => halves(out, &|place| counts[place]),
+            Self::SharedCounts(counts) => halves(out, &|place| counts[place].load(Relaxed)),
         }
     }
 

@@ -1,12 +1,14 @@
 //! Checkpoints that some ranks wrote, read by all.
 
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::path::Path;
 use std::sync::Arc;
 
 use umbra_core::model::{Cross, Model, ModelConfig, ModelKind, Pooling};
 use umbra_core::optim::SparseOptimizer;
-use umbra_mpi::checkpoint::{Checkpoint, Contents, Dense, Folders, Manifest, Target, write};
+use umbra_mpi::checkpoint::{
+    After, Checkpoint, Contents, Dense, Folders, Image, Manifest, Saver, Target, write,
+};
 use umbra_mpi::comm::Comm;
 use umbra_mpi::comm::watch::Watch;
 use umbra_mpi::launch::world::World;
@@ -65,22 +67,34 @@ fn numbered(len: usize, first: u32) -> Vec<AtomicU32> {
     (first..).take(len).map(AtomicU32::new).collect()
 }
 
-/// The ranks of `control` write `written` partitions among the checkpoints of `dir`.
-fn save(world: &World, control: &Comm, dir: &Path, written: u32) {
-    let (model, layout) = (model(), layout(written));
-    let partitions = partitions(&layout, control.rank(), control.size());
-    words(&layout, &partitions, |word, value| word.store(value, Relaxed));
-    let replica = numbered(model.replica_len(), 1);
-    let state = numbered(model.parameters_len(), 1_000_000);
-    let shared = |name, scope, words| Section { name, scope, words: Words::Shared(words) };
-    let mut sections = vec![
-        shared(REPLICA, Scope::Trainer(0), &replica[..]),
-        shared(OPTIMIZER, Scope::Trainer(0), &state[..]),
-    ];
-    for rows in &partitions {
-        sections.push(shared("rows", Scope::Partition(rows.number), rows.words()));
+/// The dense words of a rank.
+struct DenseWords {
+    replica: Vec<AtomicU32>,
+    state: Vec<AtomicU32>,
+}
+
+impl DenseWords {
+    fn new(model: &Model) -> Self {
+        let replica = numbered(model.replica_len(), 1);
+        Self { replica, state: numbered(model.parameters_len(), 1_000_000) }
     }
-    let manifest = Manifest {
+
+    /// A rank's sections.
+    fn sections<'a>(&'a self, partitions: &'a [Partition]) -> Vec<Section<'a>> {
+        let shared = |name, scope, words| Section { name, scope, words: Words::Shared(words) };
+        let rows =
+            |rows: &'a Partition| shared("rows", Scope::Partition(rows.number), rows.words());
+        let dense = [
+            shared(REPLICA, Scope::Trainer(0), &self.replica[..]),
+            shared(OPTIMIZER, Scope::Trainer(0), &self.state[..]),
+        ];
+        dense.into_iter().chain(partitions.iter().map(rows)).collect()
+    }
+}
+
+/// What a checkpoint of `written` partitions says of itself.
+fn manifest(layout: &TableLayout, written: u32) -> Manifest {
+    Manifest {
         version: 2,
         git: String::new(),
         simd: String::new(),
@@ -100,11 +114,54 @@ fn save(world: &World, control: &Comm, dir: &Path, written: u32) {
         row_width: layout.width,
         row_state_len: layout.state_len,
         files: vec![],
-    };
+    }
+}
+
+/// The ranks of `control` write `written` partitions among the checkpoints of `dir`; while others
+/// write to the same memory, with `training`.
+fn save(control: &Comm, dir: &Path, written: u32, training: bool) {
+    let (model, layout) = (model(), layout(written));
+    let partitions = partitions(&layout, control.rank(), control.size());
+    words(&layout, &partitions, |word, value| word.store(value, Relaxed));
+    let dense = DenseWords::new(&model);
+    let sections = &dense.sections(&partitions);
     let (record_len, first) = (layout.record_len(), control.rank() == 0);
-    let (model, sections) = (&model, &sections);
-    let contents = Contents { model, sections, record_len, own_replicas: false, first };
-    write(world, control, &Folders::new(dir.to_owned()), manifest, &contents).unwrap();
+    let contents = Contents { model: &model, sections, record_len, own_replicas: false, first };
+    let (folders, manifest) = (Folders::new(dir.to_owned()), manifest(&layout, written));
+    let after = After { keep: 1, best: false };
+    if !training {
+        write(control, &folders, manifest, &contents, after).unwrap();
+        return;
+    }
+    let everyone: Vec<usize> = (0..control.size()).collect();
+    let own = control.subset(&everyone).unwrap().unwrap();
+    let mut saver = Saver::start(own, Image::for_contents(&contents).unwrap()).unwrap();
+    saver.begin(&folders, manifest, &contents, after);
+    let trained = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !trained.load(Relaxed) {
+                words(&layout, &partitions, |word, value| word.store(!value, Relaxed));
+                dense.replica.iter().for_each(|word| word.store(7, Relaxed));
+            }
+        });
+        assert_eq!(saver.wait().map(|saved| (saved.step, saved.bytes.is_some())), Some((3, true)));
+        trained.store(true, Relaxed);
+    });
+    assert_eq!(saver.wait(), None);
+    saver.finish();
+}
+
+/// A row and its optimizer state are of one moment in a checkpoint that was written while they were
+/// trained.
+pub(super) fn image(world: &World, _: &Arc<Watch>, control: &Comm) {
+    let size = control.size() as u32;
+    let dir = std::env::current_dir().unwrap().join("image");
+    save(control, &dir, 2 * size, true);
+    // Every word is the one that stood there before.
+    for here in [1, size] {
+        load(world, control, &dir, here);
+    }
 }
 
 /// Reads the checkpoint into `partitions` partitions over all ranks, and checks every word of it.
@@ -143,7 +200,7 @@ pub(super) fn checkpoints(world: &World, watch: &Arc<Watch>, control: &Comm) {
         let dir = std::env::current_dir().unwrap().join(format!("saved-{writers}-{written}"));
         let members: Vec<usize> = (0..writers.min(size)).collect();
         if let Some(control) = all.subset(&members).unwrap() {
-            save(world, &control, &dir, written);
+            save(&control, &dir, written, false);
         }
         control.barrier("test", false).unwrap();
         for here in [1, 2, size as u32, 2 * size as u32 + 1] {

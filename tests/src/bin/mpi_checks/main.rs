@@ -30,7 +30,7 @@ use umbra_mpi::launch::world::World;
 /// A check; collective over all ranks. Communicators are made by the check, on the main thread.
 type Check = fn(&World, &Arc<Watch>, &Comm);
 
-const CHECKS: [(&str, Check); 32] = [
+const CHECKS: [(&str, Check); 33] = [
     ("all_gather", collectives::all_gather),
     ("all_gather_varied", collectives::all_gather_varied),
     ("exchange", collectives::exchange),
@@ -62,6 +62,7 @@ const CHECKS: [(&str, Check); 32] = [
     ("evaluation", memory::evaluation),
     ("trace", memory::trace),
     ("checkpoints", checkpoints::checkpoints),
+    ("image", checkpoints::image),
     ("sections", sections::listed_once),
 ];
 

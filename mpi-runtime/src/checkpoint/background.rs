@@ -1,0 +1,115 @@
+//! Writing a checkpoint while training goes on: a thread and a communicator of its own.
+//!
+//! Invariants: the main threads of all ranks order the same saves, one at a time; the image is with
+//! the thread while it is being written. A checkpoint that can't be written is a warning.
+
+use core::time::Duration;
+use std::io;
+use std::thread::{Builder, JoinHandle};
+use std::time::Instant;
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+
+use super::contents::Contents;
+use super::folders::Folders;
+use super::image::Image;
+use super::manifest::Manifest;
+use super::write::{After, say_unwritten, write_items};
+use crate::comm::Comm;
+use crate::record::{SAVED, say};
+
+/// What writes checkpoints in the background.
+#[derive(Debug)]
+pub struct Saver {
+    orders: Sender<Order>,
+    done: Receiver<(Image, Saved)>,
+    thread: JoinHandle<()>,
+    /// `None` while it is written.
+    image: Option<Image>,
+}
+
+struct Order {
+    image: Image,
+    folders: Folders,
+    manifest: Manifest,
+    after: After,
+}
+
+/// How a save ended; equal on all ranks but for its time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Saved {
+    /// Of this step.
+    pub step: u64,
+    /// Bytes of all files; `None` when it was not written.
+    pub bytes: Option<u64>,
+    /// Writing, until all ranks had.
+    pub took: Duration,
+}
+
+impl Saver {
+    /// Starts the thread, which is the only user of `comm`. `image` has memory for what will be
+    /// saved. *Not collective.*
+    ///
+    /// # Errors
+    /// When the system gives no more threads.
+    pub fn start(mut comm: Comm, image: Image) -> io::Result<Self> {
+        comm.set_poll(Some(POLL));
+        let (orders, ordered) = bounded::<Order>(1);
+        let (finished, done) = bounded(1);
+        let thread = Builder::new().name("checkpoint".into()).spawn(move || {
+            for Order { image, folders, manifest, after } in ordered {
+                let (step, begun) = (manifest.steps, Instant::now());
+                let written = write_items(&comm, &folders, manifest, image.items(), after);
+                let written = comm.watch().end_if_lost(written);
+                if comm.rank() == 0 && written.is_ok() {
+                    say(&format!("{SAVED}{}", folders.of(step).display()));
+                }
+                let bytes = written.map_err(|error| say_unwritten(&error)).ok();
+                let saved = Saved { step, bytes, took: begun.elapsed() };
+                if finished.send((image, saved)).is_err() {
+                    break;
+                }
+            }
+        })?;
+        Ok(Self { orders, done, thread, image: Some(image) })
+    }
+
+    /// Waits for the save that is under way, if one is. *On all ranks at the same places.*
+    pub fn wait(&mut self) -> Option<Saved> {
+        if self.image.is_some() {
+            return None;
+        }
+        // A panic of the thread has ended the job already.
+        let (image, saved) = self.done.recv().ok()?;
+        self.image = Some(image);
+        Some(saved)
+    }
+
+    /// Takes the image of `contents`, and begins to write it. *On all ranks.*
+    ///
+    /// # Panics
+    /// When one is under way.
+    pub fn begin(
+        &mut self,
+        folders: &Folders,
+        manifest: Manifest,
+        contents: &Contents<'_>,
+        after: After,
+    ) {
+        let mut image = self.image.take().unwrap_or_else(|| panic!("a save is under way"));
+        image.take(contents);
+        let order = Order { image, folders: folders.clone(), manifest, after };
+        // As above.
+        let _ = self.orders.send(order);
+    }
+
+    /// Waits for the save that is under way, and ends the thread.
+    pub fn finish(mut self) {
+        let _ = self.wait();
+        drop(self.orders);
+        let _ = self.thread.join();
+    }
+}
+
+/// First sleep between two looks at the other ranks, who are busy writing.
+const POLL: Duration = Duration::from_millis(1);

@@ -1,0 +1,133 @@
+//! A session's checkpoints: on the way and at its end.
+//!
+//! Invariants: main threads of all ranks order the same saves in the same order, one at a time. One
+//! on the way that can't be written is a warning; the last one, which nobody would go on without,
+//! is an error.
+
+use std::time::Instant;
+
+use umbra_core::kernel;
+
+use super::Run;
+use super::job::Session;
+use crate::checkpoint::{After, Link, Manifest, Saved, say_unwritten};
+use crate::error::Error;
+use crate::record::{SAVED, build_hash, say};
+
+impl Session<'_> {
+    /// Saves this step, in the background if there is memory for a copy; `best` names it the best.
+    /// Training goes on where it can't be written.
+    pub(super) fn save_on_the_way(&mut self, best: bool) -> Result<(), Error> {
+        let start = Instant::now();
+        self.finish_save();
+        let step = self.run.state.step;
+        let (first, after) = (self.world.rank == 0, self.after(best));
+        if self.saved == step && step > 0 {
+            let name = || if best { self.folders.link(Link::Best, step) } else { Ok(()) };
+            let named = if first { name() } else { Ok(()) };
+            return self.or_warn(self.control.agree(named.map_err(Error::from))).map(drop);
+        }
+        let manifest = manifest(&self.run)?;
+        self.begun = step;
+        if !self.run.save_behind(&self.folders, manifest.clone(), after) {
+            let saved = self.run.save(&self.folders, manifest, after);
+            if let Some(bytes) = self.or_warn(saved)? {
+                self.saved(Saved { step, bytes: Some(bytes), took: start.elapsed() });
+                if first {
+                    say(&format!("{SAVED}{}", self.folders.of(step).display()));
+                }
+            }
+        }
+        self.due.saved();
+        self.expose(start);
+        Ok(())
+    }
+
+    /// Saves this step, and waits for it.
+    pub(super) fn save_now(&mut self) -> Result<(), Error> {
+        let start = Instant::now();
+        self.finish_save();
+        let step = self.run.state.step;
+        if self.saved != step || step == 0 {
+            let manifest = manifest(&self.run)?;
+            let bytes = self.run.save(&self.folders, manifest, self.after(false))?;
+            self.begun = step;
+            self.saved(Saved { step, bytes: Some(bytes), took: start.elapsed() });
+        }
+        self.expose(start);
+        Ok(())
+    }
+
+    /// Whether the model of the best validation is there. *Collective.*
+    pub(super) fn has_best(&mut self) -> Result<bool, Error> {
+        self.finish_save();
+        let best = self.run.state.best_step;
+        let there = self.world.rank == 0 && self.folders.linked(Link::Best) == Some(best);
+        let mut there = [u64::from(there)];
+        self.control.broadcast(&mut there, "the best checkpoint", false)?;
+        if there == [0] && self.world.rank == 0 {
+            say("umbra: warning: the best model was not saved; the run keeps the last one");
+        }
+        Ok(there == [1])
+    }
+
+    /// Waits for the save in the background, if one is under way.
+    fn finish_save(&mut self) {
+        if let Some(saved) = self.run.wait_for_save() {
+            self.saved(saved);
+        }
+    }
+
+    fn saved(&mut self, saved: Saved) {
+        let Saved { step, bytes, took } = saved;
+        let figures = self.summary.checkpoint.get_or_insert_default();
+        if let Some(bytes) = bytes {
+            self.saved = step;
+            self.deadline.saved(took);
+            figures.count += 1;
+            *figures.bytes.get_or_insert_default() += bytes;
+        }
+        *figures.seconds_background.get_or_insert_default() += took.as_secs_f64();
+    }
+
+    fn after(&self, best: bool) -> After {
+        After { keep: self.run.plan.job.config.checkpoint.keep, best }
+    }
+
+    /// Training has waited since `start`.
+    fn expose(&mut self, start: Instant) {
+        let figures = self.summary.checkpoint.get_or_insert_default();
+        *figures.seconds_exposed.get_or_insert_default() += start.elapsed().as_secs_f64();
+    }
+
+    /// A file that can't be written is a warning.
+    fn or_warn<T>(&self, result: Result<T, Error>) -> Result<Option<T>, Error> {
+        match result {
+            Err(error) if error.exit_code() == 4 => {
+                say_unwritten(&error);
+                Ok(None)
+            }
+            result => result.map(Some),
+        }
+    }
+}
+
+/// What a checkpoint of this run says of itself.
+fn manifest(run: &Run<'_>) -> Result<Manifest, Error> {
+    let plan = &run.plan;
+    let config = plan.job.config.to_toml();
+    Ok(Manifest {
+        git: build_hash().to_owned(),
+        simd: kernel::selected().to_string(),
+        config: config
+            .map_err(|error| Error::Failure(format!("configuration as TOML: {error}")))?,
+        method: plan.job.method.name().to_owned(),
+        steps: run.state.step,
+        updates: run.updates(),
+        trainers: plan.roles.trainers.len(),
+        workers: plan.order.workers_total,
+        batch_size: plan.order.batch_size,
+        lanes: plan.order.lanes_used(),
+        ..Manifest::of(&plan.train, &plan.layout)
+    })
+}
