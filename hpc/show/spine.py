@@ -4,16 +4,15 @@ Python's standard library only. $UMBRA names the program; target/show/spine.json
 """
 
 import json
-import math
 import os
 import re
 import subprocess
 import sys
-import zlib
 from pathlib import Path
 
 import stopped as stopping
 from runs import UMBRA, Runs, mpirun, settings
+from saved import digests
 from show import Show, phases
 
 JOB = "hpc/show/spine.toml"
@@ -47,26 +46,6 @@ def output(command):
 
 def launch(ranks):
     return mpirun(ranks) if ranks > 1 else []
-
-
-def digests(checkpoint):
-    """CRC-32 of the dense tensors, and of all rows in the order of row numbers: row g is record g // P of rows.{g mod P}."""
-    manifest = json.loads((checkpoint / "manifest.json").read_text())["manifest"]
-    record = 4 * (manifest["row_width"] + manifest["row_state_len"])
-    tensors = {}
-    for file in manifest["files"]:
-        data = (checkpoint / file["name"]).read_bytes()
-        for tensor in file["tensors"]:
-            end = tensor["offset"] + 4 * math.prod(tensor["shape"])
-            tensors[tensor["name"]] = data[tensor["offset"]:end]
-    parts = [tensors[f"rows.{part}"] for part in range(manifest["partitions"])]
-    dense, rows = 0, 0
-    for name, values in tensors.items():
-        dense = zlib.crc32(values, dense) if name.startswith("dense.") else dense
-    for row in range(sum(manifest["cardinality"])):
-        start = row // len(parts) * record
-        rows = zlib.crc32(parts[row % len(parts)][start:start + record], rows)
-    return [dense, rows]
 
 
 def bits():

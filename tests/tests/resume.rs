@@ -211,23 +211,34 @@ fn a_damaged_checkpoint_is_passed_over() {
     let folder = folder();
     let sets = ["sync.method=bsp", "checkpoint.every=10"];
     train(&folder, 2, "whole", None, &sets);
-    train(&folder, 2, "run", Some(25), &sets);
-    let newest = "run/checkpoints/step-25/manifest.json";
-    let mut bytes = folder.read(newest);
-    let middle = bytes.len() / 2;
-    bytes[middle] ^= 1;
-    folder.write(newest, bytes);
-    let ended = folder.try_train(
-        2,
-        "job.toml",
-        "run",
-        &[&SETS[..], &sets, &["train.batch_size=128"]].concat(),
-    );
-    assert_eq!(ended.code, 0, "{}", ended.stderr);
-    let passed = "umbra: warning: passed over a checkpoint: ";
-    assert!(ended.stderr.contains(passed), "{}", ended.stderr);
-    assert!(ended.stderr.contains("step-20, step 20 of "), "{}", ended.stderr);
-    assert!(left(&folder, "run") == left(&folder, "whole"));
+    let own = [&SETS[..], &sets, &["train.batch_size=128"]].concat();
+    for file in ["manifest.json", "rank-00001.safetensors"] {
+        let stopped = |run: &str, damaged: fn(&str) -> bool| {
+            train(&folder, 2, run, Some(25), &sets);
+            let steps = std::fs::read_dir(folder.path(&format!("{run}/checkpoints"))).unwrap();
+            let names = steps.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+            for step in names.filter(|name| name.starts_with("step-") && damaged(name)) {
+                let name = format!("{run}/checkpoints/{step}/{file}");
+                let mut bytes = folder.read(&name);
+                let middle = bytes.len() / 2;
+                bytes[middle] ^= 1;
+                folder.write(&name, bytes);
+            }
+            folder.try_train(2, "job.toml", run, &own)
+        };
+        let (run, none) = (format!("run-{file}"), format!("none-{file}"));
+        let ended = stopped(&run, |name| name == "step-25");
+        assert_eq!(ended.code, 0, "{}", ended.stderr);
+        let passed = "umbra: warning: passed over a checkpoint: ";
+        assert_eq!(ended.stderr.matches(passed).count(), 1, "{}", ended.stderr);
+        assert!(ended.stderr.contains("step-20, step 20 of "), "{}", ended.stderr);
+        assert!(left(&folder, &run) == left(&folder, "whole"));
+        // All that are there.
+        let ended = stopped(&none, |_| true);
+        assert_eq!(ended.code, 4, "{}", ended.stderr);
+        assert!(ended.stderr.matches(passed).count() > 2, "{}", ended.stderr);
+        assert!(ended.stderr.contains("no checkpoint here is whole"), "{}", ended.stderr);
+    }
     // Asked for by name, it is an error.
     let other = ["checkpoint.resume=broken", "train.batch_size=128"];
     std::fs::create_dir(folder.path("broken")).unwrap();

@@ -27,6 +27,15 @@ pub enum CheckpointError {
         /// The folder.
         path: PathBuf,
     },
+    /// There are some, none of them whole.
+    #[error(
+        "{}: no checkpoint here is whole; train from the beginning with --set run.overwrite=true",
+        path.display()
+    )]
+    NoneWhole {
+        /// The folder.
+        path: PathBuf,
+    },
     /// The manifest can't be understood.
     #[error("{}: not a manifest of this program: {message}", path.display())]
     Manifest {

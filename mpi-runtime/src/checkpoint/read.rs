@@ -49,6 +49,17 @@ impl Checkpoint {
         self.manifest.files.iter().map(|file| file.verify(&self.dir)).sum()
     }
 
+    /// As [`verify`](Self::verify), each rank some of the files. *Collective over `control`.*
+    ///
+    /// # Errors
+    /// When something of it is not as it was written: on every rank, of whom one has the message.
+    pub fn verify_together(&self, control: &Comm) -> Result<(), Error> {
+        let own = self.manifest.files.iter().skip(control.rank()).step_by(control.size());
+        let verified = own.map(|file| file.verify(&self.dir)).find_map(Result::err);
+        control.barrier("the reading of a checkpoint", true)?;
+        control.agree(verified.map_or(Ok(()), |error| Err(error.into())))
+    }
+
     /// What the first rank has opened, to all. *Collective over `control`.*
     ///
     /// # Errors

@@ -28,6 +28,9 @@ pub struct Summary {
     /// what is counted are of this part alone; `steps` and figures are of the whole.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from_step: Option<u64>,
+    /// Time until its state was read from there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resume_seconds: Option<f64>,
     /// Commit the program was built from.
     pub git: String,
     /// Of the resolved configuration.
@@ -371,6 +374,7 @@ impl Summary {
             status: Status::Failed,
             reason: None,
             from_step: None,
+            resume_seconds: None,
             git: build_hash().into(),
             config_hash: super::config_hash(&job.config)?,
             data_fingerprint: None,

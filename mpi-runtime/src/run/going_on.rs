@@ -1,5 +1,7 @@
 //! What a run goes on from, and what of it is as if it had never stopped.
 
+use std::path::PathBuf;
+
 use umbra_core::kernel;
 
 use crate::checkpoint::{Checkpoint, CheckpointError, Folders, Manifest};
@@ -33,34 +35,54 @@ impl Kept {
     }
 }
 
-/// The checkpoint that a run goes on from, if there is one: the newest that is whole. *Collective
-/// over `control`.*
+/// The checkpoint that a run goes on from, if there is one: the newest that is whole, every byte of
+/// which has been read. One that was named is read later. *Collective over `control`.*
 ///
 /// # Errors
 /// When the one that was asked for is not there or not whole, on every rank.
 pub fn find(world: &World, control: &Comm, config: &Config) -> Result<Option<Checkpoint>, Error> {
-    let found = if control.rank() == 0 { find_here(config) } else { Ok(None) };
-    let found = world.agree(control, found)?;
-    let mut there = [u64::from(found.is_some())];
-    control.broadcast(&mut there, "what the run goes on from", false)?;
-    if there == [0] {
-        return Ok(None);
+    let mut passed_over = vec![];
+    loop {
+        let first = control.rank() == 0;
+        let found = if first { find_here(config, &mut passed_over) } else { Ok(None) };
+        let found = world.agree(control, found)?;
+        let mut there = [u64::from(found.is_some())];
+        control.broadcast(&mut there, "what the run goes on from", false)?;
+        if there == [0] {
+            return Ok(None);
+        }
+        let checkpoint = Checkpoint::tell(control, found)?;
+        if config.checkpoint.resume != AUTO {
+            return Ok(Some(checkpoint));
+        }
+        match checkpoint.verify_together(control) {
+            Ok(()) => return Ok(Some(checkpoint)),
+            Err(error) if error.exit_code() == 4 => {
+                if !error.is_silent() {
+                    say_passed_over(&error);
+                }
+                passed_over.push(checkpoint.dir().to_owned());
+            }
+            Err(error) => return Err(error),
+        }
     }
-    Checkpoint::tell(control, found).map(Some)
 }
 
-fn find_here(config: &Config) -> Result<Option<Checkpoint>, Error> {
+fn find_here(config: &Config, passed_over: &mut Vec<PathBuf>) -> Result<Option<Checkpoint>, Error> {
     let CheckpointConfig { dir, resume, .. } = &config.checkpoint;
     let folders = Folders::new(dir.clone());
     // What is to be replaced is nothing to go on from.
     let replaced = config.run.overwrite && RunFolder::holds_a_finished_run(config);
     let found = match resume.as_str() {
-        "auto" if !replaced => newest(&folders)?,
-        "auto" | "none" => None,
+        AUTO if !replaced => newest(&folders, passed_over)?,
+        AUTO | "none" => None,
         path => Some(Checkpoint::open_here(path.as_ref())?),
     };
     if found.is_some() || folders.steps()?.is_empty() {
         return Ok(found);
+    }
+    if !config.run.overwrite && resume == AUTO {
+        return Err(CheckpointError::NoneWhole { path: dir.clone() }.into());
     }
     if !config.run.overwrite {
         return Err(Error::Usage(format!(
@@ -73,19 +95,35 @@ fn find_here(config: &Config) -> Result<Option<Checkpoint>, Error> {
     Ok(None)
 }
 
-/// The one that `LATEST` names, or else the newest that is whole. Says what it passes over, and
-/// why.
-fn newest(folders: &Folders) -> Result<Option<Checkpoint>, CheckpointError> {
+/// The one that `LATEST` names, or else the newest that is whole, but for those that were
+/// `passed_over`. Says what else it passes over, and why.
+fn newest(
+    folders: &Folders,
+    passed_over: &mut Vec<PathBuf>,
+) -> Result<Option<Checkpoint>, CheckpointError> {
     let named = folders.latest();
     let others = folders.steps()?.into_iter().filter(|step| Some(*step) != named);
-    for step in named.into_iter().chain(others) {
-        match Checkpoint::open_here(&folders.of(step)) {
+    for place in named.into_iter().chain(others).map(|step| folders.of(step)) {
+        if passed_over.contains(&place) {
+            continue;
+        }
+        match Checkpoint::open_here(&place) {
             Ok(checkpoint) => return Ok(Some(checkpoint)),
-            Err(error) => say(&format!("umbra: warning: passed over a checkpoint: {error}")),
+            Err(error) => {
+                say_passed_over(&error);
+                passed_over.push(place);
+            }
         }
     }
     Ok(None)
 }
+
+fn say_passed_over(error: &dyn core::fmt::Display) {
+    say(&format!("umbra: warning: passed over a checkpoint: {error}"));
+}
+
+/// `checkpoint.resume` of who wants the newest.
+const AUTO: &str = "auto";
 
 /// What a run of `plan` keeps of the one that wrote `checkpoint`, if every trainer finds its own
 /// there.

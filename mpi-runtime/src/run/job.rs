@@ -98,6 +98,7 @@ pub fn train(
     let saved = from.as_ref().filter(own).map_or(0, |_| step);
     let mut run = Run::start(world, control, plan, signals, Some(begin), report)?;
     if let (Some(checkpoint), Some(kept)) = (&from, kept) {
+        let reading = Instant::now();
         let kept = match control.watch().end_if_lost(run.resume(checkpoint, step, kept)) {
             Ok(kept) => kept,
             Err(error) => {
@@ -106,6 +107,7 @@ pub fn train(
                 return Err(error);
             }
         };
+        summary.resume_seconds = Some(reading.elapsed().as_secs_f64());
         // A save that was cut short may have left names that lead elsewhere.
         let named = if first && saved > 0 { folders.name_latest(step) } else { Ok(()) };
         if let Err(error) = world.agree(control, named.map_err(Error::from)) {
@@ -346,6 +348,7 @@ impl Session<'_> {
 
     /// Ends the threads and writes the summary, whatever came before.
     fn finish(mut self, ended: Result<bool, Error>) -> Result<Outcome, Error> {
+        self.finish_save();
         let watch = self.control.watch();
         let total = watch.or_end(self.total_reading());
         watch.or_end(self.measure(&total));

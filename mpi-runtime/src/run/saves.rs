@@ -72,7 +72,7 @@ impl Session<'_> {
     }
 
     /// Waits for the save in the background, if one is under way.
-    fn finish_save(&mut self) {
+    pub(super) fn finish_save(&mut self) {
         if let Some(saved) = self.run.wait_for_save() {
             self.saved(saved);
         }

@@ -1,0 +1,39 @@
+"""Checkpoints on disk, as docs/formats.md describes them. Python's standard library only."""
+
+import json
+import math
+import zlib
+from pathlib import Path
+
+
+def tensors(checkpoint):
+    """Manifest and tensors of a checkpoint: their bytes by name."""
+    checkpoint = Path(checkpoint)
+    manifest = json.loads((checkpoint / "manifest.json").read_text())["manifest"]
+    size, found = {"F32": 4, "F64": 8, "U64": 8}, {}
+    for file in manifest["files"]:
+        data = memoryview((checkpoint / file["name"]).read_bytes())
+        for tensor in file["tensors"]:
+            end = tensor["offset"] + size[tensor["kind"]] * math.prod(tensor["shape"])
+            found[tensor["name"]] = data[tensor["offset"]:end]
+    return manifest, found
+
+
+def records(checkpoint):
+    """Manifest and records of all rows, in the order of row numbers: row g is record g // P of rows.{g mod P}."""
+    manifest, found = tensors(checkpoint)
+    length = 4 * (manifest["row_width"] + manifest["row_state_len"])
+    parts = [found[f"rows.{part}"] for part in range(manifest["partitions"])]
+    place = lambda row: row // len(parts) * length
+    all_rows = range(sum(manifest["cardinality"]))
+    return manifest, (parts[row % len(parts)][place(row):place(row) + length] for row in all_rows)
+
+
+def digests(checkpoint):
+    """CRC-32 of the dense tensors, and of all rows in their order."""
+    dense, rows = 0, 0
+    for name, values in tensors(checkpoint)[1].items():
+        dense = zlib.crc32(values, dense) if name.startswith("dense.") else dense
+    for record in records(checkpoint)[1]:
+        rows = zlib.crc32(record, rows)
+    return [dense, rows]
