@@ -196,6 +196,11 @@ impl DatasetReader {
         Self { dataset: dataset.clone(), open, cache_bytes }
     }
 
+    /// All files are still those of the beginning.
+    pub(crate) fn unchanged(&self) -> Result<(), DatasetError> {
+        self.dataset.files().iter().try_for_each(FileInfo::unchanged)
+    }
+
     /// Appends rows of the dataset, all of one file, to `block`.
     pub(crate) fn append(
         &mut self,

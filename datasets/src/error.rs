@@ -196,6 +196,15 @@ pub enum DatasetError {
         got: u64,
     },
 
+    /// The file is another than the one that was opened.
+    #[error("{}: changed while it was used: {what}", path.display())]
+    Changed {
+        /// The file.
+        path: PathBuf,
+        /// How one sees it.
+        what: String,
+    },
+
     /// A path that HDF5 cannot be given.
     #[error("{}: expected a path in UTF-8 that ends in a file name", path.display())]
     Path {

@@ -89,7 +89,7 @@ impl LaneReader {
         files: &mut DatasetReader,
     ) -> Result<(), DatasetError> {
         while rows > 0 {
-            self.plan_next();
+            self.plan_next(files)?;
             let length = self.next.order.len() as u64;
             if length == 0 {
                 break;
@@ -114,7 +114,7 @@ impl LaneReader {
     ) -> Result<(), DatasetError> {
         while count > 0 {
             if self.current.taken == self.current.order.len() {
-                self.plan_next();
+                self.plan_next(files)?;
                 self.advance(files)?;
                 if self.current.order.is_empty() {
                     return Ok(());
@@ -131,7 +131,7 @@ impl LaneReader {
 
     /// Reads the next window in step with what was taken of the current one.
     fn read_ahead(&mut self, files: &mut DatasetReader) -> Result<(), DatasetError> {
-        self.plan_next();
+        self.plan_next(files)?;
         let (taken, length) = (self.current.taken, self.current.order.len());
         while self.next.pieces_read * length < taken * self.next.pieces.len() {
             self.next.read_piece(files)?;
@@ -150,19 +150,21 @@ impl LaneReader {
     }
 
     /// Plans the next window unless it is planned; leaves it empty after the last epoch.
-    fn plan_next(&mut self) {
+    fn plan_next(&mut self, files: &DatasetReader) -> Result<(), DatasetError> {
         if !self.next.pieces.is_empty() {
-            return;
+            return Ok(());
         }
         if self.plan.as_ref().is_none_or(|plan| self.window == plan.windows.len()) {
-            let Some(epoch) = self.epochs.next() else { return };
+            // Before each pass, and after the last.
+            files.unchanged()?;
+            let Some(epoch) = self.epochs.next() else { return Ok(()) };
             self.epoch = epoch;
             self.plan = Some(LanePlan::new(&self.groups, self.key(), self.order.shuffle));
             (self.window, self.position) = (0, 0);
         }
         let key = self.key();
-        let Some(plan) = &self.plan else { return };
-        let Some(pieces) = plan.windows.get(self.window) else { return };
+        let Some(plan) = &self.plan else { return Ok(()) };
+        let Some(pieces) = plan.windows.get(self.window) else { return Ok(()) };
         self.next.pieces.extend_from_slice(&plan.pieces[pieces.clone()]);
         let rows = plan.window_rows(self.window);
         // A window holds 16 pieces of at most 8192 rows.
@@ -170,6 +172,7 @@ impl LaneReader {
         window_order(key, self.position, count, self.order.shuffle, &mut self.next.order);
         self.window += 1;
         self.position += rows;
+        Ok(())
     }
 
     fn key(&self) -> LaneKey {

@@ -331,3 +331,28 @@ fn a_mistake_on_two_ranks_is_one_message_as_well() {
         ended.stderr
     );
 }
+
+/// Rows of another file in the middle of a run are not trained on as if nothing had happened.
+#[test]
+fn data_that_change_under_a_run_are_noticed() {
+    for ranks in [1, 2] {
+        let folder = Folder::new();
+        folder.synth("train.h5", 2000, 0);
+        folder.synth("other.h5", 2000, 2000);
+        folder.write("job.toml", JOB);
+        let sets = ["train.epochs=100000", "data.test=[]", "run.log_every_s=0.1"];
+        let sets = Folder::sets("run", &sets);
+        let arguments: Vec<&str> = ["train", "-c", "job.toml"]
+            .into_iter()
+            .chain(sets.iter().map(String::as_str))
+            .collect();
+        let mut running = start(folder.root(), ranks, &program("umbra"), &arguments, &[]);
+        let metrics = folder.path("run/metrics.jsonl");
+        running.until("it reports", |_| metrics.metadata().is_ok_and(|found| found.len() > 0));
+        std::fs::rename(folder.path("other.h5"), folder.path("train.h5")).unwrap();
+        let ended = running.wait(LIMIT);
+        assert_eq!(ended.code, 3, "{}", ended.stderr);
+        let says = "train.h5: changed while it was used: another file has taken its place";
+        assert!(ended.stderr.contains(says), "{}", ended.stderr);
+    }
+}

@@ -2,6 +2,9 @@
 
 use std::path::PathBuf;
 
+use super::stamp::Stamp;
+use crate::DatasetError;
+
 /// How the sparse values of a file are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sparse {
@@ -20,6 +23,8 @@ pub(crate) enum Sparse {
 #[derive(Clone, Debug)]
 pub(crate) struct FileInfo {
     pub(crate) path: PathBuf,
+    /// What it was when its structure was checked.
+    pub(crate) stamp: Stamp,
     pub(crate) rows: u64,
     pub(crate) dense_features: usize,
     pub(crate) dense_names: Option<Vec<String>>,
@@ -36,4 +41,11 @@ pub(crate) struct FileInfo {
     pub(crate) chunk_rows: u64,
     /// Size of the largest chunk, uncompressed, in bytes; 0 when nothing is chunked.
     pub(crate) chunk_bytes: usize,
+}
+
+impl FileInfo {
+    /// The file is still the one that this was taken from.
+    pub(crate) fn unchanged(&self) -> Result<(), DatasetError> {
+        self.stamp.check(&self.path)
+    }
 }

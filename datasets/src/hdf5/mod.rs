@@ -4,8 +4,8 @@
 //! it waits for HDF5.
 //!
 //! Map: `attributes` · `open` checks the structure of a file, and `file_info` is what it finds ·
-//! `read` reads ranges of rows and checks values, through the plain reads of `ranges` · `verify`
-//! checks a whole file · `write` makes one, of `column`s · `vocabulary` keeps the keys behind ids ·
+//! `read` reads ranges of rows and checks values, through the plain reads of `ranges` · `stamp`
+//! tells whether a file is still the same · `verify` checks a whole file · `write` makes one, of `column`s · `vocabulary` keeps the keys behind ids ·
 //! `filters` applies what stands between values and file, with the zlib streams of
 //! `crate::codec` · `chunk` hands the result to HDF5, the only unsafe code of the crate.
 //!
@@ -20,6 +20,7 @@ mod filters;
 mod open;
 mod ranges;
 mod read;
+mod stamp;
 mod verify;
 mod vocabulary;
 mod write;

@@ -8,6 +8,7 @@ use hdf5::types::{FloatSize, IntSize, TypeDescriptor};
 use hdf5::{Dataset as H5Dataset, File};
 
 use super::file_info::{FileInfo, Sparse};
+use super::stamp::Stamp;
 use super::{attributes, open_file, ranges};
 use crate::DatasetError;
 use crate::schema::{CHUNK_ROWS, VERSION};
@@ -15,6 +16,7 @@ use crate::schema::{CHUNK_ROWS, VERSION};
 /// Opens `path`, checks its structure, closes it.
 pub(crate) fn inspect(path: &Path) -> Result<FileInfo, DatasetError> {
     let file = open_file(path, None)?;
+    let stamp = Stamp::of(path)?;
     let structure = Structure { file: &file, path };
     structure.version()?;
     let (label, rows) = structure.label()?;
@@ -42,6 +44,7 @@ pub(crate) fn inspect(path: &Path) -> Result<FileInfo, DatasetError> {
 
     Ok(FileInfo {
         path: path.to_owned(),
+        stamp,
         rows,
         dense_features,
         dense_names,

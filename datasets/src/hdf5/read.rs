@@ -55,6 +55,7 @@ impl FileReader {
     pub(crate) fn open(info: &FileInfo, cache_bytes: usize) -> Result<Self, DatasetError> {
         let path = info.path.as_path();
         let file = open_file(path, Some(cache_bytes))?;
+        info.unchanged()?;
         let open = |name: &str| {
             file.dataset(name)
                 .map_err(|e| DatasetError::hdf5(path, "open", format!("dataset `{name}`"), &e))
