@@ -76,21 +76,27 @@ pub fn main() -> ExitCode {
     let code = match arguments.verb {
         Verb::Prepare(arguments) => alone("prepare", || prepare::run(arguments)),
         Verb::Synth(arguments) => alone("synth", || synth::run(&arguments)),
-        Verb::Train(arguments) => with_world(true, |world, control| {
+        Verb::Train(arguments) => {
             let signals = Signals::install()
                 .map_err(|error| Error::Failure(format!("cannot handle signals: {error}")));
-            let signals = Arc::new(world.agree(control, signals)?);
-            train::run(&arguments, world, control, &signals)
-        }),
+            // Before MPI is started, which has the job's deadline already.
+            let config = arguments.config();
+            let limit = config.as_ref().map_or(LIMIT, |config| config.run.watchdog());
+            with_world(true, limit, |world, control| {
+                let signals = Arc::new(world.agree(control, signals)?);
+                let config = world.agree(control, config)?;
+                train::run(&arguments, config, world, control, &signals)
+            })
+        }
         Verb::Eval(arguments) => {
-            with_world(true, |world, control| eval::run(&arguments, world, control))
+            with_world(true, LIMIT, |world, control| eval::run(&arguments, world, control))
         }
         Verb::Predict(arguments) => {
-            with_world(true, |world, control| predict::run(&arguments, world, control))
+            with_world(true, LIMIT, |world, control| predict::run(&arguments, world, control))
         }
         Verb::Bench(arguments) => alone("bench", || bench::run(&arguments)),
         Verb::Simulate(arguments) => {
-            with_world(true, |world, control| simulate::run(&arguments, world, control))
+            with_world(true, LIMIT, |world, control| simulate::run(&arguments, world, control))
         }
         Verb::Checkpoint(arguments) => alone("checkpoint", || checkpoint::run(&arguments)),
         Verb::Export(arguments) => alone("export", || export::run(&arguments)),
@@ -99,7 +105,7 @@ pub fn main() -> ExitCode {
             launch::run(&arguments).unwrap_or_else(|error| speak(&error, ""))
         }
         // The doctor looks at the launch itself.
-        Verb::Doctor => with_world(false, doctor::run),
+        Verb::Doctor => with_world(false, LIMIT, doctor::run),
     };
     ExitCode::from(code)
 }
@@ -133,15 +139,20 @@ fn alone(verb: &'static str, run: impl FnOnce() -> Result<(), Error>) -> u8 {
     run().map_or_else(|error| speak(&error, ""), |()| 0)
 }
 
-/// A verb of all ranks: starts MPI, checks the launch, runs, ends MPI. Returns the exit code.
-fn with_world(check: bool, run: impl FnOnce(&World, &Comm) -> Result<(), Error>) -> u8 {
+/// A verb of all ranks: starts MPI, checks the launch, runs, ends MPI; waits take `limit` at most.
+/// Returns the exit code.
+fn with_world(
+    check: bool,
+    limit: Duration,
+    run: impl FnOnce(&World, &Comm) -> Result<(), Error>,
+) -> u8 {
     // Wrongly started processes are each alone; their launcher knows which one is the first.
     let first = environment::launched_rank(&variable).is_none_or(|rank| rank == 0);
     let refuse = |error: &Error| if first { speak(error, "") } else { error.exit_code() };
     if let Err(error) = environment::check_before_mpi(&variable) {
         return refuse(&error.into());
     }
-    let world = match World::init() {
+    let world = match World::init(limit) {
         Ok(world) => world,
         Err(error) => return refuse(&error),
     };
@@ -149,9 +160,8 @@ fn with_world(check: bool, run: impl FnOnce(&World, &Comm) -> Result<(), Error>)
         return refuse(&error.into());
     }
     install_panic_hook(world.rank, world.size, &world.host, comm::abort_saying);
-    // The limit of what comes before the configuration is read, which has one of its own.
-    let watch = world.watch(Duration::from_secs(300));
-    let control = watch.or_end(world.communicator(&watch));
+    let watch = world.watch();
+    let control = watch.or_end(world.communicator(watch));
     let result = watch.end_if_lost(run(&world, &control));
     let code = match &result {
         Ok(()) => 0,
@@ -181,13 +191,17 @@ fn speak(error: &Error, prefix: &str) -> u8 {
 fn together(code: u8, speak: impl FnOnce()) -> u8 {
     let rank = environment::launched_rank(&variable);
     let connected = environment::check_before_mpi(&variable).is_ok();
-    let world = rank.filter(|_| connected).and_then(|_| World::init().ok());
+    let world = rank.filter(|_| connected).and_then(|_| World::init(LIMIT).ok());
     if rank.is_none_or(|rank| rank == 0) {
         speak();
     }
     drop(world);
     code
 }
+
+/// Longest wait of a verb without a configuration, or before there is one: the default of
+/// `run.watchdog_s`.
+const LIMIT: Duration = Duration::from_secs(300);
 
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok()

@@ -45,15 +45,21 @@ fn ranks(text: &str) -> Result<usize, String> {
     ranks.map(|ranks| ranks.get() as usize).map_err(|error| error.to_string())
 }
 
-/// Runs the verb. *Collective over all ranks.*
+impl TrainArguments {
+    /// The configuration that they name. *Not collective.*
+    pub(super) fn config(&self) -> Result<Config, Error> {
+        Config::load(self.config.as_deref(), &self.sets).map_err(Error::from)
+    }
+}
+
+/// Runs the verb. *Collective over all ranks; `config` equal on all.*
 pub(super) fn run(
     arguments: &TrainArguments,
+    config: Config,
     world: &World,
     control: &Comm,
     signals: &Arc<Signals>,
 ) -> Result<(), Error> {
-    let config = Config::load(arguments.config.as_deref(), &arguments.sets);
-    let config = world.agree(control, config.map_err(Error::from))?;
     let folder = config.run.dir.clone();
     let task = if arguments.dry_run { Task::Plan(arguments.ranks) } else { Task::Train };
     match train(world, control, config, signals, task)? {

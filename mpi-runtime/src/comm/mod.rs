@@ -11,7 +11,7 @@
 //! - `pending.rs`: an operation under way and its buffers · [`traffic`]: what is sent, counted
 //! - `mailbox.rs`: point-to-point messages · `flight.rs`: operations that are looked at together
 //! - [`post`]: what is larger than a message · `first.rs`: bytes to the first rank, and from it
-//! - [`reduce`]: sums, by `doubling.rs`
+//! - [`reduce`]: sums, by `doubling.rs` · `alarm.rs`: deadlines of what can't be polled
 //!
 //! Invariants: a [`Comm`] is made on the main thread, in one order on every rank, is used by one
 //! thread, and is dropped before MPI is finalised. A buffer lent to MPI outlives its request. A
@@ -19,6 +19,7 @@
 //! use: the caller decides what becomes of the job.
 #![allow(unsafe_code)]
 
+mod alarm;
 mod doubling;
 mod first;
 mod flight;
@@ -45,6 +46,7 @@ use crate::comm::watch::{Backoff, LOOK, Lost, Watch};
 use crate::error::Error;
 use pending::Pending;
 
+pub(crate) use alarm::Alarm;
 pub use first::ToFirst;
 pub use mailbox::Mailbox;
 
@@ -91,11 +93,13 @@ impl Comm {
     /// # Errors
     /// When not all ranks come.
     pub fn subset(&self, members: &[usize]) -> Result<Option<Self>, Lost> {
-        // Creation blocks, for moments when all ranks have come; they meet as others do first.
+        // Creation blocks, for moments when all ranks have come; they meet as others do first. Who
+        // stops in it is the alarm's.
         self.barrier("a communicator", false)?;
         let member = members.contains(&self.rank);
         let color = if member { 1 } else { raw::undefined() };
         let mut handle = raw::no_comm();
+        let _alarm = Alarm::set(&self.watch, format!("MPI_Comm_split of {} ranks", self.size));
         // SAFETY: the handle is live, the out-pointer is valid.
         unsafe { raw::MPI_Comm_split(self.handle, color, 0, &raw mut handle) };
         Ok(member.then(|| Self::new(handle, Arc::clone(&self.watch))))
@@ -419,6 +423,7 @@ impl Comm {
 impl Drop for Comm {
     /// The standard calls freeing collective; libraries do it without talking to other ranks.
     fn drop(&mut self) {
+        let _alarm = Alarm::set(&self.watch, format!("MPI_Comm_free of {} ranks", self.size));
         // SAFETY: the handle is live and this was its only user.
         unsafe { raw::MPI_Comm_free(&raw mut self.handle) };
     }
@@ -470,6 +475,14 @@ fn count(n: usize) -> i32 {
 /// Ends the job on every rank with this exit code. *Not collective, from any thread.*
 pub fn abort(code: i32) -> ! {
     raw::abort(code)
+}
+
+/// Ends this process alone and at once, with last words on stderr, without a call of MPI: the
+/// library may be what does not answer. *Not collective, from any thread.*
+fn exit_saying(code: i32, line: &str) -> ! {
+    raw::end_soon(code);
+    let _ = std::io::stderr().write_all(line.as_bytes());
+    raw::exit(code)
 }
 
 /// As [`abort`], with last words on stderr. The process ends even where nobody takes them: a

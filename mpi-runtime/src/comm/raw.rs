@@ -99,10 +99,14 @@ pub(super) fn end_soon(code: i32) {
     let timer = std::thread::Builder::new().name("end".into());
     let _ = timer.spawn(move || {
         std::thread::sleep(ABORT_MAX);
-        // SAFETY: ends the process at once and runs nothing of it: other threads hold what they
-        // hold.
-        unsafe { libc::_exit(code) }
+        exit(code)
     });
+}
+
+/// Ends this process now.
+pub(super) fn exit(code: i32) -> ! {
+    // SAFETY: ends the process at once and runs nothing of it: other threads hold what they hold.
+    unsafe { libc::_exit(code) }
 }
 
 /// Time for the library to end the job. It takes less than a second; a launcher on a crowded

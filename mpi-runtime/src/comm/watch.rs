@@ -59,13 +59,24 @@ impl Watch {
     /// Says why and ends the job with this exit code on every rank. Of several threads that come
     /// here for one cause, the first speaks.
     pub fn end_job(&self, code: u8, why: &dyn Display) -> ! {
+        crate::comm::abort_saying(i32::from(code), &self.last_words(why))
+    }
+
+    /// As [`end_job`](Self::end_job), but ends this process alone and without MPI, for when MPI
+    /// itself does not answer: the launcher ends the others.
+    pub(super) fn end_process(&self, code: u8, why: &dyn Display) -> ! {
+        crate::comm::exit_saying(i32::from(code), &self.last_words(why))
+    }
+
+    /// What a process says that ends the job; does not return to any thread but the first.
+    fn last_words(&self, why: &dyn Display) -> String {
         static ENDING: AtomicBool = AtomicBool::new(false);
         if ENDING.swap(true, Relaxed) {
             loop {
                 std::thread::park();
             }
         }
-        crate::comm::abort_saying(i32::from(code), &format!("umbra: {} {why}\n", self.prefix))
+        format!("umbra: {} {why}\n", self.prefix)
     }
 
     /// Takes the next item of `channel`, waiting at most the limit. `None` when the other side is

@@ -443,6 +443,14 @@ impl Default for EmbeddingConfig {
     }
 }
 
+impl RunConfig {
+    /// The longest wait.
+    #[must_use]
+    pub const fn watchdog(&self) -> core::time::Duration {
+        core::time::Duration::from_secs(self.watchdog_s)
+    }
+}
+
 impl Default for RunConfig {
     fn default() -> Self {
         Self {

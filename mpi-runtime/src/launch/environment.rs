@@ -162,6 +162,13 @@ pub fn launched_rank(env: &dyn Fn(&str) -> Option<String>) -> Option<usize> {
         .find_map(|name| env(name)?.trim().parse().ok())
 }
 
+/// Name of the machine, read before MPI is started.
+#[must_use]
+pub fn host() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname");
+    name.map_or_else(|_| "unknown".into(), |name| name.trim().to_owned())
+}
+
 /// When the scheduler ends the job, seconds since 1970; `None` without one, or one that does not
 /// say.
 #[must_use]

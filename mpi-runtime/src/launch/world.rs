@@ -12,9 +12,9 @@ use mpi::traits::Communicator;
 
 use crate::comm::guard::{ThreadLevel, guarded};
 use crate::comm::watch::{Lost, Watch};
-use crate::comm::{self, Comm};
+use crate::comm::{self, Alarm, Comm};
 use crate::error::Error;
-use crate::launch::environment::Cores;
+use crate::launch::environment::{self, Cores};
 
 /// What the launch gives the busiest node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,21 +35,29 @@ pub struct World {
     pub host: String,
     /// What this process's threads may do.
     pub threads: ThreadLevel,
+    /// Deadlines of this rank.
+    watch: Arc<Watch>,
     /// Its end is MPI's.
-    _universe: Universe,
+    universe: Option<Universe>,
 }
 
 impl World {
     /// Starts MPI at the best thread level there is, or the one that `UMBRA_MPI_THREADS` names.
-    /// *Collective over all processes, main thread only.*
+    /// From now on waits take `limit` at most; a start or an end of MPI that takes longer ends the
+    /// process. *Collective over all processes, main thread only.*
     ///
     /// # Errors
     /// When MPI was started before, or its library does not support threads.
-    pub fn init() -> Result<Self, Error> {
+    pub fn init(limit: Duration) -> Result<Self, Error> {
         let named = std::env::var(ThreadLevel::VARIABLE).ok();
         // The command line refuses a name that is no level.
         let wanted = named.and_then(|name| name.parse().ok());
         let asked = ThreadLevel::to_ask(wanted);
+        let env = |name: &str| std::env::var(name).ok();
+        let launched = environment::launched_processes(&env);
+        let (rank, host) = (environment::launched_rank(&env).unwrap_or(0), environment::host());
+        let starting = Arc::new(Watch::new(limit, prefix(rank, launched, &host)));
+        let alarm = Alarm::set(&starting, format!("MPI_Init_thread of {launched} ranks"));
         let Some((mut universe, provided)) = mpi::initialize_with_threading(asked) else {
             return Err(Error::Launch("MPI was started twice in this process".into()));
         };
@@ -60,29 +68,27 @@ impl World {
                  ({needed}) at least: use an MPI built with thread support"
             )));
         };
+        drop(alarm);
         threads.keep();
         universe.set_buffer_size(0);
         let world = universe.world();
         let number = |n: i32| usize::try_from(n).unwrap_or(0);
-        Ok(Self {
-            rank: number(world.rank()),
-            size: number(world.size()),
-            host: mpi::environment::processor_name().unwrap_or_else(|_| "unknown".into()),
-            threads,
-            _universe: universe,
-        })
+        let (rank, size) = (number(world.rank()), number(world.size()));
+        let host = mpi::environment::processor_name().unwrap_or(host);
+        let watch = Arc::new(Watch::new(limit, prefix(rank, size, &host)));
+        Ok(Self { rank, size, host, threads, watch, universe: Some(universe) })
     }
 
     /// "[rank/size host]"
     #[must_use]
-    pub fn prefix(&self) -> String {
-        format!("[{}/{} {}]", self.rank, self.size, self.host)
+    pub fn prefix(&self) -> &str {
+        self.watch.prefix()
     }
 
-    /// A deadline keeper for this rank.
+    /// The deadline keeper of this rank.
     #[must_use]
-    pub fn watch(&self, limit: Duration) -> Arc<Watch> {
-        Arc::new(Watch::new(limit, self.prefix()))
+    pub const fn watch(&self) -> &Arc<Watch> {
+        &self.watch
     }
 
     /// A communicator over all ranks. *Collective, main thread only, in one order on all ranks.*
@@ -133,4 +139,16 @@ impl World {
     pub fn abort(&self, code: u8) -> ! {
         comm::abort(i32::from(code))
     }
+}
+
+impl Drop for World {
+    /// Finalising waits for all ranks.
+    fn drop(&mut self) {
+        let _alarm = Alarm::set(&self.watch, format!("MPI_Finalize of {} ranks", self.size));
+        drop(self.universe.take());
+    }
+}
+
+fn prefix(rank: usize, size: usize, host: &str) -> String {
+    format!("[{rank}/{size} {host}]")
 }

@@ -20,7 +20,7 @@ use std::thread::{Builder, JoinHandle};
 use std::time::Instant;
 
 use crate::comm::watch::{LOOK, Waiting, Watch};
-use crate::comm::{Comm, Mailbox};
+use crate::comm::{Alarm, Comm, Mailbox};
 use crate::launch::roles::View;
 use crate::launch::signals::Signals;
 use crate::measure::counters::{Counters, READING_WORDS, Reading};
@@ -100,12 +100,15 @@ fn beat(mut pulse: Pulse, stop: &AtomicBool, training: &AtomicBool) {
     let heard = if own > 0 { 0..1 } else { 1..size };
     let mut silence: Vec<(usize, Waiting)> = heard.map(|rank| (rank, Waiting::default())).collect();
     let mut looked = Instant::now();
+    // A call of MPI that meets what a stopped rank has left half done may not return.
+    let alarm = Alarm::set(&pulse.watch, "its own heartbeat".into());
     while !stop.load(Relaxed) {
         if looked.elapsed() > LOOK {
             // This process was suspended, and others perhaps with it: nobody was late meanwhile.
             ranks.iter_mut().for_each(|rank| rank.advanced = Instant::now());
         }
         looked = Instant::now();
+        alarm.again();
         let reading = Reading::of(&pulse.counters);
         if own > 0 {
             if let Some(mailbox) = &mut mailbox

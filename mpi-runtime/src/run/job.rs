@@ -182,7 +182,7 @@ pub(crate) fn plan(
 ) -> Result<Plan, Error> {
     let facts = world.node_facts(control, &Cores::allowed())?;
     let job = world.agree(control, config.resolve(ranks, facts.ranks, facts.cores))?;
-    control.watch().set_limit(Duration::from_secs(job.config.run.watchdog_s));
+    control.watch().set_limit(job.config.run.watchdog());
     if world.rank == 0 {
         job.warnings.iter().for_each(|warning| say(&format!("umbra: warning: {warning}")));
     }

@@ -127,7 +127,7 @@ impl<'w> Run<'w> {
         report: Option<Report>,
     ) -> Result<Self, Error> {
         let config = &plan.job.config;
-        let watch = world.watch(Duration::from_secs(config.run.watchdog_s));
+        let watch = Arc::clone(world.watch());
         let alone = world.size == 1;
         let trains = plan.roles.trainers.contains(world.rank);
         let workers = if trains { plan.workers_per_trainer() } else { 0 };

@@ -67,9 +67,9 @@ const CHECKS: [(&str, Check); 33] = [
 ];
 
 fn main() {
-    let world = World::init().unwrap();
+    let world = World::init(Duration::from_secs(120)).unwrap();
     install_panic_hook(world.rank, world.size, &world.host, comm::abort_saying);
-    let watch = world.watch(Duration::from_secs(120));
+    let watch = Arc::clone(world.watch());
     let control = world.communicator(&watch).unwrap();
     if std::env::args().nth(1).as_deref() == Some("panic") {
         if world.rank + 1 == world.size {
