@@ -12,6 +12,7 @@ mod launch;
 mod predict;
 mod prepare;
 mod simulate;
+mod supervised;
 mod supervisor;
 mod synth;
 mod table;
@@ -170,6 +171,12 @@ fn with_world(
         Err(error) if world.rank > 0 => speak(error, &format!("{} ", world.prefix())),
         Err(error) => speak(error, ""),
     };
+    if let Err(error) = &result
+        && (world.rank == 0 || !error.is_silent())
+    {
+        // A run whose summary says this already keeps it.
+        comm::hand_on(&error.to_string());
+    }
     // Communicators go before MPI does.
     drop(result);
     drop(control);

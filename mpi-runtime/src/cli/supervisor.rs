@@ -10,16 +10,19 @@
 //! one goes on as SIGTERM.
 
 use core::time::Duration;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
+use super::supervised::{Note, Said, hold, pass_on};
 use crate::error::REQUEUE;
-use crate::record::{SAVED, say};
+use crate::record::say;
 
 /// What becomes of a job that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,10 +55,12 @@ const fn next(code: u8, asked_to_stop: bool, fruitless: u32, restarts: u32) -> N
 /// When the command can't be started.
 pub(super) fn supervise(command: &[String], restarts: u32) -> io::Result<u8> {
     let mut requests = Requests { signals: Signals::new([SIGTERM, SIGINT, SIGUSR1])?, count: 0 };
+    let note = Note::new();
     let mut fruitless = 0;
     loop {
-        let (status, saved) = run(command, &mut requests)?;
-        let code = exit_code(status);
+        let (status, said) = run(command, &note, &mut requests)?;
+        let (code, saved) = (exit_code(status), hold(&said).saved);
+        note.ended(code, &hold(&said));
         fruitless = if saved || code == REQUEUE { 0 } else { fruitless + 1 };
         requests.look();
         match next(code, requests.count > 0, fruitless, restarts) {
@@ -91,17 +96,24 @@ impl Requests {
     }
 }
 
-/// Runs `command` once. Returns how it ended, and whether it has saved anything.
-fn run(command: &[String], requests: &mut Requests) -> io::Result<(ExitStatus, bool)> {
+/// Runs `command` once. Returns how it ended, and what it has said.
+fn run(
+    command: &[String],
+    note: &Note,
+    requests: &mut Requests,
+) -> io::Result<(ExitStatus, Arc<Mutex<Said>>)> {
     let (program, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+    let (variable, path) = note.variable();
     let mut child = Command::new(program)
         .args(arguments)
+        .env(variable, path)
         // A group of its own: a terminal's Ctrl-C reaches it once, through this process.
         .process_group(0)
         .stderr(Stdio::piped())
         .spawn()?;
-    let stderr = child.stderr.take();
-    let reader = std::thread::spawn(move || stderr.is_some_and(pass_on));
+    let said = Arc::<Mutex<Said>>::default();
+    let (stderr, hearing) = (child.stderr.take(), Arc::clone(&said));
+    let reader = std::thread::spawn(move || stderr.map(|stderr| pass_on(stderr, &hearing)));
     let status = loop {
         if let Some(status) = child.try_wait()? {
             break status;
@@ -115,21 +127,12 @@ fn run(command: &[String], requests: &mut Requests) -> io::Result<(ExitStatus, b
         }
         std::thread::sleep(LOOK);
     };
-    // A panic there has lost no more than a word of progress.
-    Ok((status, reader.join().unwrap_or(false)))
-}
-
-/// Passes lines on to stderr. True if one says that something was saved.
-fn pass_on(from: impl Read) -> bool {
-    let (mut saved, mut line) = (false, vec![]);
-    let mut from = BufReader::new(from);
-    while from.read_until(b'\n', &mut line).is_ok_and(|length| length > 0) {
-        saved |= line.starts_with(SAVED.as_bytes());
-        // Nobody to tell when stderr is closed.
-        let _ = io::stderr().lock().write_all(&line);
-        line.clear();
+    // A process that the job has left behind may hold the other end for ever.
+    let ended = Instant::now();
+    while !reader.is_finished() && ended.elapsed() < LAST_LINES {
+        std::thread::sleep(LOOK);
     }
-    saved
+    Ok((status, said))
 }
 
 fn exit_code(status: ExitStatus) -> u8 {
@@ -139,6 +142,8 @@ fn exit_code(status: ExitStatus) -> u8 {
 
 /// Between two looks at the command.
 const LOOK: Duration = Duration::from_millis(50);
+/// For what a job said last, when it has ended.
+const LAST_LINES: Duration = Duration::from_secs(5);
 /// Before the first start again; doubled with every one that saves nothing new.
 const FIRST_REST: Duration = Duration::from_millis(500);
 

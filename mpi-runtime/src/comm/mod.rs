@@ -12,6 +12,7 @@
 //! - `mailbox.rs`: point-to-point messages · `flight.rs`: operations that are looked at together
 //! - [`post`]: what is larger than a message · `first.rs`: bytes to the first rank, and from it
 //! - [`reduce`]: sums, by `doubling.rs` · `alarm.rs`: deadlines of what can't be polled
+//! - `last_words.rs`: who else hears why a job ends
 //!
 //! Invariants: a [`Comm`] is made on the main thread, in one order on every rank, is used by one
 //! thread, and is dropped before MPI is finalised. A buffer lent to MPI outlives its request. A
@@ -24,6 +25,7 @@ mod doubling;
 mod first;
 mod flight;
 pub mod guard;
+mod last_words;
 mod mailbox;
 mod pending;
 pub mod post;
@@ -48,6 +50,7 @@ use pending::Pending;
 
 pub(crate) use alarm::Alarm;
 pub use first::ToFirst;
+pub use last_words::{hand_on, on_end};
 pub use mailbox::Mailbox;
 
 /// A communicator of its own for one thread.
@@ -482,6 +485,7 @@ pub fn abort(code: i32) -> ! {
 fn exit_saying(code: i32, line: &str) -> ! {
     raw::end_soon(code);
     let _ = std::io::stderr().write_all(line.as_bytes());
+    hand_on(reason(line));
     raw::exit(code)
 }
 
@@ -492,5 +496,11 @@ pub fn abort_saying(code: i32, line: &str) -> ! {
     // In one piece, since other ranks may speak at the same time; nobody is left to tell if it
     // can't be written.
     let _ = std::io::stderr().write_all(line.as_bytes());
+    hand_on(reason(line));
     raw::abort(code)
+}
+
+/// The reason in last words: without the program's name and the line's end.
+fn reason(line: &str) -> &str {
+    line.trim_end().trim_start_matches("umbra: ")
 }

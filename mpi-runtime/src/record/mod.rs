@@ -1,9 +1,11 @@
 //! What a run leaves behind and what it says while it runs.
 //!
-//! Map: `run_folder.rs` owns the folder, by `lock.rs` · `summary.rs` the figures of a whole run ·
+//! Map: `run_folder.rs` owns the folder, by `lock.rs` · `summary.rs` the figures of a whole run,
+//! `failure.rs` of one that came to no orderly end ·
 //! `metrics.rs` one line per report · `tensorboard.rs` the same as curves · `progress.rs` lines and
 //! bars on stderr. All of it on rank 0; nothing here talks MPI.
 
+mod failure;
 mod lock;
 pub mod metrics;
 pub mod progress;
@@ -15,6 +17,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
 
+pub use failure::{NOTE, fail, told_to_stop};
 pub use metrics::Report;
 pub use progress::{Progress, SAVED, say};
 pub use run_folder::{Claim, RunFolder};
@@ -62,12 +65,16 @@ fn config_toml(config: &Config) -> Result<String, Error> {
 /// the folder.
 pub fn write_atomically(path: &Path, content: &[u8]) -> Result<(), Error> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let temporary = path.with_file_name(format!(".{name}.tmp"));
+    write_by_way_of(path, &path.with_file_name(format!(".{name}.tmp")), content)
+}
+
+/// As [`write_atomically`], with that temporary name.
+fn write_by_way_of(path: &Path, temporary: &Path, content: &[u8]) -> Result<(), Error> {
     let write = || {
-        let mut file = File::create(&temporary)?;
+        let mut file = File::create(temporary)?;
         file.write_all(content)?;
         file.sync_all()?;
-        fs::rename(&temporary, path)?;
+        fs::rename(temporary, path)?;
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         File::open(folder.unwrap_or_else(|| Path::new(".")))?.sync_all()
     };

@@ -6,9 +6,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::lock::Lock;
 use super::metrics::{MetricsWriter, Report};
-use super::summary::Summary;
+use super::summary::{self, Summary};
 use super::tensorboard::{self, EventWriter};
-use super::{config_toml, write_atomically};
+use super::{config_toml, failure, write_atomically};
 use crate::config::Config;
 use crate::error::Error;
 
@@ -97,7 +97,7 @@ impl RunFolder {
     /// Whether the run in the folder has come to its end: there is nothing to go on from.
     #[must_use]
     pub fn holds_a_finished_run(config: &Config) -> bool {
-        let summary = fs::read(config.run.dir.join("summary.json")).unwrap_or_default();
+        let summary = fs::read(config.run.dir.join(summary::NAME)).unwrap_or_default();
         let summary: Option<serde_json::Value> = serde_json::from_slice(&summary).ok();
         summary.is_some_and(|summary| summary["status"] == "done")
     }
@@ -147,12 +147,21 @@ impl RunFolder {
         self.path.join(TRACE)
     }
 
+    /// Writes the first `summary.json`, of a run that has begun, and tells a supervisor where.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn begin(&self, summary: &Summary) -> Result<(), Error> {
+        failure::tell_supervisor(&self.path);
+        self.write_summary(summary)
+    }
+
     /// Writes `summary.json`.
     ///
     /// # Errors
     /// When the system refuses.
     pub fn write_summary(&self, summary: &Summary) -> Result<(), Error> {
-        summary.write(&self.path.join("summary.json"))
+        summary.write(&self.path.join(summary::NAME))
     }
 }
 
@@ -168,15 +177,14 @@ fn remove_records(path: &Path, all: bool) -> Result<(), Error> {
         }
         _ => Ok(()),
     };
-    remove(&path.join("summary.json"))?;
+    remove(&path.join(summary::NAME))?;
     remove(&path.join(TRACE))?;
-    if !all {
-        return Ok(());
-    }
     let entries =
         fs::read_dir(path).map_err(|source| Error::file(path, "list the folder", source))?;
     for entry in entries.flatten() {
-        if entry.file_name().to_string_lossy().starts_with(tensorboard::PREFIX) {
+        let name = entry.file_name();
+        let starts = |prefix| name.to_string_lossy().starts_with(prefix);
+        if starts(failure::TEMPORARY) || all && starts(tensorboard::PREFIX) {
             remove(&entry.path())?;
         }
     }

@@ -11,6 +11,9 @@ use super::{build_hash, write_atomically};
 use crate::config::Job;
 use crate::error::Error;
 
+/// Its name in a run folder.
+pub(super) const NAME: &str = "summary.json";
+
 /// Layout of this file.
 pub const VERSION: u32 = 1;
 
@@ -97,10 +100,12 @@ pub struct Summary {
     pub wait: Option<WaitFigures>,
 }
 
-/// How a run ended.
+/// How a run ended, or that it has not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
+    /// It has not ended, or was killed and nobody was left to say so.
+    Running,
     /// All epochs, or early stopping.
     Done,
     /// On a signal.
@@ -363,15 +368,14 @@ pub struct WaitFigures {
 }
 
 impl Summary {
-    /// A summary of `job` on `ranks` ranks with nothing measured yet and status failed, so that a
-    /// run that ends early is not taken for a finished one.
+    /// A summary of `job` on `ranks` ranks that runs, with nothing measured yet.
     ///
     /// # Errors
     /// A configuration that cannot be written as TOML.
     pub fn new(job: &Job, ranks: usize) -> Result<Self, Error> {
         Ok(Self {
             version: VERSION,
-            status: Status::Failed,
+            status: Status::Running,
             reason: None,
             from_step: None,
             resume_seconds: None,
@@ -411,9 +415,14 @@ impl Summary {
     /// # Errors
     /// When the system refuses.
     pub fn write(&self, path: &Path) -> Result<(), Error> {
+        write_atomically(path, self.to_json()?.as_bytes())
+    }
+
+    /// The file's text.
+    pub(super) fn to_json(&self) -> Result<String, Error> {
         let json = serde_json::to_string_pretty(self)
-            .map_err(|error| Error::Failure(format!("summary.json: {error}")))?;
-        write_atomically(path, format!("{json}\n").as_bytes())
+            .map_err(|error| Error::Failure(format!("{NAME}: {error}")))?;
+        Ok(format!("{json}\n"))
     }
 }
 

@@ -7,7 +7,9 @@
 //! beat within moments of each other, when all ranks have met, before anything that takes long.
 //!
 //! A stop travels the same way: a beat says which signal asked its rank to stop, if one did; the
-//! answer says so to all, also to ranks that wait for nothing that others agree on.
+//! answer says so to all, also to ranks that wait for nothing that others agree on. Who asked may
+//! not wait for the stop, so it is recorded at once; the orderly end is recorded after the last
+//! heartbeat.
 //!
 //! Messages: a beat is a reading (`READING_WORDS` u64) and the signal, an answer is the signal; 0
 //! is none.
@@ -15,6 +17,7 @@
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use core::time::Duration;
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::Instant;
@@ -24,6 +27,7 @@ use crate::comm::{Alarm, Comm, Mailbox};
 use crate::launch::roles::View;
 use crate::launch::signals::Signals;
 use crate::measure::counters::{Counters, READING_WORDS, Reading};
+use crate::record::told_to_stop;
 
 /// The heartbeat thread of this rank.
 pub struct Heartbeat {
@@ -51,6 +55,8 @@ pub struct Pulse {
     pub report: Option<Report>,
     /// Requests to stop, which go to all ranks, and for a status line.
     pub signals: Arc<Signals>,
+    /// The run folder, on a rank that records requests to stop there.
+    pub folder: Option<PathBuf>,
 }
 
 /// What the first rank knows of another.
@@ -162,6 +168,11 @@ fn beat(mut pulse: Pulse, stop: &AtomicBool, training: &AtomicBool) {
                 name_the_late(&ranks, &pulse);
             }
             warned = late;
+        }
+        if let Some(signal) = pulse.signals.stop_requested()
+            && let Some(folder) = pulse.folder.take()
+        {
+            told_to_stop(&folder, signal);
         }
         for (rank, waiting) in &mut silence {
             let what = format_args!("a sign of life from rank {rank}");

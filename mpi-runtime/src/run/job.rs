@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::checkpoint::{Checkpoint, Folders};
-use crate::comm::Comm;
 use crate::comm::watch::Lost;
+use crate::comm::{self, Comm};
 use crate::config::{Config, Save, Seconds};
 use crate::error::Error;
 use crate::launch::environment::{self, Cores};
@@ -15,7 +15,7 @@ use crate::launch::processor::Pins;
 use crate::launch::signals::Signals;
 use crate::launch::world::World;
 use crate::measure::counters::{READING_WORDS, Reading};
-use crate::record::{EvalFigures, RunFolder, Status, Summary, say, write_atomically};
+use crate::record::{self, EvalFigures, RunFolder, Status, Summary, say, write_atomically};
 use crate::run::deadline::Deadline;
 use crate::run::due::Due;
 use crate::run::going_on::{self, Kept};
@@ -86,6 +86,11 @@ pub fn train(
     let recorder = folder.map(|folder| Recorder::new(folder, &plan, rate_factor));
     let mut summary = Summary::new(&plan.job, world.size)?;
     summary.from_step = begun;
+    let begun = recorder.as_ref().map(|recorder| recorder.begin(&summary)).transpose();
+    world.agree(control, begun)?;
+    // Whichever rank ends the job says why, where it reaches the folder.
+    let dir = plan.job.config.run.dir.clone();
+    comm::on_end(move |why| record::fail(&dir, why));
     let report = recorder.as_ref().map(Recorder::heartbeat);
     let limit = plan.job.config.run.max_time.map(|Seconds(time)| Duration::from_secs_f64(time));
     let deadline =

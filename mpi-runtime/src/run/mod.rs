@@ -146,6 +146,8 @@ impl<'w> Run<'w> {
             watch: Arc::clone(&watch),
             report,
             signals: Arc::clone(signals),
+            // Two, since the first may be the one that is gone.
+            folder: (training.is_some() && world.rank < 2).then(|| config.run.dir.clone()),
         })
         .map_err(|error| no_resources(&error))?;
         let dense = world.communicator(&watch)?.subset(plan.roles.trainers.ranks())?;

@@ -66,6 +66,14 @@ impl Recorder {
         Self { inner: Arc::new(Mutex::new(inner)) }
     }
 
+    /// The run begins: until it ends, `summary` says so.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn begin(&self, summary: &Summary) -> Result<(), Error> {
+        self.with(|inner| inner.folder.begin(summary))
+    }
+
     /// What the heartbeat thread calls: reports when a report is due.
     #[must_use]
     pub fn heartbeat(&self) -> HeartbeatReport {

@@ -25,7 +25,7 @@ fn what_was_not_measured_is_absent() {
         text,
         r#"{
   "version": 1,
-  "status": "failed",
+  "status": "running",
   "git": "abc",
   "config_hash": "0",
   "seed": 1,

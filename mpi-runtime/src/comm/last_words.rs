@@ -1,0 +1,64 @@
+//! Who else hears the last words of a process that ends its job.
+//!
+//! Invariant: the end does not wait for them for long. What they go to, a file system perhaps, may
+//! be the very thing that is gone.
+
+use core::time::Duration;
+use std::sync::{Mutex, PoisonError};
+
+/// What is done with last words.
+type Hearer = Box<dyn FnOnce(&str) + Send>;
+
+static HEARER: Mutex<Option<Hearer>> = Mutex::new(None);
+
+/// From now on `hearer` is told why, should this process end its job. Once; takes the place of one
+/// before. *Not collective.*
+pub fn on_end(hearer: impl FnOnce(&str) + Send + 'static) {
+    *HEARER.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(hearer));
+}
+
+/// The job ends, and this is why: says so to who wants to hear it, if anybody does. *Not
+/// collective, from any thread.*
+pub fn hand_on(why: &str) {
+    let hearer = HEARER.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let Some(hearer) = hearer else { return };
+    let (why, (done, heard)) = (why.to_owned(), crossbeam_channel::bounded::<()>(1));
+    let hearing = std::thread::Builder::new().name("last words".into()).spawn(move || {
+        hearer(&why);
+        drop(done);
+    });
+    if hearing.is_ok() {
+        // Nothing is sent: the other side goes when it is done.
+        let _ = heard.recv_timeout(PATIENCE);
+    }
+}
+
+/// A small file takes milliseconds.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    /// One test, since a process has one hearer.
+    #[test]
+    fn they_are_heard_once_and_nobody_waits_for_a_hearer_that_hangs() {
+        hand_on("to nobody");
+        let (told, heard) = crossbeam_channel::unbounded();
+        on_end(move |why| told.send(why.to_owned()).unwrap());
+        hand_on("first");
+        hand_on("second");
+        assert_eq!(heard.iter().collect::<Vec<_>>(), ["first"]);
+        let (hold, held) = crossbeam_channel::bounded::<()>(0);
+        on_end(move |_| {
+            let _ = held.recv();
+        });
+        let begun = Instant::now();
+        hand_on("third");
+        assert!(begun.elapsed() >= PATIENCE);
+        drop(hold);
+    }
+}
