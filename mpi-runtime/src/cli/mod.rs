@@ -9,6 +9,7 @@ mod doctor;
 mod eval;
 mod export;
 mod launch;
+mod leftovers;
 mod predict;
 mod prepare;
 mod simulate;

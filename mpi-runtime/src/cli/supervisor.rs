@@ -5,6 +5,9 @@
 //! second start would repeat (exit codes 2 to 5). A job that saves nothing new is started again so
 //! many times in a row and no more.
 //!
+//! A job that has lost a rank ends: when its launcher still runs long after a rank's last words, the
+//! launcher waits for a node that does not answer, and all of it here is killed.
+//!
 //! The first signal, whichever it is, goes on as SIGUSR1: `mpirun` passes that to all ranks and
 //! waits, where after SIGTERM it kills them a second later, in the middle of a save. Any further
 //! one goes on as SIGTERM.
@@ -20,6 +23,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
+use super::leftovers::{SharedMemory, kill_all};
 use super::supervised::{Note, Said, hold, pass_on};
 use crate::error::REQUEUE;
 use crate::record::say;
@@ -58,7 +62,9 @@ pub(super) fn supervise(command: &[String], restarts: u32) -> io::Result<u8> {
     let note = Note::new();
     let mut fruitless = 0;
     loop {
+        let shared_memory = SharedMemory::look();
         let (status, said) = run(command, &note, &mut requests)?;
+        shared_memory.clean();
         let (code, saved) = (exit_code(status), hold(&said).saved);
         note.ended(code, &hold(&said));
         fruitless = if saved || code == REQUEUE { 0 } else { fruitless + 1 };
@@ -125,6 +131,13 @@ fn run(
             // It may just have ended.
             let _ = kill_process_group(group, signal);
         }
+        let overdue = |(_, since): &(_, Instant)| since.elapsed() > AFTER_LAST_WORDS;
+        if hold(&said).last_words.as_ref().is_some_and(overdue) {
+            let seconds = AFTER_LAST_WORDS.as_secs();
+            say(&format!("umbra: the job still runs {seconds} s after it has lost a rank: killed"));
+            kill_all(child.id());
+            break child.wait()?;
+        }
         std::thread::sleep(LOOK);
     };
     // A process that the job has left behind may hold the other end for ever.
@@ -142,6 +155,9 @@ fn exit_code(status: ExitStatus) -> u8 {
 
 /// Between two looks at the command.
 const LOOK: Duration = Duration::from_millis(50);
+/// For a launcher to end a job: the ten seconds in which a rank that gives up ends itself
+/// (`comm`), and as long as a launcher may take that ends thousands of processes.
+const AFTER_LAST_WORDS: Duration = Duration::from_secs(40);
 /// For what a job said last, when it has ended.
 const LAST_LINES: Duration = Duration::from_secs(5);
 /// Before the first start again; doubled with every one that saves nothing new.
