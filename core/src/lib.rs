@@ -5,8 +5,8 @@
 //! operating system. Every buffer is lent by the caller and never grown.
 //!
 //! Map, arrows pointing left: `units, rng, float, batch ← kernel ← dense, sparse ← model`,
-//! `float ← optim`, `units ← sync ← rows`. `sync` never imports `dense`: it sees `&mut [f32]`. With
-//! feature `sim`: `dense, sync ← sim`.
+//! `model ← flat`, `float ← optim`, `units ← sync ← rows`. `sync` never imports `dense`: it sees
+//! `&mut [f32]`. With feature `sim`: `dense, sync ← sim`.
 #![no_std]
 #![deny(unsafe_code)]
 
@@ -17,6 +17,7 @@ extern crate std;
 
 pub mod batch;
 pub mod dense;
+pub mod flat;
 pub mod float;
 pub mod kernel;
 pub mod metrics;

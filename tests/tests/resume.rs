@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used)]
 
 use serde_json::Value;
+use umbra_core::flat::Flat;
 use umbra_core::rng::{Purpose, Stream};
 use umbra_tests::{Folder, Job, LIMIT, SavedModel, manifest, program, start, tensors};
 
@@ -345,7 +346,58 @@ fn an_export_is_the_model_without_its_state() {
     let fields = manifest["sparse_names"].as_array().unwrap().iter();
     let tables = fields.flat_map(|field| values(&format!("embedding.{}", field.as_str().unwrap())));
     let rows = SavedModel::read(&saved).rows;
-    assert!(tables.eq(rows.iter().flat_map(|row| row[..width].to_vec())));
+    let rows: Vec<u8> = rows.iter().flat_map(|row| row[..width].to_vec()).collect();
+    assert!(tables.eq(rows.iter().copied()));
+
+    let flat = ["export", "--checkpoint", "run", "--format", "flat", "--output", "flat"];
+    let _ = folder.umbra(1, &flat).fine();
+    let bytes = folder.read("flat");
+    let flat = Flat::parse(&bytes).unwrap();
+    let replica: Vec<f32> = flat.replica().collect();
+    for tensor in flat.model().tensors() {
+        let flat: Vec<u8> = tensor.places().flat_map(|at| replica[at].to_le_bytes()).collect();
+        assert_eq!(flat, values(&tensor.name.to_string()), "{}", tensor.name);
+    }
+    let all = (0..).map_while(|row| flat.row(row)).flatten().flat_map(f32::to_le_bytes);
+    assert!(all.eq(rows), "rows of the flat model");
+}
+
+/// A file that is there stays, unless told otherwise; of an export that fails nothing stays.
+#[test]
+fn an_export_leaves_a_whole_file_or_none() {
+    let folder = folder();
+    train(&folder, 1, "run", Some(3), &["sync.method=bsp"]);
+    let names = || std::fs::read_dir(folder.root()).unwrap().count();
+    for format in ["safetensors", "flat"] {
+        let export = ["export", "--checkpoint", "run", "--format", format, "--output", format];
+        folder.write(format, "mine");
+        let there = names();
+        let refused = folder.umbra(1, &export);
+        assert_eq!(refused.code, 2, "{}", refused.stderr);
+        assert!(refused.stderr.contains("replace it with --overwrite"), "{}", refused.stderr);
+        assert_eq!(folder.text(format), "mine");
+        let told = [&export[..], &["--overwrite"]].concat();
+        let _ = folder.umbra(1, &told).fine();
+        assert!(folder.read(format).len() > 1000);
+        assert_eq!(names(), there);
+    }
+    // A bit of a row: everything is written when the checksum is compared.
+    let saved = folder.path("run/checkpoints/last/rank-00000.safetensors");
+    let file = manifest(&folder.path("run/checkpoints/last"))["files"][0].clone();
+    let mut tensors = file["tensors"].as_array().unwrap().iter();
+    let rows = tensors.find(|tensor| tensor["name"] == "rows.0").unwrap();
+    let mut bytes = std::fs::read(&saved).unwrap();
+    let at = usize::try_from(rows["offset"].as_u64().unwrap()).unwrap();
+    bytes[at] ^= 1;
+    std::fs::write(&saved, bytes).unwrap();
+    let there = names();
+    for format in ["safetensors", "flat"] {
+        let export = ["export", "--checkpoint", "run", "--format", format, "--output", "damaged"];
+        let ended = folder.umbra(1, &export);
+        assert_eq!(ended.code, 4, "{}", ended.stderr);
+        assert!(ended.stderr.contains("rows.0 has checksum"), "{}", ended.stderr);
+        assert_eq!(names(), there, "{format}");
+    }
 }
 
 /// Whatever call of a save is the last one: what is there is whole, and the run goes on from it.

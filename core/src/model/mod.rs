@@ -129,6 +129,18 @@ impl Model {
         self.kind
     }
 
+    /// D
+    #[must_use]
+    pub const fn dense_features(&self) -> usize {
+        self.dense_features
+    }
+
+    /// S
+    #[must_use]
+    pub const fn fields(&self) -> usize {
+        self.fields
+    }
+
     /// f32s of one embedding row: d for DLRM and DCN v2; the first-order parameter and d for
     /// DeepFM, FM and Wide & Deep; 1 for LR.
     #[must_use]

@@ -56,6 +56,8 @@ pub enum ModelError {
         /// What was given.
         got: f32,
     },
+    /// More parameters, or longer buffers, than can be counted.
+    TooLarge,
 }
 
 impl fmt::Display for ModelError {
@@ -89,6 +91,7 @@ impl fmt::Display for ModelError {
             Self::BatchNormMomentum { got } => {
                 write!(f, "batch norm momentum must be in 0 < m <= 1, got {got}")
             }
+            Self::TooLarge => write!(f, "the model is larger than any memory"),
         }
     }
 }
@@ -111,6 +114,9 @@ impl Model {
         if !(momentum > 0.0 && momentum <= 1.0) {
             return Err(ModelError::BatchNormMomentum { got: momentum });
         }
+        if !is_countable(config) {
+            return Err(ModelError::TooLarge);
+        }
         let mut layout = Layout { config, parameters: 0, statistics: 0, layers: 0 };
         let body = Body::plan(config, &mut layout)?;
         Ok(Self {
@@ -124,6 +130,22 @@ impl Model {
             statistics_len: layout.statistics,
         })
     }
+}
+
+/// Whether all lengths of the model can be counted: not of more layers, wider ones or more features
+/// than such that a bound on them, in f64s that do not overflow, is below a share of all memory.
+fn is_countable(config: &ModelConfig<'_>) -> bool {
+    let ModelConfig { dense_features, fields, embedding_dim, bottom, top, cross, .. } = *config;
+    let number = |x: usize| x as f64;
+    let hidden = bottom.iter().chain(top).chain([&cross.rank]).copied().max().unwrap_or(0);
+    // Vectors of all features in a row, or products of all their pairs.
+    let features = number(dense_features) + number(fields) + 1.0;
+    let inputs = features * (features + number(embedding_dim));
+    let widest = inputs.max(number(hidden));
+    let outputs = if cross.layers > 0 { widest } else { number(hidden) };
+    let layers = number(bottom.len() + top.len() + cross.layers.min(MAX_LAYERS)) + 2.0;
+    // Beside a matrix a layer has vectors, and activations of a tile.
+    layers * widest * (outputs + 1024.0) < number(isize::MAX as usize / 8)
 }
 
 /// Hands out offsets in the order in which it is asked.

@@ -157,7 +157,7 @@ pub(super) struct DenseTensor {
     pub(super) shape: [usize; 2],
     /// Of the plane, in its section.
     first: usize,
-    tensor: umbra_core::model::Tensor,
+    pub(super) tensor: umbra_core::model::Tensor,
 }
 
 /// The model's tensors, in the order of files.

@@ -236,7 +236,7 @@ fn gone(result: io::Result<()>, path: &Path) -> Result<(), CheckpointError> {
 }
 
 /// Brings a folder's names to the disk, where its file system knows how to.
-fn sync_folder(folder: &Path) -> Result<(), CheckpointError> {
+pub(super) fn sync_folder(folder: &Path) -> Result<(), CheckpointError> {
     match File::open(folder).and_then(|folder| folder.sync_all()) {
         Err(error) if error.kind() != io::ErrorKind::InvalidInput => Err(at(folder)(error)),
         _ => Ok(()),

@@ -3,7 +3,7 @@
 //! - `contents.rs`: the state as named tensors
 //! - `file.rs`: a file of tensors · `manifest.rs`: what is inside · `error.rs`: what can be wrong
 //! - `folders.rs`: the folders of a run's checkpoints
-//! - `export.rs`: the model alone, for other programs
+//! - `export/`: the model alone, for other programs
 //! - `write.rs`: collective writing; a checkpoint appears whole or not at all
 //! - `image.rs`: a copy of the state · `background.rs`: writing it while training goes on
 //! - `read.rs`: opening · `restore.rs`: the model, by any number of ranks · `resume.rs`: the rest
@@ -26,6 +26,7 @@ mod write;
 pub use background::{Saved, Saver};
 pub use contents::Contents;
 pub use error::CheckpointError;
+pub use export::ExportFormat;
 pub use file::{FileEntry, Part, TensorEntry};
 pub use folders::{Folders, Link};
 pub use image::Image;

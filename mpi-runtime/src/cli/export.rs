@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 
 use super::table::Table;
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, ExportFormat};
+use crate::config::{Config, convert};
 use crate::error::Error;
 
 /// Write the model of a checkpoint to one file, without optimizer state
@@ -20,19 +21,40 @@ pub(super) struct ExportArguments {
     /// File to write
     #[arg(long, value_name = "FILE")]
     output: PathBuf,
+    /// Replace an existing output
+    #[arg(long)]
+    overwrite: bool,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Format {
     /// Tensors by name, for PyTorch and others
     Safetensors,
+    /// Bytes that the library umbra-core scores where they stand
+    Flat,
 }
 
 /// Runs the verb.
 pub(super) fn run(arguments: &ExportArguments) -> Result<(), Error> {
-    let ExportArguments { checkpoint, format: Format::Safetensors, output } = arguments;
+    let ExportArguments { checkpoint, format, output, overwrite } = arguments;
+    if !overwrite && output.exists() {
+        return Err(Error::Usage(format!(
+            "{}: the output exists: choose another name, or replace it with --overwrite",
+            output.display()
+        )));
+    }
     let checkpoint = Checkpoint::open_here(checkpoint)?;
-    let bytes = checkpoint.export(output)?;
+    let bytes = match format {
+        Format::Safetensors => checkpoint.export(ExportFormat::Safetensors, output)?,
+        Format::Flat => {
+            let manifest = &checkpoint.manifest;
+            let path = checkpoint.dir().join("manifest.json");
+            let config = Config::parse(&manifest.config, &path, &[])?;
+            let (dense_features, fields) = (manifest.dense_features, manifest.cardinality.len());
+            let config = convert::model_config(&config.model, dense_features, fields);
+            checkpoint.export(ExportFormat::Flat(&config), output)?
+        }
+    };
     let mut table = Table::default();
     table.row("checkpoint", checkpoint.dir().display());
     table.row("output", format_args!("{}, {bytes} bytes", output.display()));

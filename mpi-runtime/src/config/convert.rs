@@ -14,7 +14,17 @@ pub fn model(
     dense_features: usize,
     fields: usize,
 ) -> Result<Model, ModelError> {
-    Model::new(&ModelConfig {
+    Model::new(&model_config(section, dense_features, fields))
+}
+
+/// What that model is made from.
+#[must_use]
+pub fn model_config(
+    section: &ModelSection,
+    dense_features: usize,
+    fields: usize,
+) -> ModelConfig<'_> {
+    ModelConfig {
         kind: match section.kind {
             config::ModelKind::Dlrm => ModelKind::Dlrm,
             config::ModelKind::DeepFm => ModelKind::DeepFm,
@@ -43,7 +53,7 @@ pub fn model(
         batch_norm: section.batch_norm,
         batch_norm_momentum: single(section.batch_norm_momentum),
         dropout: single(section.dropout),
-    })
+    }
 }
 
 /// The optimizer of `[optim.dense]`; `None` for row-wise Adagrad, which only rows can have and the

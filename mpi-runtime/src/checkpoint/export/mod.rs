@@ -1,0 +1,129 @@
+//! A model as one file, without optimizer state: what other programs read.
+//!
+//! - `safetensors.rs`: tensors by name
+//! - `flat.rs`: what the core scores where it stands
+//!
+//! Invariants: the file is there whole or not at all. It is read and written a block at a time; of
+//! the model alone a tensor of the dense replica is held whole.
+
+mod flat;
+mod safetensors;
+
+use std::fs;
+use std::path::Path;
+
+use umbra_core::model::ModelConfig;
+
+use super::contents::rows;
+use super::error::{CheckpointError, at};
+use super::file::PartReader;
+use super::folders::sync_folder;
+use super::manifest::MANIFEST;
+use super::read::Checkpoint;
+
+/// What a model is written as.
+#[derive(Clone, Copy, Debug)]
+pub enum ExportFormat<'a> {
+    /// Tensors by name.
+    Safetensors,
+    /// What the core scores; the checkpoint is of this model.
+    Flat(&'a ModelConfig<'a>),
+}
+
+impl Checkpoint {
+    /// Writes the model to the file `output`, in the place of one that is there. Returns its bytes.
+    ///
+    /// # Errors
+    /// When the checkpoint is damaged or of another model, or the file can't be written.
+    pub fn export(&self, format: ExportFormat<'_>, output: &Path) -> Result<u64, CheckpointError> {
+        let folder = output.parent().filter(|folder| !folder.as_os_str().is_empty());
+        let folder = folder.unwrap_or_else(|| Path::new("."));
+        let name = format!(".{}.tmp", output.file_name().unwrap_or_default().to_string_lossy());
+        let temporary = folder.join(&name);
+        let write = || {
+            let bytes = match format {
+                ExportFormat::Safetensors => self.write_safetensors(folder, name)?,
+                ExportFormat::Flat(config) => self.write_flat(&temporary, config)?,
+            };
+            fs::rename(&temporary, output).map_err(at(output))?;
+            sync_folder(folder)?;
+            Ok(bytes)
+        };
+        let written = write();
+        if written.is_err() {
+            // What is wrong is told already.
+            let _ = fs::remove_file(&temporary);
+        }
+        written
+    }
+
+    /// Hands the values of the rows of all tables to `take`, in their order, a block of a table at
+    /// a time, with the table's number.
+    fn read_tables(
+        &self,
+        mut take: impl FnMut(usize, &[u32]) -> Result<(), CheckpointError>,
+    ) -> Result<(), CheckpointError> {
+        let manifest = &self.manifest;
+        let (all, count) =
+            (manifest.cardinality.iter().sum::<u64>(), u64::from(manifest.partitions));
+        if count == 0 {
+            let message = "it says 0 partitions".to_owned();
+            return Err(CheckpointError::Manifest { path: self.dir().join(MANIFEST), message });
+        }
+        let record = manifest.row_width + manifest.row_state_len;
+        let open = |partition: u32| -> Result<Records, CheckpointError> {
+            let own = (all + count - 1 - u64::from(partition)) / count;
+            let reader = self.reader(&rows(partition), own * record as u64)?;
+            Ok(Records { reader, record, block: vec![], at: 0 })
+        };
+        let mut partitions = (0..manifest.partitions).map(open).collect::<Result<Vec<_>, _>>()?;
+        let mut row = 0;
+        for (table, rows) in manifest.cardinality.iter().enumerate() {
+            let mut block = vec![];
+            for _ in 0..*rows {
+                let partition = usize::try_from(row % count).unwrap_or(0);
+                let record = partitions[partition].next()?;
+                block.extend_from_slice(&record[..manifest.row_width]);
+                if block.len() >= BLOCK {
+                    take(table, &block)?;
+                    block.clear();
+                }
+                row += 1;
+            }
+            take(table, &block)?;
+        }
+        partitions.into_iter().try_for_each(|partition| partition.reader.finish())
+    }
+}
+
+/// The records of a partition, one after the other.
+struct Records {
+    reader: PartReader,
+    record: usize,
+    /// Read, and how much of it has been taken.
+    block: Vec<u32>,
+    at: usize,
+}
+
+impl Records {
+    fn next(&mut self) -> Result<&[u32], CheckpointError> {
+        if self.at == self.block.len() {
+            let left = usize::try_from(self.reader.left() / 4).unwrap_or(usize::MAX);
+            self.block.resize(left.min(RECORDS * self.record), 0);
+            self.reader.read(&mut self.block)?;
+            self.at = 0;
+        }
+        self.at += self.record;
+        Ok(&self.block[self.at - self.record..self.at])
+    }
+}
+
+fn bytes(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// Records read at a time.
+const RECORDS: usize = 1024;
+
+/// Values written at a time.
+const BLOCK: usize = 1 << 18;
