@@ -280,6 +280,42 @@ fn a_run_folder_has_one_job() {
     assert!(!lock.exists());
 }
 
+/// A second job that has not chosen its folder gets one of its own: numbered, or under a scheduler
+/// named after the job, which finds it again.
+#[test]
+fn a_second_job_without_a_name_gets_its_own_folder() {
+    let folder = folder();
+    let job = |sets: &[&str], environment: &[(&str, &str)]| {
+        let own = ["train.early_stop.restore_best=false", "data.valid=[]", "train.eval_every=0"];
+        let sets: Vec<String> =
+            [&SETS[..], &own, sets].concat().iter().map(|set| format!("--set={set}")).collect();
+        let arguments: Vec<&str> = ["train", "-c", "job.toml"]
+            .into_iter()
+            .chain(sets.iter().map(String::as_str))
+            .collect();
+        start(folder.root(), 1, &program("umbra"), &arguments, environment)
+    };
+    let mut first = job(&["train.epochs=100000"], &[]);
+    let metrics = folder.path("runs/job/metrics.jsonl");
+    first.until("it has its folder", |_| metrics.exists());
+    let slurm = [("SLURM_JOB_ID", "77")];
+    for (name, environment) in [("job-2", &[][..]), ("job-3", &[]), ("job-77", &slurm)] {
+        let stop = if name == "job-77" { 75 } else { 0 };
+        let asked = if stop == 75 { &["recovery.inject.stop_step=9"][..] } else { &[] };
+        let ended = job(asked, environment).wait(LIMIT);
+        assert_eq!(ended.code, stop, "{}", ended.stderr);
+        let says = format!("another job writes to runs/job; the run folder is runs/{name}\n");
+        assert!(ended.stderr.contains(&says), "{}", ended.stderr);
+        assert!(folder.path(&format!("runs/{name}/summary.json")).exists());
+    }
+    first.signal("TERM");
+    assert_eq!(first.wait(LIMIT).code, 75);
+    // The scheduler starts the third anew: it is not the first one that it goes on from.
+    let ended = job(&[], &slurm).wait(LIMIT);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    assert!(ended.stderr.contains("going on from runs/job-77/checkpoints/"), "{}", ended.stderr);
+}
+
 /// Nothing is recorded any more: that is said.
 #[test]
 fn a_run_folder_that_is_moved_away_is_missed() {

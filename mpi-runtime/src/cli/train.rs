@@ -60,8 +60,9 @@ pub(super) fn run(
     control: &Comm,
     signals: &Arc<Signals>,
 ) -> Result<(), Error> {
-    let folder = config.run.dir.clone();
-    let task = if arguments.dry_run { Task::Plan(arguments.ranks) } else { Task::Train };
+    let by_default = config.run.dir == Config::default_dir(arguments.config.as_deref());
+    let train_it = Task::Train { by_default };
+    let task = if arguments.dry_run { Task::Plan(arguments.ranks) } else { train_it };
     match train(world, control, config, signals, task)? {
         Outcome::Planned(plan, prediction) if world.rank == 0 => {
             let prediction = prediction.unwrap_or_default();
@@ -74,7 +75,7 @@ pub(super) fn run(
             // A closed stdout is no failure.
             let _ = writeln!(std::io::stdout().lock(), "{text}");
         }
-        Outcome::Trained(Some(summary)) => print(&summary, &folder),
+        Outcome::Trained(Some((folder, summary))) => print(&summary, &folder),
         Outcome::Planned(..) | Outcome::Trained(None) => {}
     }
     Ok(())

@@ -39,10 +39,24 @@ impl Config {
     /// # Errors
     /// The first thing wrong, with its place and the cure.
     pub fn load(path: Option<&Path>, sets: &[String]) -> Result<Self, ConfigError> {
-        let Some(path) = path else { return Self::parse("", Path::new("job.toml"), sets) };
+        let Some(path) = path else { return Self::parse("", Path::new(UNNAMED), sets) };
         let text = std::fs::read_to_string(path)
             .map_err(|source| ConfigError::Unreadable { path: path.into(), source })?;
         Self::parse(&text, path, sets)
+    }
+
+    /// The run folder that a job file has by default.
+    #[must_use]
+    pub fn default_dir(path: Option<&Path>) -> PathBuf {
+        default_dir(path.unwrap_or(Path::new(UNNAMED))).into()
+    }
+
+    /// Another run folder; its checkpoints move with it if they are in it.
+    pub fn move_run(&mut self, dir: &Path) {
+        if self.checkpoint.dir == self.run.dir.join(CHECKPOINTS) {
+            self.checkpoint.dir = dir.join(CHECKPOINTS);
+        }
+        self.run.dir = dir.to_owned();
     }
 
     /// Like [`Config::load`] with the file's text in hand; `path` names it in messages and gives
@@ -77,6 +91,8 @@ impl Config {
     }
 }
 
+/// What a job without a file is named after.
+const UNNAMED: &str = "job.toml";
 /// Where the checkpoints of a run are, in its folder.
 const CHECKPOINTS: &str = "checkpoints";
 
@@ -105,10 +121,15 @@ fn require(settings: &Settings) -> Result<(), ConfigError> {
     Ok(())
 }
 
+/// The run folder of a job file at `path`.
+fn default_dir(path: &Path) -> String {
+    let stem = path.file_stem().map_or_else(|| "job".into(), |stem| stem.to_string_lossy());
+    format!("runs/{stem}")
+}
+
 /// Defaults that depend on other keys.
 fn fill(settings: &mut Settings, path: &Path) {
-    let stem = path.file_stem().map_or_else(|| "job".into(), |stem| stem.to_string_lossy());
-    settings.fallback("run.dir", |_| format!("runs/{stem}").into());
+    settings.fallback("run.dir", |_| default_dir(path).into());
     settings.fallback("checkpoint.dir", |settings| {
         let run = settings.of("run.dir").and_then(Value::as_str).unwrap_or_default();
         Value::String(Path::new(run).join(CHECKPOINTS).to_string_lossy().into_owned())

@@ -176,6 +176,12 @@ pub fn scheduled_end(env: &dyn Fn(&str) -> Option<String>) -> Option<u64> {
     env("SLURM_JOB_END_TIME")?.trim().parse().ok()
 }
 
+/// What the scheduler calls the job; `None` without one. A job that it starts anew keeps it.
+#[must_use]
+pub fn scheduled_job(env: &dyn Fn(&str) -> Option<String>) -> Option<String> {
+    env("SLURM_JOB_ID").or_else(|| env("PBS_JOBID")).filter(|job| !job.is_empty())
+}
+
 /// How many processes a launcher started, read before MPI is started; 1 without one.
 #[must_use]
 pub fn launched_processes(env: &dyn Fn(&str) -> Option<String>) -> usize {

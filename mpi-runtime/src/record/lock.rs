@@ -9,6 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::error::Error;
+use crate::launch::environment::scheduled_job;
 
 /// A folder that is this process's until it is dropped.
 #[derive(Debug)]
@@ -23,6 +24,20 @@ impl Lock {
     /// # Errors
     /// When another process has it ([`Error::Usage`], which names that one), or the system refuses.
     pub(super) fn take(folder: &Path, host: &str) -> Result<Self, Error> {
+        Self::try_take(folder, host)?.map_err(|owner| {
+            Error::Usage(format!(
+                "run.dir = {}: another job writes there ({owner}); choose another folder with \
+                 --set run.dir=…",
+                folder.display(),
+            ))
+        })
+    }
+
+    /// As [`take`](Self::take); where another process has it, what that one says of itself.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub(super) fn try_take(folder: &Path, host: &str) -> Result<Result<Self, String>, Error> {
         let path = folder.join(NAME);
         let failed = |source| Error::file(&path, "lock it", source);
         loop {
@@ -35,12 +50,7 @@ impl Lock {
                     let mut owner = String::new();
                     // Who it is, is for the message alone.
                     let _ = file.read_to_string(&mut owner);
-                    return Err(Error::Usage(format!(
-                        "run.dir = {}: another job writes there ({}); choose another folder with \
-                         --set run.dir=…",
-                        folder.display(),
-                        owner.trim_end()
-                    )));
+                    return Ok(Err(owner.trim_end().to_owned()));
                 }
                 // A file system without locks: better a run without one than none.
                 Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => {}
@@ -56,7 +66,7 @@ impl Lock {
             }
             let written = file.set_len(0).and_then(|()| file.rewind());
             written.and_then(|()| file.write_all(owner(host).as_bytes())).map_err(failed)?;
-            return Ok(Self { file, path });
+            return Ok(Ok(Self { file, path }));
         }
     }
 
@@ -78,8 +88,8 @@ impl Drop for Lock {
 
 /// Host, process and, under a scheduler, job.
 fn owner(host: &str) -> String {
-    let job = std::env::var("SLURM_JOB_ID").or_else(|_| std::env::var("PBS_JOBID"));
-    let job = job.map_or_else(|_| String::new(), |job| format!(", job {job}"));
+    let job = scheduled_job(&|name| std::env::var(name).ok());
+    let job = job.map_or_else(String::new, |job| format!(", job {job}"));
     format!("host {host}, process {}{job}\n", std::process::id())
 }
 

@@ -44,6 +44,36 @@ impl RunFolder {
         Ok(Claim { lock })
     }
 
+    /// As [`claim`](Self::claim), for a configuration whose folder has the name that jobs have by
+    /// default: where another job writes there, it is one of its own beside it, which is named
+    /// after the scheduler's `job`, and found again when that starts anew, or else numbered.
+    ///
+    /// # Errors
+    /// As `claim`.
+    pub fn claim_beside(
+        config: &mut Config,
+        host: &str,
+        job: Option<&str>,
+    ) -> Result<Claim, Error> {
+        let dir = config.run.dir.clone();
+        let beside = |name: &dyn core::fmt::Display| {
+            let mut path = dir.clone().into_os_string();
+            path.push(format!("-{name}"));
+            PathBuf::from(path)
+        };
+        let own = job.map(|job| beside(&job));
+        if let Some(own) = own.as_ref().filter(|own| own.exists()) {
+            config.move_run(own);
+            return Self::claim(config, host);
+        }
+        let taken = dir.exists() && Lock::try_take(&dir, host)?.is_err();
+        if taken {
+            let numbered = || (2..).map(|number| beside(&number)).find(|path| !path.exists());
+            config.move_run(&own.or_else(numbered).unwrap_or_default());
+        }
+        Self::claim(config, host)
+    }
+
     /// Writes `config.toml` to the folder and opens the records. Those of an earlier run are
     /// replaced; of one that goes on `from` a step, what was reported up to there is kept.
     /// Checkpoints are left alone.

@@ -1,7 +1,9 @@
 //! A training run from start to summary.
 
 use core::time::Duration;
-use std::path::Path;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -32,15 +34,18 @@ use crate::trainer::Segment;
 pub enum Outcome {
     /// A dry run: the plan, and on the first of several ranks what they are going to send.
     Planned(Box<Plan>, Option<Prediction>),
-    /// A run that ended well; the summary on the first rank.
-    Trained(Option<Box<Summary>>),
+    /// A run that ended well; its folder and the summary on the first rank.
+    Trained(Option<(PathBuf, Box<Summary>)>),
 }
 
 /// What to do with a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task {
     /// Train.
-    Train,
+    Train {
+        /// The run folder has the name that jobs have by default: another will do.
+        by_default: bool,
+    },
     /// Plan it on so many ranks, whatever the launch has; on the launch's without a number.
     Plan(Option<usize>),
 }
@@ -56,9 +61,9 @@ pub fn train(
     signals: &Arc<Signals>,
     task: Task,
 ) -> Result<Outcome, Error> {
-    let dry_run = task != Task::Train;
+    let dry_run = matches!(task, Task::Plan(_));
     let ranks = if let Task::Plan(Some(ranks)) = task { ranks } else { world.size };
-    let plan = plan(world, control, config, ranks)?;
+    let mut plan = plan(world, control, config, ranks)?;
     let first = world.rank == 0;
     if dry_run {
         let free = if first { RunFolder::check(&plan.job.config) } else { Ok(()) };
@@ -69,8 +74,24 @@ pub fn train(
         return Ok(Outcome::Planned(Box::new(plan), prediction));
     }
     // Before anything of an earlier run is looked at, or removed: it may not have ended.
-    let claim = first.then(|| RunFolder::claim(&plan.job.config, &world.host)).transpose();
-    let claim = world.agree(control, claim)?;
+    let wanted = plan.job.config.run.dir.clone();
+    let job = environment::scheduled_job(&|name| std::env::var(name).ok());
+    let config = &mut plan.job.config;
+    let claim = || match task {
+        Task::Train { by_default: true } => {
+            RunFolder::claim_beside(config, &world.host, job.as_deref())
+        }
+        _ => RunFolder::claim(config, &world.host),
+    };
+    let claim = world.agree(control, first.then(claim).transpose())?;
+    let dir = plan.job.config.run.dir.as_os_str().as_encoded_bytes();
+    let dirs = control.all_gather_varied(dir, "the run folder")?;
+    plan.job.config.move_run(OsStr::from_bytes(&dirs[0]).as_ref());
+    let dir = &plan.job.config.run.dir;
+    if first && *dir != wanted {
+        let (wanted, dir) = (wanted.display(), dir.display());
+        say(&format!("umbra: another job writes to {wanted}; the run folder is {dir}"));
+    }
     let from = going_on::find(world, control, &plan.job.config)?;
     let fits = from.as_ref().map(|checkpoint| going_on::kept(&plan, checkpoint)).transpose();
     let kept = world.agree(control, fits.map_err(Error::from))?;
@@ -395,7 +416,7 @@ impl Session<'_> {
         let written = world.agree(control, written);
         ended?;
         written?;
-        Ok(Outcome::Trained((world.rank == 0).then(|| Box::new(summary))))
+        Ok(Outcome::Trained((world.rank == 0).then(|| (dir, Box::new(summary)))))
     }
 }
 
