@@ -99,7 +99,8 @@ fn a_flat_model_is_scored_to_the_bits_of_the_runtime() {
 fn compare(folder: &Folder, name: &str, model: &'static str, examples: &BatchBuffer) {
     let job = format!("{name}.toml");
     folder.write(&job, Job { model, ..Job::DLRM }.text());
-    folder.train(1, &job, name, &["embedding.partitions=3", "run.tensorboard=false"]);
+    let sets = ["sync.method=bsp", "embedding.partitions=3", "run.tensorboard=false"];
+    folder.train(1, &job, name, &sets);
     let file = format!("{name}.flat");
     let export = ["export", "--checkpoint", name, "--format", "flat", "--output", &file];
     let _ = folder.umbra(1, &export).fine();
