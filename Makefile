@@ -9,7 +9,7 @@ help:
 	@echo 'make demo         synthetic data, training on 4 MPI ranks, a table of results (5 minutes)'
 	@echo 'make test         everything that must hold before a change goes in; what CI runs'
 	@echo 'make lint         the quick part of it: format, clippy, docs'
-	@echo 'make test-peers   models and gradients against PyTorch (from the Python registry)'
+	@echo 'make test-peers   models, gradients and the Python lines of docs/formats.md against PyTorch (from its registry)'
 	@echo 'make cluster-up   nodes of a test cluster on this machine: NODES=4 RATE=100mbit LATENCY_US=0 (root)'
 	@echo 'make cluster-down and away again'
 	@echo 'make show-NAME    measure a published figure: $(sort $(patsubst hpc/show/%.sh,%,$(wildcard hpc/show/*.sh)))'

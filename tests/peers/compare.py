@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from arrays import Arrays, batch_of
 from models import DcnV2, Dlrm, Factorization, WideDeep
 
 # Largest differences allowed. Both sides add float32 numbers in orders of their own.
@@ -21,24 +22,6 @@ LOGITS = 1e-5  # absolute, per logit of size about 1
 GRADIENT = 1e-5  # relative to the largest element of the tensor
 LOSSES = 1e-4  # relative
 FINAL = 1e-4  # relative to the largest element of the tensor
-
-
-class Arrays:
-    """The arrays of one case by name."""
-
-    def __init__(self, folder):
-        self.folder = folder
-        lines = (folder / "arrays.txt").read_text().splitlines()
-        self.known = {name: (kind, shape) for name, kind, *shape in map(str.split, lines)}
-
-    def __getitem__(self, name):
-        kind, shape = self.known[name]
-        kind = {"f32": "<f4", "f64": "<f8", "u32": "<u4", "u64": "<u8"}[kind]
-        return np.fromfile(self.folder / f"{name}.bin", kind).reshape([int(x) for x in shape])
-
-    def names(self, prefix):
-        """Names after `prefix` that are tensors of the replica."""
-        return [n[len(prefix) :] for n in self.known if n.startswith(prefix)]
 
 
 def build(case, arrays):
@@ -126,22 +109,6 @@ def load(model, arrays):
 def table_of(model, pick):
     """The table as umbra lays it out, of parameters or of their gradients."""
     return torch.cat([torch.cat([pick(t) for t in field], 1) for field in tables(model)]).detach()
-
-
-def batch_of(arrays, step):
-    """Label, weight, dense, and for every field (values, offsets [n])."""
-    get = lambda column: arrays[f"batch.{step}.{column}"]
-    values, offsets = get("values").astype(np.int64), get("offsets").astype(np.int64)
-    fields = len(arrays["cardinality"])
-    bags = []
-    for field in range(fields):
-        ids, starts = [], []
-        for i in range(len(get("label"))):
-            starts.append(len(ids))
-            bag = i * fields + field
-            ids.extend(values[offsets[bag] : offsets[bag + 1]])
-        bags.append((torch.tensor(ids, dtype=torch.int64), torch.tensor(starts)))
-    return *(torch.from_numpy(get(column)) for column in ("label", "weight", "dense")), bags
 
 
 class Report:

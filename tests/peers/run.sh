@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# umbra's models against PyTorch: the same parameters, batches and steps on both sides.
+# umbra's models against PyTorch: the same parameters, batches and steps on both sides; and the Python lines of
+# docs/formats.md on fresh checkpoints.
 #
 # Needs the Python registry once: PyTorch goes to target/peers/venv, 5 GB where the registry only has
 # wheels with CUDA (PIP_INDEX_URL names another registry, UMBRA_PEERS_PYTHON a Python that has torch
@@ -29,4 +30,31 @@ rm -rf "$folder/cases"
 cargo run -q -p umbra-tests --bin peer_dump -- "$folder/cases"
 "$python" -c 'import torch; print("PyTorch", torch.__version__)'
 "$python" -B tests/peers/compare.py "$folder/cases"
+
+# A model per kind, and what makes it go another way: its run, the rows that it scores, and their logits.
+models=(
+    'dlrm model.kind=dlrm model.bottom=[16,8] model.top=[24,12] model.batch_norm=true'
+    'deepfm model.kind=deepfm model.top=[24,12] model.batch_norm=true model.pooling=mean'
+    'fm model.kind=fm'
+    'lr model.kind=lr model.pooling=mean'
+    'dcn_v2 model.kind=dcn_v2 model.top=[24,12] model.cross_layers=3'
+    'dcn_v2_low_rank model.kind=dcn_v2 model.top=[24] model.cross_layers=2 model.cross_rank=6 model.structure=stacked'
+    'wide_deep model.kind=wide_deep model.top=[24,12] model.batch_norm=true'
+)
+umbra() { cargo run -q -p umbra-mpi --bin umbra -- "$@" &>"$folder/documented/log" || { cat "$folder/documented/log"; exit 1; }; }
+rm -rf "$folder/documented"
+mkdir -p "$folder/documented"
+umbra synth --rows 20000 --output "$folder/documented/train.h5"
+umbra synth --rows 1000 --first-row 20000 --output "$folder/documented/rows.h5"
+for model in "${models[@]}"; do
+    read -ra words <<<"$model"
+    own="$folder/documented/${words[0]}"
+    sets=("${words[@]:1}" "data.train=$folder/documented/train.h5" "run.dir=$own/run" model.embedding_dim=8
+        sync.method=bsp embedding.partitions=3 optim.dense.kind=adagrad optim.dense.lr=0.05 optim.sparse.kind=rowwise_adagrad
+        optim.sparse.lr=0.1 run.tensorboard=false)
+    umbra train "${sets[@]/#/--set=}"
+    umbra export --checkpoint "$own/run" --format flat --output "$own/model.flat"
+    cargo run -q -p umbra-tests --bin peer_rows -- "$own/rows" "$own/model.flat" "$folder/documented/rows.h5"
+done
+"$python" -B tests/peers/documented.py "$folder/documented"
 echo "test-peers: all agree"

@@ -3,16 +3,19 @@
 //! - `launch.rs`: programs as a user starts them, alone and under mpirun, each with a time limit
 //! - `folder.rs`: a scratch folder with datasets, jobs and runs
 //! - `saved.rs`: a saved model, read without the runtime's help
+//! - `arrays.rs`: a folder of arrays for PyTorch
 //! - `oracle.rs`: metrics and tree sums in the most naive way
 //! - `sources.rs`: the sources of a package, and which of its modules uses which
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc)]
 
+mod arrays;
 mod folder;
 mod launch;
 mod oracle;
 mod saved;
 pub mod sources;
 
+pub use arrays::Arrays;
 pub use folder::{Folder, Job};
 pub use launch::{Ended, LIMIT, Running, program, signal, start};
 pub use oracle::{Example, OracleFigures, figures, tree_sum};

@@ -1,17 +1,15 @@
 //! Writes what `tests/peers/compare.py` repeats in PyTorch: models, batches, logits, gradients,
 //! losses.
 //!
-//! `peer_dump FOLDER` makes one folder per case. `arrays.txt` names every array with its type and
-//! shape, one per line; the array itself is `NAME.bin`, little-endian, row-major. Built on the core
-//! alone, so that what is compared is the mathematics and not the runtime.
+//! `peer_dump FOLDER` makes one folder of arrays per case (`tests/src/arrays.rs`). The core alone
+//! is at work, so that what is compared is the mathematics and not the runtime.
 //!
 //! Every parameter is moved off its first value, zeros and ones included: a term that one side has
 //! forgotten then shows in the first logits.
 
 use core::error::Error;
-use core::fmt::Write as _;
+use std::env;
 use std::path::PathBuf;
-use std::{env, fs};
 
 use umbra_core::batch::{Batch, Jagged};
 use umbra_core::kernel::shared;
@@ -20,6 +18,7 @@ use umbra_core::model::{
 };
 use umbra_core::rng::{Purpose, Stream};
 use umbra_core::sparse::{Numbering, coalesce, heads_len};
+use umbra_tests::Arrays;
 
 /// Steps of plain gradient descent.
 const STEPS: usize = 20;
@@ -40,9 +39,9 @@ struct Case {
 fn main() -> Result<(), Box<dyn Error>> {
     let folder = env::args_os().nth(1).map(PathBuf::from).ok_or("usage: peer_dump FOLDER")?;
     for case in cases() {
-        let mut dump = Dump::new(folder.join(case.name))?;
+        let mut dump = Arrays::create(&folder.join(case.name));
         run(&case.config, &mut dump)?;
-        dump.finish()?;
+        dump.finish();
     }
     Ok(())
 }
@@ -171,7 +170,9 @@ impl Distinct {
 }
 
 /// Everything of one case, in the order of the comparison.
-fn run(config: &ModelConfig<'_>, dump: &mut Dump) -> Result<(), Box<dyn Error>> {
+fn run(config: &ModelConfig<'_>, dump: &mut Arrays) -> Result<(), Box<dyn Error>> {
+    dump.f64("learning_rate", &[1], &[f64::from(LEARNING_RATE)]);
+    dump.cardinality(&CARDINALITY);
     let model = Model::new(config)?;
     let mut first = [0u32; CARDINALITY.len() + 1];
     Numbering::fill(&CARDINALITY, &mut first)?;
@@ -192,15 +193,15 @@ fn run(config: &ModelConfig<'_>, dump: &mut Dump) -> Result<(), Box<dyn Error>> 
         model.forward(shared(&mut replica.to_vec()), &input, workspace, &mut logits);
         logits
     };
-    dump.replica(&model, "initial", &replica)?;
-    dump.f32("initial.table", &[table.len() / width, width], &table)?;
-    dump.f32("initial.logits", &[EXAMPLES], &score(&replica, &table, &mut workspace))?;
+    replica_as(dump, &model, "initial", &replica);
+    dump.f32("initial.table", &[table.len() / width, width], &table);
+    dump.f32("initial.logits", &[EXAMPLES], &score(&replica, &table, &mut workspace));
 
     let mut losses = Vec::new();
     for step in 0..STEPS {
         let examples = Examples::random(step, config.dense_features);
         let batch = examples.batch();
-        dump.batch(step, &batch)?;
+        dump.batch(step, &batch);
         let distinct = Distinct::of(&batch, numbering);
         let rows = distinct.gather(&table, width);
         let mut d_parameters = vec![0.0; model.parameters_len()];
@@ -227,8 +228,8 @@ fn run(config: &ModelConfig<'_>, dump: &mut Dump) -> Result<(), Box<dyn Error>> 
         if step == 0 {
             let mut gradient = d_parameters.clone();
             gradient.resize(model.replica_len(), 0.0);
-            dump.replica(&model, "gradient", &gradient)?;
-            dump.f32("gradient.table", &[table.len() / width, width], &d_table)?;
+            replica_as(dump, &model, "gradient", &gradient);
+            dump.f32("gradient.table", &[table.len() / width, width], &d_table);
         }
         let (parameters, running) = replica.split_at_mut(model.parameters_len());
         descend(parameters, &d_parameters);
@@ -237,10 +238,19 @@ fn run(config: &ModelConfig<'_>, dump: &mut Dump) -> Result<(), Box<dyn Error>> 
             *r += model.batch_norm_momentum() * (s - *r);
         }
     }
-    dump.f64("losses", &[STEPS], &losses)?;
-    dump.replica(&model, "final", &replica)?;
-    dump.f32("final.table", &[table.len() / width, width], &table)?;
-    dump.f32("final.logits", &[EXAMPLES], &score(&replica, &table, &mut workspace))
+    dump.f64("losses", &[STEPS], &losses);
+    replica_as(dump, &model, "final", &replica);
+    dump.f32("final.table", &[table.len() / width, width], &table);
+    dump.f32("final.logits", &[EXAMPLES], &score(&replica, &table, &mut workspace));
+    Ok(())
+}
+
+/// Every tensor of the replica as `PREFIX.NAME`.
+fn replica_as(dump: &mut Arrays, model: &Model, prefix: &str, values: &[f32]) {
+    for tensor in model.tensors() {
+        let part: Vec<f32> = tensor.places().map(|place| values[place]).collect();
+        dump.f32(&format!("{prefix}.{}", tensor.name), &[tensor.rows, tensor.columns], &part);
+    }
 }
 
 /// Replica and table `[all rows, row_width]`, every value off its first one.
@@ -276,78 +286,4 @@ fn descend(parameters: &mut [f32], gradient: &[f32]) {
 #[expect(clippy::cast_possible_truncation, reason = "an id or an offset: small by the sizes above")]
 const fn narrow(x: u64) -> u32 {
     x as u32
-}
-
-/// A folder of arrays.
-struct Dump {
-    folder: PathBuf,
-    names: String,
-}
-
-impl Dump {
-    fn new(folder: PathBuf) -> Result<Self, Box<dyn Error>> {
-        fs::create_dir_all(&folder)?;
-        let mut dump = Self { folder, names: String::new() };
-        dump.f64("learning_rate", &[1], &[f64::from(LEARNING_RATE)])?;
-        dump.write("cardinality", "u64", &[CARDINALITY.len()], CARDINALITY.map(u64::to_le_bytes))?;
-        Ok(dump)
-    }
-
-    /// Every tensor of the replica as `PREFIX.NAME`.
-    fn replica(
-        &mut self,
-        model: &Model,
-        prefix: &str,
-        values: &[f32],
-    ) -> Result<(), Box<dyn Error>> {
-        for tensor in model.tensors() {
-            let part: Vec<f32> = tensor.places().map(|place| values[place]).collect();
-            self.f32(&format!("{prefix}.{}", tensor.name), &[tensor.rows, tensor.columns], &part)?;
-        }
-        Ok(())
-    }
-
-    fn batch(&mut self, step: usize, batch: &Batch<'_>) -> Result<(), Box<dyn Error>> {
-        let (n, ids) = (batch.len(), batch.bags.values.len());
-        let name = |column: &str| format!("batch.{step}.{column}");
-        self.f32(&name("label"), &[n], batch.label)?;
-        self.f32(&name("weight"), &[n], batch.weight)?;
-        self.f32(&name("dense"), &[n, batch.dense.len() / n], batch.dense)?;
-        let words = |x: &[u32]| x.iter().map(|x| x.to_le_bytes()).collect::<Vec<_>>();
-        self.write(&name("values"), "u32", &[ids], words(batch.bags.values))?;
-        self.write(&name("offsets"), "u32", &[batch.bags.offsets.len()], words(batch.bags.offsets))
-    }
-
-    fn f32(&mut self, name: &str, shape: &[usize], values: &[f32]) -> Result<(), Box<dyn Error>> {
-        self.write(name, "f32", shape, values.iter().map(|x| x.to_le_bytes()))
-    }
-
-    fn f64(&mut self, name: &str, shape: &[usize], values: &[f64]) -> Result<(), Box<dyn Error>> {
-        self.write(name, "f64", shape, values.iter().map(|x| x.to_le_bytes()))
-    }
-
-    fn write<const N: usize>(
-        &mut self,
-        name: &str,
-        kind: &str,
-        shape: &[usize],
-        values: impl IntoIterator<Item = [u8; N]>,
-    ) -> Result<(), Box<dyn Error>> {
-        let bytes: Vec<u8> = values.into_iter().flatten().collect();
-        fs::write(self.file(name), bytes)?;
-        write!(self.names, "{name} {kind}")?;
-        for extent in shape {
-            write!(self.names, " {extent}")?;
-        }
-        self.names.push('\n');
-        Ok(())
-    }
-
-    fn file(&self, name: &str) -> PathBuf {
-        self.folder.join(format!("{name}.bin"))
-    }
-
-    fn finish(self) -> Result<(), Box<dyn Error>> {
-        Ok(fs::write(self.folder.join("arrays.txt"), self.names)?)
-    }
 }
