@@ -14,6 +14,8 @@ use super::metrics::Report;
 /// Progress of a run towards a known number of examples.
 #[derive(Debug)]
 pub struct Progress {
+    /// Examples of the run that were trained on before this start of it.
+    before: u64,
     total_examples: u64,
     bar: Option<ProgressBar>,
     every: Duration,
@@ -21,11 +23,12 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Progress towards `total_examples`; on a terminal a bar, else a line at most every `every`.
+    /// Progress from `before` examples towards `total_examples`; on a terminal a bar, else a line
+    /// at most every `every`.
     #[must_use]
-    pub fn new(total_examples: u64, every: Duration) -> Self {
+    pub fn new(before: u64, total_examples: u64, every: Duration) -> Self {
         let bar = std::io::stderr().is_terminal().then(|| bar(total_examples, "examples"));
-        Self { total_examples, bar, every, spoken: Instant::now() }
+        Self { before, total_examples, bar, every, spoken: Instant::now() }
     }
 
     /// Whether [`Progress::report`] would have something to show: always on a terminal, else once
@@ -38,11 +41,11 @@ impl Progress {
     /// Shows a report. A report with validation figures is always a line of its own.
     pub fn report(&mut self, report: &Report) {
         if let Some(bar) = &self.bar {
-            bar.set_position(report.examples.min(self.total_examples));
+            bar.set_position((self.before + report.examples).min(self.total_examples));
             bar.set_message(figures(report));
         }
         if self.bar.is_none() || report.valid.is_some() {
-            say(&line(report, self.total_examples));
+            say(&line(report, self.before, self.total_examples));
         }
         self.spoken = Instant::now();
     }
@@ -80,11 +83,12 @@ pub fn say(line: &str) {
     });
 }
 
-/// The line for a report.
+/// The line for a report of a start that found `before` examples of the run done.
 #[must_use]
-pub fn line(report: &Report, total_examples: u64) -> String {
+pub fn line(report: &Report, before: u64, total_examples: u64) -> String {
+    let done = before + report.examples;
     let share = if total_examples > 0 {
-        (100.0 * report.examples as f64 / total_examples as f64).min(100.0)
+        (100.0 * done as f64 / total_examples as f64).min(100.0)
     } else {
         0.0
     };
@@ -96,7 +100,7 @@ pub fn line(report: &Report, total_examples: u64) -> String {
     if !figures.is_empty() {
         line = format!("{line} · {figures}");
     }
-    let left = total_examples.saturating_sub(report.examples);
+    let left = total_examples.saturating_sub(done);
     if left > 0 && report.examples > 0 && report.seconds > 0.0 {
         let seconds = left as f64 * report.seconds / report.examples as f64;
         line = format!("{line} · ETA {}", duration(seconds));
@@ -154,20 +158,26 @@ mod tests {
             ..Report::default()
         };
         assert_eq!(
-            line(&report, 10_000),
+            line(&report, 0, 10_000),
             "epoch 1 step 40 · 25.0 % · 2500 examples · 42 examples/s · logloss 0.45123 · ETA \
              0:03:00"
         );
-        assert_eq!(line(&Report::default(), 10), "epoch 0 step 0 · 0.0 % · 0 examples");
+        // Of a run that goes on: half is done, and the rest takes twice as long as this start.
+        assert_eq!(
+            line(&report, 2_500, 10_000),
+            "epoch 1 step 40 · 50.0 % · 2500 examples · 42 examples/s · logloss 0.45123 · ETA \
+             0:02:00"
+        );
+        assert_eq!(line(&Report::default(), 0, 10), "epoch 0 step 0 · 0.0 % · 0 examples");
         report.valid =
             Some(EvalFigures { auc: Some(0.8), logloss: Some(0.4), ..Default::default() });
         report.examples = 10_000;
         assert_eq!(
-            line(&report, 10_000),
+            line(&report, 0, 10_000),
             "epoch 1 step 40 · 100.0 % · 10000 examples · 42 examples/s · logloss 0.45123 · valid \
              auc 0.80000 logloss 0.40000"
         );
-        assert!(!line(&report, 0).contains('\n'));
+        assert!(!line(&report, 0, 0).contains('\n'));
     }
 
     #[test]
@@ -179,8 +189,8 @@ mod tests {
 
     #[test]
     fn a_line_is_due_after_its_interval() {
-        let progress = Progress::new(10, Duration::from_secs(3600));
+        let progress = Progress::new(0, 10, Duration::from_secs(3600));
         assert!(!progress.is_due());
-        assert!(Progress::new(10, Duration::ZERO).is_due());
+        assert!(Progress::new(0, 10, Duration::ZERO).is_due());
     }
 }

@@ -104,7 +104,7 @@ pub fn train(
     let open = |claim| RunFolder::open(claim, &plan.job.config, &world.host, begun);
     let folder = world.agree(control, claim.map(open).transpose())?;
     let rate_factor = begin.state.rate_factor.clone();
-    let recorder = folder.map(|folder| Recorder::new(folder, &plan, rate_factor));
+    let recorder = folder.map(|folder| Recorder::new(folder, &plan, rate_factor, step));
     let mut summary = Summary::new(&plan.job, world.size)?;
     summary.from_step = begun;
     let begun = recorder.as_ref().map(|recorder| recorder.begin(&summary)).transpose();

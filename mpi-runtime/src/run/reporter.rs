@@ -42,17 +42,18 @@ struct Inner {
 }
 
 impl Recorder {
-    /// Opens the records in `folder`. `rate_factor` is the run's.
+    /// Opens the records in `folder`, of a run that goes on from `step`. `rate_factor` is its own.
     #[must_use]
-    pub fn new(folder: RunFolder, plan: &Plan, rate_factor: RateFactor) -> Self {
+    pub fn new(folder: RunFolder, plan: &Plan, rate_factor: RateFactor, step: u64) -> Self {
         let Config { run, optim, .. } = &plan.job.config;
         let every = Duration::from_secs_f64(run.log_every_s);
-        let total = plan.train.rows().saturating_mul(plan.steps).div_ceil(plan.steps_per_epoch);
+        let examples =
+            |steps| plan.train.rows().saturating_mul(steps).div_ceil(plan.steps_per_epoch);
         let rates = [&optim.dense, &optim.sparse]
             .map(|section| (section.lr, crate::config::convert::rate(section).schedule));
         let inner = Inner {
             folder,
-            progress: Some(Progress::new(total, every)),
+            progress: Some(Progress::new(examples(step), examples(plan.steps), every)),
             every,
             workers_total: plan.order.workers_total as u64,
             steps_per_epoch: plan.steps_per_epoch,
