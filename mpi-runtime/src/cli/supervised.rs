@@ -70,14 +70,19 @@ impl Note {
         (record::NOTE, &self.0)
     }
 
-    /// The job has ended so: its summary says it too, unless it says how already.
-    pub(super) fn ended(&self, code: u8, said: &Said) {
+    /// The job has ended so: its summary says it too, unless it says how already. True when it
+    /// says that the run is done.
+    pub(super) fn ended(&self, code: u8, said: &Said) -> bool {
         let folder = std::fs::read(&self.0).ok();
         // The next start writes it again.
         let _ = std::fs::remove_file(&self.0);
-        if let (Some(folder), 1..) = (folder, code) {
-            record::fail(&PathBuf::from(OsString::from_vec(folder)), &reason(code, said));
+        let Some(folder) = folder.map(|path| PathBuf::from(OsString::from_vec(path))) else {
+            return false;
+        };
+        if code != 0 {
+            record::fail(&folder, &reason(code, said));
         }
+        record::is_done(&folder)
     }
 }
 

@@ -3,7 +3,7 @@
 //!
 //! Invariants: nothing is started again after a signal to this process, nor after a mistake that a
 //! second start would repeat (exit codes 2 to 5). A job that saves nothing new is started again so
-//! many times in a row and no more.
+//! many times in a row and no more. A run that is done is done, however its job ends.
 //!
 //! A job that has lost a rank ends: when its launcher still runs long after a rank's last words, the
 //! launcher waits for a node that does not answer, and all of it here is killed.
@@ -66,7 +66,12 @@ pub(super) fn supervise(command: &[String], restarts: u32) -> io::Result<u8> {
         let (status, said) = run(command, &note, &mut requests)?;
         shared_memory.clean();
         let (code, saved) = (exit_code(status), hold(&said).saved);
-        note.ended(code, &hold(&said));
+        let done = note.ended(code, &hold(&said));
+        if done && code != 0 {
+            // A rank was lost while MPI ended: started again, the run would be refused.
+            say(&format!("umbra: the run was done before the job ended with exit code {code}"));
+            return Ok(0);
+        }
         fruitless = if saved || code == REQUEUE { 0 } else { fruitless + 1 };
         requests.look();
         match next(code, requests.count > 0, fruitless, restarts) {

@@ -45,6 +45,13 @@ fn amend(folder: &Path, reason: &str, open: impl Fn(&Summary) -> bool) {
     }
 }
 
+/// Whether the run in `folder` has come to its end.
+#[must_use]
+pub fn is_done(folder: &Path) -> bool {
+    let json = fs::read(folder.join(NAME)).unwrap_or_default();
+    serde_json::from_slice(&json).is_ok_and(|summary: Summary| summary.status == Status::Done)
+}
+
 /// Writes the path of the run folder to the file that `umbra launch` has named, if it did.
 pub(super) fn tell_supervisor(folder: &Path) {
     if let (Some(note), Ok(folder)) = (std::env::var_os(NOTE), folder.canonicalize()) {
@@ -109,6 +116,7 @@ mod tests {
             fail(folder.path(), "late");
             told_to_stop(folder.path(), 15);
             assert_eq!(read(folder.path()), orderly);
+            assert_eq!(is_done(folder.path()), status == Status::Done);
         }
         fs::write(folder.path().join(NAME), "{").unwrap();
         fail(folder.path(), "late");
