@@ -1,8 +1,10 @@
 //! A library that ends its process in the middle of writing: loaded before the C library
 //! (`LD_PRELOAD`), it counts the calls that change something below a folder, and kills the process
-//! after the one it was told to.
+//! after the one it was told to, or stops it.
 //!
-//! `CRASH_UNDER`: part of the paths that count; `CRASH_AFTER`: which call is the last one.
+//! `CRASH_UNDER`: part of the paths that count; `CRASH_AFTER`: which call is the last one;
+//! `CRASH_SIGNAL`: the signal's number, SIGKILL's without it; `CRASH_RANK`: the rank that it is
+//! for, as Open MPI's launcher says it, every process without it.
 //!
 //! Every function here is the C library's of that name and makes the system call itself.
 #![allow(missing_docs, clippy::cast_possible_truncation, reason = "the C library's functions")]
@@ -16,9 +18,15 @@ static CALLS: AtomicU64 = AtomicU64::new(0);
 fn count(path: &str) {
     let Ok(under) = std::env::var("CRASH_UNDER") else { return };
     let Ok(after) = std::env::var("CRASH_AFTER") else { return };
+    if let Ok(rank) = std::env::var("CRASH_RANK")
+        && std::env::var("OMPI_COMM_WORLD_RANK") != Ok(rank)
+    {
+        return;
+    }
     if path.contains(&under) && CALLS.fetch_add(1, SeqCst) + 1 == after.parse().unwrap_or(0) {
+        let signal = std::env::var("CRASH_SIGNAL").ok().and_then(|signal| signal.parse().ok());
         // SAFETY: it asks for nothing but a process that is there.
-        unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+        unsafe { libc::kill(libc::getpid(), signal.unwrap_or(libc::SIGKILL)) };
     }
 }
 
