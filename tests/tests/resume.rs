@@ -119,8 +119,8 @@ fn the_same_bits_are_promised_of_the_same_arithmetic_alone() {
     }
 }
 
-/// Written while training goes on, or while it waits: what a stop there would have saved. (Not where
-/// the run is evaluated: that is part of the state, and comes after a stop.)
+/// Written while training goes on, or while it waits: what a stop there would have saved. (Not
+/// where the run is evaluated: that is part of the state, and comes after a stop.)
 #[test]
 fn a_checkpoint_on_the_way_is_of_its_step() {
     let folder = folder();

@@ -134,8 +134,8 @@ impl<'w> Run<'w> {
         let instances = plan.instances();
         let threads = instances.of_a_trainer();
         let counters = Arc::new(Counters::new(workers, threads, instances.slices));
-        // The fixed order: heartbeat, dense, embedding by link, slices, checkpoints; control was made
-        // before.
+        // The fixed order: heartbeat, dense, embedding by link, slices, checkpoints; control was
+        // made before.
         // Hearts beat before anything that takes long: a rank that stops while others make
         // communicators with it or fill their tables is missed.
         let heartbeats = if alone { None } else { Some(world.communicator(&watch)?) };
