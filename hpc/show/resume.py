@@ -251,6 +251,9 @@ def faults():
 def slurm():
     """A time limit, a requeue and an array under a real Slurm."""
     figures = slurm_measure(runs.out / "slurm")
+    if not figures:
+        print("   no Slurm here: hpc/slurm/up.sh says what is missing")
+        return
     show.at_least("slurm_requeues", figures["slurm_requeues"], 2)
     show.at_least("slurm_requeue_bits_equal", figures["slurm_requeue_bits_equal"], 1)
     show.at_least("slurm_array_done", figures["slurm_array_done"], 4)

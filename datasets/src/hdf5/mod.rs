@@ -5,9 +5,10 @@
 //!
 //! Map: `attributes` · `open` checks the structure of a file, and `file_info` is what it finds ·
 //! `read` reads ranges of rows and checks values, through the plain reads of `ranges` · `stamp`
-//! tells whether a file is still the same · `verify` checks a whole file · `write` makes one, of `column`s · `vocabulary` keeps the keys behind ids ·
-//! `filters` applies what stands between values and file, with the zlib streams of
-//! `crate::codec` · `chunk` hands the result to HDF5, the only unsafe code of the crate.
+//! tells whether a file is still the same · `verify` checks a whole file · `write` makes one, of
+//! `column`s · `vocabulary` keeps the keys behind ids · `filters` applies what stands between
+//! values and file, with the zlib streams of `crate::codec` · `chunk` hands the result to HDF5, the
+//! only unsafe code of the crate.
 //!
 //! The binding calls a table of values a dataset; here that is an `H5Dataset`, and a dataset is
 //! what the file as a whole holds.

@@ -5,8 +5,8 @@
 //! second start would repeat (exit codes 2 to 5). A job that saves nothing new is started again so
 //! many times in a row and no more. A run that is done is done, however its job ends.
 //!
-//! A job that has lost a rank ends: when its launcher still runs long after a rank's last words, the
-//! launcher waits for a node that does not answer, and all of it here is killed.
+//! A job that has lost a rank ends: a launcher that still runs long after a rank's last words waits
+//! for a node that does not answer, and all of it here is killed.
 //!
 //! The first signal, whichever it is, goes on as SIGUSR1: `mpirun` passes that to all ranks and
 //! waits, where after SIGTERM it kills them a second later, in the middle of a save. Any further
