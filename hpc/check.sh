@@ -29,7 +29,7 @@ stage_simd() {
         name=$(basename "${name%/main.rs}" .rs)
         case $name in
             protocols | loom_replica | threads | shadow | ds_sync | simulate | simulator | resume) ;;
-            faults | stops | bad_input | cli | house | jobs | prediction | mpi | golden_bsp) ;;
+            faults | stops | kills | bad_input | cli | house | jobs | prediction | mpi | golden_bsp) ;;
             *) tests+=(--test "$name") ;;
         esac
     done

@@ -99,6 +99,18 @@ pub fn start(
     if ranks > 1 {
         command.args(["-n", &ranks.to_string(), "--oversubscribe"]).arg(program);
     }
+    as_a_user(&mut command);
+    command.args(arguments).current_dir(folder).envs(variables.iter().copied());
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let turn = (ranks > 1).then(|| TURN.lock().unwrap_or_else(PoisonError::into_inner));
+    let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let output = [drain(child.stdout.take().unwrap()), drain(child.stderr.take().unwrap())];
+    let what = format!("{ranks} × {} {}", program.display(), arguments.join(" "));
+    Running { child, what, output, ended: false, _turn: turn }
+}
+
+/// Gives a command the environment of a user's shell that has sourced `hpc/env.sh`.
+pub fn as_a_user(command: &mut Command) {
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy();
         if LAUNCHERS.iter().any(|prefix| name.starts_with(prefix)) {
@@ -110,17 +122,11 @@ pub fn start(
             command.env(name, value);
         }
     }
-    command.args(arguments).current_dir(folder).envs(variables.iter().copied());
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let turn = (ranks > 1).then(|| TURN.lock().unwrap_or_else(PoisonError::into_inner));
-    let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    let output = [drain(child.stdout.take().unwrap()), drain(child.stderr.take().unwrap())];
-    let what = format!("{ranks} × {} {}", program.display(), arguments.join(" "));
-    Running { child, what, output, ended: false, _turn: turn }
 }
 
 /// The children of the process `pid`, and theirs.
-fn below(pid: u32) -> Vec<u32> {
+#[must_use]
+pub fn below(pid: u32) -> Vec<u32> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let children =
         tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());

@@ -17,6 +17,6 @@ pub mod sources;
 
 pub use arrays::Arrays;
 pub use folder::{Folder, Job};
-pub use launch::{Ended, LIMIT, Running, program, signal, start};
+pub use launch::{Ended, LIMIT, Running, as_a_user, below, program, signal, start};
 pub use oracle::{Example, OracleFigures, figures, tree_sum};
 pub use saved::{SavedModel, manifest, tensors};
