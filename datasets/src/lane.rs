@@ -155,8 +155,10 @@ impl LaneReader {
             return Ok(());
         }
         if self.plan.as_ref().is_none_or(|plan| self.window == plan.windows.len()) {
-            // Before each pass, and after the last.
-            files.unchanged()?;
+            // After each pass: files are looked at when they are opened, too.
+            if self.plan.is_some() {
+                files.unchanged()?;
+            }
             let Some(epoch) = self.epochs.next() else { return Ok(()) };
             self.epoch = epoch;
             self.plan = Some(LanePlan::new(&self.groups, self.key(), self.order.shuffle));
