@@ -106,11 +106,25 @@ def requeues():
             # Trainers make fewer steps of their own where nobody waits: all stops are in the first half.
             pieces.append(auc(f"{method}-{seed}-cut", [*((2, stop) for stop in stops), (2, None)]))
         difference = [one - other for one, other in zip(pieces, whole)]
-        show.row(method=method, auc=mean(whole), spread=stdev(whole), cut_minus_whole=mean(difference),
-                 error=stdev(difference) / len(difference) ** 0.5)
+        print(f"   {method}: AUC {mean(whole):.4f}, spread {stdev(whole):.4f}, cut - whole {mean(difference):.4f} "
+              f"(se {stdev(difference) / len(difference) ** 0.5:.4f})", flush=True)
         show.at_most(f"{method}_difference_over_spread", abs(mean(difference)) / stdev(whole), 1.0)
 
 
+FEW = """
+[model]
+kind = "deepfm"
+embedding_dim = 2
+top = [2]
+[optim.dense]
+kind = "adam"
+lr = 1e-3
+[optim.sparse]
+kind = "adagrad"
+lr = 0.05
+[run]
+tensorboard = false
+"""
 SHORT = {"train.max_examples": 4096, "checkpoint.every": 6, "checkpoint.keep": 1, "sync.method": "bsp",
          "train.eval_every": 0}
 
@@ -141,15 +155,25 @@ def crash():
 def flips():
     """One bit of every byte of a small checkpoint, one after the other: verified, and here and there gone on from."""
     print("== flips", flush=True)
-    few = {"train.max_examples": 512, "model.bottom": "[4, 2]", "model.embedding_dim": 2, "model.top": "[2]",
-           "train.batch_size": 64, "data.train": runs.synth("resume-few", 512), "data.valid": "", "sync.method": "bsp"}
+    stream = random.Random(1)
     folder = fresh("flips")
-    subprocess.run([UMBRA, "train", "-c", JOB, *settings({"run.dir": folder, **few})], check=True, capture_output=True)
-    checkpoint = (folder / "checkpoints" / "last").resolve()
-    verify = lambda: subprocess.run([UMBRA, "checkpoint", "verify", checkpoint], capture_output=True).returncode
+    folder.mkdir(parents=True)
+    # Three fields of eight ids.
+    lines = (f"{stream.randrange(2)} " + " ".join(f"{8 * field + stream.randrange(8)}:1" for field in range(3))
+             for _ in range(512))
+    (folder / "few.libsvm").write_text("\n".join(lines) + "\n")
+    (folder / "few.toml").write_text(FEW)
+    few = {"data.train": folder / "few.h5", "run.dir": folder / "run", "checkpoint.resume": "auto"}
+    call = lambda *command: subprocess.run([UMBRA, *command], capture_output=True).returncode
+    train_few = lambda sets: call("train", "-c", folder / "few.toml", *settings(sets))
+    if call("prepare", "--format", "libfm", "--input", folder / "few.libsvm", "--output", folder / "few.h5") != 0 \
+            or train_few(few) != 0:
+        sys.exit("show: no small checkpoint could be made")
+    checkpoint = (folder / "run" / "checkpoints" / "last").resolve()
+    verify = lambda: call("checkpoint", "verify", checkpoint)
     if verify() != 0:
         sys.exit("show: the checkpoint is damaged from the start")
-    stream, tried, missed = random.Random(1), 0, 0
+    tried, missed = 0, 0
     for path in sorted(checkpoint.iterdir()):
         whole = path.read_bytes()
         for place in range(len(whole)):
@@ -158,9 +182,7 @@ def flips():
             path.write_bytes(damaged)
             codes = [verify()]
             if place % 97 == 0:
-                again = {"run.dir": fresh("flips-again"), "checkpoint.resume": checkpoint, **few}
-                done = subprocess.run([UMBRA, "train", "-c", JOB, *settings(again)], capture_output=True)
-                codes.append(done.returncode)
+                codes.append(train_few({**few, "run.dir": fresh("flips-again"), "checkpoint.resume": checkpoint}))
             tried += 1
             missed += any(code != DAMAGED for code in codes)
             if any(code != DAMAGED for code in codes):

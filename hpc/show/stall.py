@@ -92,9 +92,9 @@ def measure(show, runs):
             reads.append((took, cat))
     ratio = median(save / disk for save, disk in saves)
     for save, disk in saves:
-        show.row(save_MB_s=save / 1e6, dd_MB_s=disk / 1e6)
+        show.row(what="save and dd, MB/s", one=save / 1e6, other=disk / 1e6)
     for took, cat in reads:
-        show.row(resume_s=took, cat_s=cat)
+        show.row(what="start and cat, s", one=took, other=cat)
     show.measured("save_bytes", length)
     show.measured("write_rate_over_disk", ratio)
     if reads:
@@ -110,8 +110,10 @@ def measure(show, runs):
         saves = saving["checkpoint"]
         shares.append(saves["seconds_exposed"] / saving["seconds"])
         slowdowns.append(1 - saving["examples_per_second"] / without["examples_per_second"])
-        show.row(round=number, saves=saves["count"], seconds=saving["seconds"], exposed_s=saves["seconds_exposed"],
-                 background_s=saves["seconds_background"], slowdown=slowdowns[-1])
+        print(f"   {saves['count']} saves in {saving['seconds']:.0f} s: {saves['seconds_exposed']:.2f} s of waiting, "
+              f"{saves['seconds_background']:.1f} s of writing", flush=True)
+        show.row(what="examples/s with and without", one=saving["examples_per_second"],
+                 other=without["examples_per_second"])
     shutil.rmtree(out / "saving")
     show.at_most("save_stall_share", median(shares), STALL_MAX)
     # Writing takes processor time as well, which trainers on all cores notice.

@@ -60,22 +60,13 @@ impl FileReader {
             file.dataset(name)
                 .map_err(|e| DatasetError::hdf5(path, "open", format!("dataset `{name}`"), &e))
         };
-        let label = open("label")?;
-        if label.size() as u64 != info.rows {
-            return Err(DatasetError::mismatch(
-                path,
-                "shape of dataset `label`",
-                format!("[{}], as when the run began", info.rows),
-                format!("{:?}", label.shape()),
-            ));
-        }
         let (values, offsets) = match info.sparse {
             Sparse::None => (None, None),
             Sparse::OneHot => (Some(open("sparse")?), None),
             Sparse::Bags { .. } => (Some(open("sparse_values")?), Some(open("sparse_offsets")?)),
         };
         Ok(Self {
-            label,
+            label: open("label")?,
             weight: info.has_weight.then(|| open("weight")).transpose()?,
             dense: (info.dense_features > 0).then(|| open("dense")).transpose()?,
             values,

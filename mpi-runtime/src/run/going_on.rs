@@ -35,8 +35,8 @@ impl Kept {
     }
 }
 
-/// The checkpoint that a run goes on from, if there is one: the newest that is whole, every byte of
-/// which has been read. One that was named is read later. *Collective over `control`.*
+/// The checkpoint that a run goes on from, if there is one: the newest that is whole, or the one that
+/// was named. Every byte of it has been read. *Collective over `control`.*
 ///
 /// # Errors
 /// When the one that was asked for is not there or not whole, on every rank.
@@ -52,12 +52,10 @@ pub fn find(world: &World, control: &Comm, config: &Config) -> Result<Option<Che
             return Ok(None);
         }
         let checkpoint = Checkpoint::tell(control, found)?;
-        if config.checkpoint.resume != AUTO {
-            return Ok(Some(checkpoint));
-        }
+        let another_will_do = config.checkpoint.resume == AUTO;
         match checkpoint.verify_together(control) {
             Ok(()) => return Ok(Some(checkpoint)),
-            Err(error) if error.exit_code() == 4 => {
+            Err(error) if another_will_do && error.exit_code() == 4 => {
                 if !error.is_silent() {
                     say_passed_over(&error);
                 }
