@@ -35,8 +35,8 @@ impl Kept {
     }
 }
 
-/// The checkpoint that a run goes on from, if there is one: the newest that is whole, or the one that
-/// was named. Every byte of it has been read. *Collective over `control`.*
+/// The checkpoint that a run goes on from, if there is one: the newest that is whole, or the one
+/// that was named. Every byte of it has been read. *Collective over `control`.*
 ///
 /// # Errors
 /// When the one that was asked for is not there or not whole, on every rank.
