@@ -77,7 +77,7 @@ def measure(show, runs):
         shutil.rmtree(out / "save", ignore_errors=True)
         short = {"train.max_examples": 2048, "checkpoint.save": "last"}
         figures = train("save", short)["checkpoint"]
-        took, length = figures["seconds_background"], figures["bytes"]
+        took, length = figures["seconds_exposed"], figures["bytes"]
         disk = written_by_dd(out, length)
         saves.append((length / took, length / disk))
         if number < 3 and forget_files():

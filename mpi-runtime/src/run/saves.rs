@@ -75,19 +75,18 @@ impl Session<'_> {
     pub(super) fn finish_save(&mut self) {
         if let Some(saved) = self.run.wait_for_save() {
             self.saved(saved);
+            let figures = self.summary.checkpoint.get_or_insert_default();
+            *figures.seconds_background.get_or_insert_default() += saved.took.as_secs_f64();
         }
     }
 
     fn saved(&mut self, saved: Saved) {
-        let Saved { step, bytes, took } = saved;
+        let Saved { step, bytes: Some(bytes), took } = saved else { return };
+        self.saved = step;
+        self.deadline.saved(took);
         let figures = self.summary.checkpoint.get_or_insert_default();
-        if let Some(bytes) = bytes {
-            self.saved = step;
-            self.deadline.saved(took);
-            figures.count += 1;
-            *figures.bytes.get_or_insert_default() += bytes;
-        }
-        *figures.seconds_background.get_or_insert_default() += took.as_secs_f64();
+        figures.count += 1;
+        *figures.bytes.get_or_insert_default() += bytes;
     }
 
     fn after(&self, best: bool) -> After {
