@@ -32,7 +32,7 @@ use std::sync::Arc;
 use umbra_core::sync::Published;
 use umbra_datasets::Dataset;
 
-use crate::checkpoint::{self, After, Checkpoint, Dense, Folders, Image, Manifest, Saved, Saver};
+use crate::checkpoint::{self, Checkpoint, Dense, Image, Saver};
 use crate::comm::Comm;
 use crate::comm::traffic::Traffic;
 use crate::comm::watch::{Backoff, Waiting, Watch};
@@ -331,58 +331,6 @@ impl<'w> Run<'w> {
     #[must_use]
     pub fn rates(&self, step: u64) -> Option<(f32, f32)> {
         self.trainer.as_ref().map(|side| side.shared.rates(step))
-    }
-
-    /// Writes a checkpoint among `folders` while nothing trains. Returns its bytes.
-    ///
-    /// # Errors
-    /// When a file can't be written.
-    pub fn save(
-        &mut self,
-        folders: &Folders,
-        manifest: Manifest,
-        after: After,
-    ) -> Result<u64, Error> {
-        let control = self.control;
-        self.with_contents(|contents, _| {
-            checkpoint::write(control, folders, manifest, contents, after)
-        })
-    }
-
-    /// Takes the image of a checkpoint, and lets it be written while training goes on. False when
-    /// this run has no memory for it. The save before must have ended
-    /// ([`wait_for_save`](Self::wait_for_save)).
-    pub fn save_behind(&mut self, folders: &Folders, manifest: Manifest, after: After) -> bool {
-        self.with_contents(|contents, saver| {
-            let behind = saver.is_some();
-            if let Some(saver) = saver {
-                saver.begin(folders, manifest, contents, after);
-            }
-            behind
-        })
-    }
-
-    /// Waits until the checkpoint that is being written is there, or is not; `None` when none is.
-    pub fn wait_for_save(&mut self) -> Option<Saved> {
-        self.saver.as_mut().and_then(Saver::wait)
-    }
-
-    /// Lends all that a checkpoint has of this rank, and what writes it in the background. *Not
-    /// collective.*
-    fn with_contents<T>(
-        &mut self,
-        use_them: impl FnOnce(&checkpoint::Contents<'_>, Option<&mut Saver>) -> T,
-    ) -> T {
-        let (model, own_replicas) = (self.plan.model, self.publishes());
-        let first = self.plan.roles.trainers.rank_of(0) == self.world.rank;
-        let record_len = self.plan.layout.record_len();
-        let mut saver = self.saver.take();
-        let sections = &self.sections();
-        let contents =
-            checkpoint::Contents { model: &model, sections, record_len, own_replicas, first };
-        let result = use_them(&contents, saver.as_mut());
-        self.saver = saver;
-        result
     }
 
     /// Reads the model from `checkpoint` to all ranks.

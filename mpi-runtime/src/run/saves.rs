@@ -1,4 +1,4 @@
-//! A session's checkpoints: on the way and at its end.
+//! A run's checkpoints: on the way and at its end.
 //!
 //! Invariants: main threads of all ranks order the same saves in the same order, one at a time. One
 //! on the way that can't be written is a warning; the last one, which nobody would go on without,
@@ -10,9 +10,63 @@ use umbra_core::kernel;
 
 use super::Run;
 use super::job::Session;
-use crate::checkpoint::{After, Link, Manifest, Saved, say_unwritten};
+use crate::checkpoint::{self, After, Folders, Link, Manifest, Saved, Saver, say_unwritten};
 use crate::error::Error;
 use crate::record::{SAVED, build_hash, say};
+
+impl Run<'_> {
+    /// Writes a checkpoint among `folders` while nothing trains. Returns its bytes.
+    ///
+    /// # Errors
+    /// When a file can't be written.
+    pub fn save(
+        &mut self,
+        folders: &Folders,
+        manifest: Manifest,
+        after: After,
+    ) -> Result<u64, Error> {
+        let control = self.control;
+        self.with_contents(|contents, _| {
+            checkpoint::write(control, folders, manifest, contents, after)
+        })
+    }
+
+    /// Takes the image of a checkpoint, and lets it be written while training goes on. False when
+    /// this run has no memory for it. The save before must have ended
+    /// ([`wait_for_save`](Self::wait_for_save)).
+    pub fn save_behind(&mut self, folders: &Folders, manifest: Manifest, after: After) -> bool {
+        self.with_contents(|contents, saver| {
+            let behind = saver.is_some();
+            if let Some(saver) = saver {
+                saver.begin(folders, manifest, contents, after);
+            }
+            behind
+        })
+    }
+
+    /// Waits until the checkpoint that is being written is there, or is not; `None` when none is.
+    pub fn wait_for_save(&mut self) -> Option<Saved> {
+        self.saver.as_mut().and_then(Saver::wait)
+    }
+
+    /// Lends all that a checkpoint has of this rank, and what writes it in the background. *Not
+    /// collective.*
+    pub(super) fn with_contents<T>(
+        &mut self,
+        use_them: impl FnOnce(&checkpoint::Contents<'_>, Option<&mut Saver>) -> T,
+    ) -> T {
+        let (model, own_replicas) = (self.plan.model, self.publishes());
+        let first = self.plan.roles.trainers.rank_of(0) == self.world.rank;
+        let record_len = self.plan.layout.record_len();
+        let mut saver = self.saver.take();
+        let sections = &self.sections();
+        let contents =
+            checkpoint::Contents { model: &model, sections, record_len, own_replicas, first };
+        let result = use_them(&contents, saver.as_mut());
+        self.saver = saver;
+        result
+    }
+}
 
 impl Session<'_> {
     /// Saves this step, in the background if there is memory for a copy; `best` names it the best.
