@@ -33,6 +33,13 @@ impl Job {
         batch_size: 256,
     };
 
+    /// The same without what takes time or hides a fault: tests of how jobs end.
+    pub const PLAIN: Self = Self {
+        model: "kind = \"dlrm\"\nembedding_dim = 8\nbottom = [16, 8]\ntop = [24, 12]",
+        optim: [("adagrad", 0.02), ("rowwise_adagrad", 0.05)],
+        batch_size: 64,
+    };
+
     /// The text; data is train.h5 and test.h5.
     #[must_use]
     pub fn text(&self) -> String {
@@ -46,13 +53,13 @@ impl Job {
         )
     }
 
-    /// A folder with `rows` rows to train from, the next 4000 to test with, and this job as
+    /// A folder with `rows` rows to train from, the next `test_rows` to test with, and this job as
     /// job.toml.
     #[must_use]
-    pub fn folder(&self, rows: u64) -> Folder {
+    pub fn folder(&self, rows: u64, test_rows: u64) -> Folder {
         let folder = Folder::new();
         folder.synth("train.h5", rows, 0);
-        folder.synth("test.h5", 4000, rows);
+        folder.synth("test.h5", test_rows, rows);
         folder.write("job.toml", self.text());
         folder
     }

@@ -21,7 +21,7 @@ fn train(folder: &Folder, ranks: usize, sets: &[&str]) -> Value {
 /// Groups of two or three, full and uneven, in the foreground and in the background.
 #[test]
 fn every_schedule_learns() {
-    let folder = JOB.folder(40_000);
+    let folder = JOB.folder(40_000, 4000);
     let alone = train(&folder, 1, &["sync.method=none"])["test"]["auc"].as_f64().unwrap();
     for (ranks, method, sets) in [
         (4, "ds_sync", &["sync.schedule=grid"][..]),
@@ -46,7 +46,7 @@ fn every_schedule_learns() {
 /// trainer. Rows, for which ranks race, stand still.
 #[test]
 fn the_limits_are_full_averaging_and_none_bit_for_bit() {
-    let folder = JOB.folder(10_000);
+    let folder = JOB.folder(10_000, 4000);
     let still = "optim.sparse.lr=1e-30";
     let dealt = |ranks, group: &str| {
         let group = format!("sync.group_size={group}");
@@ -72,7 +72,7 @@ fn the_limits_are_full_averaging_and_none_bit_for_bit() {
 /// One seed, one answer: rounds with gated workers repeat themselves.
 #[test]
 fn foreground_rounds_repeat_bit_for_bit() {
-    let folder = JOB.folder(10_000);
+    let folder = JOB.folder(10_000, 4000);
     let sets = ["sync.method=ds_sync", "sync.schedule=random", "optim.sparse.lr=1e-30"];
     let first = train(&folder, 4, &sets);
     let again = train(&folder, 4, &sets);
@@ -87,7 +87,7 @@ fn foreground_rounds_repeat_bit_for_bit() {
 /// is the distance that replicas had to it.
 #[test]
 fn a_checkpoint_can_hold_the_mean_of_optimizer_states() {
-    let folder = JOB.folder(10_000);
+    let folder = JOB.folder(10_000, 4000);
     // Half of the way: all of it would bring four trainers to one mean.
     let sets = ["sync.method=ds_sync", "sync.alpha=0.5", "optim.sparse.lr=1e-30"];
     let saved = |more: &[&str]| {
@@ -115,7 +115,7 @@ fn a_checkpoint_can_hold_the_mean_of_optimizer_states() {
 /// What does not fit is refused before anything starts.
 #[test]
 fn mistakes_are_one_message() {
-    let folder = JOB.folder(1000);
+    let folder = JOB.folder(1000, 4000);
     for (sets, part) in [
         (
             &["sync.method=ds_sync", "sync.schedule=ring", "sync.group_size=2"][..],
@@ -137,7 +137,7 @@ fn mistakes_are_one_message() {
 /// states that belongs to it. Rows stand still, so that the run repeats itself.
 #[test]
 fn the_best_model_is_restored_with_its_mean_of_optimizer_states() {
-    let folder = JOB.folder(2000);
+    let folder = JOB.folder(2000, 4000);
     let stop = ["train.epochs=40", "train.early_stop.patience=1", "data.valid=test.h5"];
     let rates = ["optim.dense.lr=0.5", "optim.sparse.lr=1e-30"];
     let sets = ["sync.method=ds_sync", "sync.average_state=true"];
@@ -156,7 +156,7 @@ fn the_best_model_is_restored_with_its_mean_of_optimizer_states() {
 /// nothing by itself.
 #[test]
 fn groups_change_from_stretch_to_stretch() {
-    let folder = JOB.folder(8 * 64 * 2);
+    let folder = JOB.folder(8 * 64 * 2, 4000);
     let once = ["optim.dense.decay_start_step=0", "optim.dense.decay_steps=1"];
     let rates = ["optim.dense.final_lr=0", "optim.sparse.lr=1e-30", "model.batch_norm=false"];
     let groups = ["sync.method=ds_sync", "sync.schedule=hypercube", "sync.group_size=2"];

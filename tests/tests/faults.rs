@@ -6,18 +6,8 @@ use std::path::Path;
 
 use umbra_tests::{Ended, Folder, Job, LIMIT, Running, program, signal, start};
 
-const JOB: Job = Job {
-    model: "kind = \"dlrm\"\nembedding_dim = 8\nbottom = [16, 8]\ntop = [24, 12]",
-    optim: [("adagrad", 0.02), ("rowwise_adagrad", 0.05)],
-    batch_size: 64,
-};
-
 fn folder() -> Folder {
-    let folder = Folder::new();
-    folder.synth("train.h5", 4000, 0);
-    folder.synth("test.h5", 500, 4000);
-    folder.write("job.toml", JOB.text());
-    folder
+    Job::PLAIN.folder(4000, 500)
 }
 
 /// A training that would take for ever, under way: it has reported steps.

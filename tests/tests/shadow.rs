@@ -46,7 +46,7 @@ fn every(name: &str, steps: u64) -> String {
 /// scores; workers of shadow methods never stand still.
 #[test]
 fn every_method_learns_what_one_trainer_learns() {
-    let folder = JOB.folder(60_000);
+    let folder = JOB.folder(60_000, 4000);
     folder.train(1, "job.toml", "alone", &[]);
     let expected = auc(&folder.summary("alone"));
     assert!(expected > 0.6, "one trainer learns nothing: {expected}");
@@ -78,7 +78,7 @@ fn every_method_learns_what_one_trainer_learns() {
 /// steps each, and a model as good.
 #[test]
 fn workers_that_exchange_by_themselves() {
-    let folder = JOB.folder(40_000);
+    let folder = JOB.folder(40_000, 4000);
     let run = |gate: &str| {
         let of = format!("sync.gate={gate}");
         let common = ["train.worker_threads=2", "sync.every=4", &method("foreground_easgd"), &of];
@@ -102,7 +102,7 @@ fn workers_that_exchange_by_themselves() {
 /// default.
 #[test]
 fn layouts_and_forms() {
-    let folder = JOB.folder(20_000);
+    let folder = JOB.folder(20_000, 4000);
     let separate = ["roles.layout=separate", "roles.trainers=2", "roles.embedding_ps=1"];
     let cases: [(usize, &str, &[&str]); 5] = [
         (5, "shadow_easgd", &["roles.sync_ps=2", "sync.pair=same"]),
@@ -131,7 +131,7 @@ fn layouts_and_forms() {
 /// run ends.
 #[test]
 fn evaluations_come_between_stretches() {
-    let folder = JOB.folder(20_000);
+    let folder = JOB.folder(20_000, 4000);
     for name in ["shadow_easgd", "shadow_bmuf", "foreground_ma"] {
         let sets = ["data.valid=test.h5", "train.eval_every=40", &method(name)];
         folder.train(2, "job.toml", name, &sets);
@@ -144,7 +144,7 @@ fn evaluations_come_between_stretches() {
 /// One rank: a trainer, its shadow thread and its center in one process.
 #[test]
 fn one_trainer_has_a_shadow_too() {
-    let folder = JOB.folder(10_000);
+    let folder = JOB.folder(10_000, 4000);
     for name in METHODS {
         folder.train(1, "job.toml", name, &[&method(name)]);
         let summary = folder.summary(name);
@@ -157,7 +157,7 @@ fn one_trainer_has_a_shadow_too() {
 /// may be over by then, has its round.
 #[test]
 fn every_stretch_of_one_step_has_a_round() {
-    let folder = JOB.folder(640);
+    let folder = JOB.folder(640, 4000);
     folder.synth("valid.h5", 200, 5000);
     for name in ["shadow_easgd", "shadow_ma", "shadow_bmuf", "foreground_easgd", "foreground_ma"] {
         let sets = ["data.valid=valid.h5", "train.eval_every=1", "train.epochs=3", &method(name)];
@@ -172,7 +172,7 @@ fn every_stretch_of_one_step_has_a_round() {
 /// nobody.
 #[test]
 fn a_trainer_with_a_tenth_of_the_data() {
-    let folder = JOB.folder(20_000);
+    let folder = JOB.folder(20_000, 4000);
     for name in METHODS {
         let short = ["recovery.inject.short_trainer=1", "recovery.inject.short_share=0.1"];
         let (method, every) = (method(name), every(name, 4));
@@ -190,7 +190,7 @@ fn a_trainer_with_a_tenth_of_the_data() {
 /// the next round.
 #[test]
 fn a_nan_in_one_replica_stays_there() {
-    let folder = JOB.folder(20_000);
+    let folder = JOB.folder(20_000, 4000);
     for name in METHODS {
         // The first trainer, whose own replica is scored beside the model.
         let nan = ["recovery.inject.nan_trainer=0", "recovery.inject.nan_step=40"];
@@ -216,7 +216,7 @@ fn a_nan_in_one_replica_stays_there() {
 #[test]
 fn a_trainer_that_stands_still_for_five_seconds() {
     for name in ["shadow_easgd", "shadow_ma", "shadow_bmuf", "foreground_ma"] {
-        let folder = JOB.folder(10_000);
+        let folder = JOB.folder(10_000, 4000);
         // Rounds are not what it is about, and each takes long where ranks wait for a core.
         let (method, every) = (method(name), every(name, 16));
         let sets =
@@ -248,7 +248,7 @@ fn a_trainer_that_stands_still_for_five_seconds() {
 /// A Chrome trace has every rank's workers and synchronizing threads on one clock.
 #[test]
 fn the_trace_shows_rounds_beside_steps() {
-    let folder = JOB.folder(20_000);
+    let folder = JOB.folder(20_000, 4000);
     for name in ["shadow_easgd", "foreground_ma"] {
         let sets = ["run.trace=true", "train.worker_threads=2", &method(name)];
         folder.train(2, "job.toml", name, &sets);
@@ -280,7 +280,7 @@ fn the_trace_shows_rounds_beside_steps() {
 /// is scored.
 #[test]
 fn independent_trainers_are_the_anchor() {
-    let folder = JOB.folder(20_000);
+    let folder = JOB.folder(20_000, 4000);
     folder.train(2, "job.toml", "run", &["sync.method=independent"]);
     let summary = folder.summary("run");
     assert!(auc(&summary) > 0.6, "{}", auc(&summary));

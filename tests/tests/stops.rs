@@ -9,18 +9,8 @@
 
 use umbra_tests::{Ended, Folder, Job, LIMIT, program, start};
 
-const JOB: Job = Job {
-    model: "kind = \"dlrm\"\nembedding_dim = 8\nbottom = [16, 8]\ntop = [24, 12]",
-    optim: [("adagrad", 0.02), ("rowwise_adagrad", 0.05)],
-    batch_size: 64,
-};
-
 fn folder() -> Folder {
-    let folder = Folder::new();
-    folder.synth("train.h5", 1000, 0);
-    folder.synth("test.h5", 500, 4000);
-    folder.write("job.toml", JOB.text());
-    folder
+    Job::PLAIN.folder(1000, 500)
 }
 
 /// A short run with an evaluation and a checkpoint on the way, and a shim loaded into its ranks.

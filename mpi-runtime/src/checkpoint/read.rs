@@ -8,7 +8,6 @@ use super::folders;
 use super::manifest::{MANIFEST, Manifest};
 use crate::comm::Comm;
 use crate::error::Error;
-use crate::launch::world::World;
 
 /// A checkpoint whose manifest has been read and whose files have the right lengths.
 #[derive(Debug)]
@@ -24,10 +23,10 @@ impl Checkpoint {
     ///
     /// # Errors
     /// When there is none, or it is not whole: on every rank, of whom the first has the message.
-    pub fn open(world: &World, control: &Comm, path: &Path) -> Result<Self, Error> {
+    pub fn open(control: &Comm, path: &Path) -> Result<Self, Error> {
         let first = control.rank() == 0;
         let opened = first.then(|| Self::open_here(path)).transpose();
-        let opened = world.agree(control, opened.map_err(Error::from))?;
+        let opened = control.agree(opened.map_err(Error::from))?;
         Self::tell(control, opened)
     }
 

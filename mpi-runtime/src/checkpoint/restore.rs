@@ -23,7 +23,6 @@ use crate::comm::Comm;
 use crate::comm::reduce::combine;
 use crate::comm::watch::Lost;
 use crate::error::Error;
-use crate::launch::world::World;
 use crate::rows::tables::{Partition, TableLayout};
 
 /// A replica and its optimizer state. Both are empty on a rank that has none.
@@ -56,14 +55,14 @@ impl Checkpoint {
     ///
     /// # Errors
     /// When it does not fit or is damaged: on every rank, of whom one has the message.
-    pub fn read(&self, world: &World, control: &Comm, target: &Target<'_>) -> Result<u64, Error> {
-        world.agree(control, self.fits_rows(target.layout).map_err(Error::from))?;
+    pub fn read(&self, control: &Comm, target: &Target<'_>) -> Result<u64, Error> {
+        control.agree(self.fits_rows(target.layout).map_err(Error::from))?;
         let dense = self.read_dense(control, target.dense)?;
-        let dense = world.agree(control, dense.map_err(Error::from))?;
+        let dense = control.agree(dense.map_err(Error::from))?;
         let rows = self.read_rows(control, target)?;
         // Own files take as long as they take.
         control.barrier(WHAT, true)?;
-        Ok(dense + world.agree(control, rows.map_err(Error::from))?)
+        Ok(dense + control.agree(rows.map_err(Error::from))?)
     }
 
     fn fits_rows(&self, layout: &TableLayout) -> Result<(), CheckpointError> {

@@ -6,7 +6,6 @@ use super::error::CheckpointError;
 use super::read::Checkpoint;
 use crate::comm::Comm;
 use crate::error::Error;
-use crate::launch::world::World;
 use crate::state::section::{OPTIMIZER, REPLICA};
 use crate::state::{Scope, Section};
 use umbra_core::model::Model;
@@ -17,17 +16,12 @@ impl Checkpoint {
     ///
     /// # Errors
     /// When it is damaged: on every rank, of whom the first has the message.
-    pub fn read_job(
-        &self,
-        world: &World,
-        control: &Comm,
-        sections: &mut [Section<'_>],
-    ) -> Result<(), Error> {
+    pub fn read_job(&self, control: &Comm, sections: &mut [Section<'_>]) -> Result<(), Error> {
         for section in sections.iter_mut().filter(|section| section.scope == Scope::Job) {
             let mut words = vec![0; section.words.len()];
             let first = control.rank() == 0;
             let read = if first { self.read_whole(section, &mut words) } else { Ok(()) };
-            world.agree(control, read.map_err(Error::from))?;
+            control.agree(read.map_err(Error::from))?;
             control.broadcast(&mut words, WHAT, false)?;
             section.words.read_in(0, &words);
         }

@@ -85,8 +85,8 @@ pub fn main() -> ExitCode {
             let config = arguments.config();
             let limit = config.as_ref().map_or(LIMIT, |config| config.run.watchdog());
             with_world(true, limit, |world, control| {
-                let signals = Arc::new(world.agree(control, signals)?);
-                let config = world.agree(control, config)?;
+                let signals = Arc::new(control.agree(signals)?);
+                let config = control.agree(config)?;
                 train::run(&arguments, config, world, control, &signals)
             })
         }

@@ -83,7 +83,7 @@ pub(super) fn run(
     } else {
         Err(LaunchError::OneProcess { verb: "simulate", processes: world.size }.into())
     };
-    world.agree(control, alone)?;
+    control.agree(alone)?;
     let config = Config::load(arguments.config.as_deref(), &arguments.sets)?;
     let file = ClusterFile::load(&arguments.cluster)?;
     let summaries = if arguments.trainers.is_empty() {

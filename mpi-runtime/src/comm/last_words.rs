@@ -1,10 +1,13 @@
-//! Who else hears the last words of a process that ends its job.
+//! The end of a process: its last words, and who else hears them.
 //!
 //! Invariant: the end does not wait for them for long. What they go to, a file system perhaps, may
 //! be the very thing that is gone.
 
 use core::time::Duration;
+use std::io::Write as _;
 use std::sync::{Mutex, PoisonError};
+
+use super::raw;
 
 /// What is done with last words.
 type Hearer = Box<dyn FnOnce(&str) + Send>;
@@ -31,6 +34,36 @@ pub fn hand_on(why: &str) {
         // Nothing is sent: the other side goes when it is done.
         let _ = heard.recv_timeout(PATIENCE);
     }
+}
+
+/// Ends the job on every rank with this exit code. *Not collective, from any thread.*
+pub fn abort(code: i32) -> ! {
+    raw::abort(code)
+}
+
+/// Ends this process alone and at once, with last words on stderr, without a call of MPI: the
+/// library may be what does not answer. *Not collective, from any thread.*
+pub(crate) fn exit_saying(code: i32, line: &str) -> ! {
+    raw::end_soon(code);
+    let _ = std::io::stderr().write_all(line.as_bytes());
+    hand_on(reason(line));
+    raw::exit(code)
+}
+
+/// As [`abort`], with last words on stderr. The process ends even where nobody takes them: a
+/// launcher that stands still leaves a pipe that is full. *Not collective, from any thread.*
+pub fn abort_saying(code: i32, line: &str) -> ! {
+    raw::end_soon(code);
+    // In one piece, since other ranks may speak at the same time; nobody is left to tell if it
+    // can't be written.
+    let _ = std::io::stderr().write_all(line.as_bytes());
+    hand_on(reason(line));
+    raw::abort(code)
+}
+
+/// The reason in last words: without the program's name and the line's end.
+fn reason(line: &str) -> &str {
+    line.trim_end().trim_start_matches("umbra: ")
 }
 
 /// A small file takes milliseconds.

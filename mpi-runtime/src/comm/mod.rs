@@ -12,7 +12,7 @@
 //! - `mailbox.rs`: point-to-point messages · `flight.rs`: operations that are looked at together
 //! - [`post`]: what is larger than a message · `first.rs`: bytes to the first rank, and from it
 //! - [`reduce`]: sums, by `doubling.rs` · `alarm.rs`: deadlines of what can't be polled
-//! - `last_words.rs`: who else hears why a job ends
+//! - `last_words.rs`: the end of a process, and who else hears why
 //!
 //! Invariants: a [`Comm`] is made on the main thread, in one order on every rank, is used by one
 //! thread, and is dropped before MPI is finalised. A buffer lent to MPI outlives its request. A
@@ -38,7 +38,6 @@ use core::cell::Cell;
 use core::ffi::c_void;
 use core::marker::PhantomData;
 use core::time::Duration;
-use std::io::Write as _;
 use std::sync::Arc;
 
 use mpi::traits::{AsRaw, Equivalence};
@@ -50,7 +49,8 @@ use pending::Pending;
 
 pub(crate) use alarm::Alarm;
 pub use first::ToFirst;
-pub use last_words::{hand_on, on_end};
+pub(crate) use last_words::exit_saying;
+pub use last_words::{abort, abort_saying, hand_on, on_end};
 pub use mailbox::Mailbox;
 
 /// A communicator of its own for one thread.
@@ -473,34 +473,4 @@ fn count(n: usize) -> i32 {
     i32::try_from(n).unwrap_or_else(|_| {
         panic!("a message of {n} elements; MPI counts end at {}", i32::MAX);
     })
-}
-
-/// Ends the job on every rank with this exit code. *Not collective, from any thread.*
-pub fn abort(code: i32) -> ! {
-    raw::abort(code)
-}
-
-/// Ends this process alone and at once, with last words on stderr, without a call of MPI: the
-/// library may be what does not answer. *Not collective, from any thread.*
-fn exit_saying(code: i32, line: &str) -> ! {
-    raw::end_soon(code);
-    let _ = std::io::stderr().write_all(line.as_bytes());
-    hand_on(reason(line));
-    raw::exit(code)
-}
-
-/// As [`abort`], with last words on stderr. The process ends even where nobody takes them: a
-/// launcher that stands still leaves a pipe that is full. *Not collective, from any thread.*
-pub fn abort_saying(code: i32, line: &str) -> ! {
-    raw::end_soon(code);
-    // In one piece, since other ranks may speak at the same time; nobody is left to tell if it
-    // can't be written.
-    let _ = std::io::stderr().write_all(line.as_bytes());
-    hand_on(reason(line));
-    raw::abort(code)
-}
-
-/// The reason in last words: without the program's name and the line's end.
-fn reason(line: &str) -> &str {
-    line.trim_end().trim_start_matches("umbra: ")
 }

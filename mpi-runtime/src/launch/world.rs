@@ -127,14 +127,6 @@ impl World {
         })
     }
 
-    /// As [`Comm::agree`], over all ranks. *Collective over `control`.*
-    ///
-    /// # Errors
-    /// As there.
-    pub fn agree<T>(&self, control: &Comm, result: Result<T, Error>) -> Result<T, Error> {
-        control.agree(result)
-    }
-
     /// Ends the job on every rank. *Not collective.*
     pub fn abort(&self, code: u8) -> ! {
         comm::abort(i32::from(code))

@@ -55,7 +55,7 @@ pub fn predict(
     run.finish();
     let scores = gather_in_row_order(control, scores?)?;
     let written = if world.rank == 0 { write(output, &scores) } else { Ok(()) };
-    world.agree(control, written)?;
+    control.agree(written)?;
     Ok(dataset.rows())
 }
 
@@ -66,12 +66,12 @@ fn load<'w>(
     dir: &Path,
     data: &[PathBuf],
 ) -> Result<(Run<'w>, Dataset), Error> {
-    let checkpoint = Checkpoint::open(world, control, dir)?;
+    let checkpoint = Checkpoint::open(control, dir)?;
     let config = scoring_config(&checkpoint, data);
-    let plan = plan(world, control, world.agree(control, config)?, world.size)?;
+    let plan = plan(world, control, control.agree(config)?, world.size)?;
     let fits = check_schema(&checkpoint, &plan.train);
-    world.agree(control, fits.map_err(Error::from))?;
-    let dataset = world.agree(control, Dataset::open(data).map_err(Error::from))?;
+    control.agree(fits.map_err(Error::from))?;
+    let dataset = control.agree(Dataset::open(data).map_err(Error::from))?;
     let signals = Arc::new(Signals::none());
     let mut run = Run::start(world, control, plan, &signals, None, None)?;
     if let Err(error) = control.watch().end_if_lost(run.restore(&checkpoint)) {

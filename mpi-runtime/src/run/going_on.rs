@@ -8,7 +8,6 @@ use crate::checkpoint::{Checkpoint, CheckpointError, Folders, Manifest};
 use crate::comm::Comm;
 use crate::config::{CheckpointConfig, Config, SyncConfig, SyncMethod, TrainConfig};
 use crate::error::Error;
-use crate::launch::world::World;
 use crate::record::{RunFolder, build_hash, say};
 use crate::run::plan::Plan;
 
@@ -40,12 +39,12 @@ impl Kept {
 ///
 /// # Errors
 /// When the one that was asked for is not there or not whole, on every rank.
-pub fn find(world: &World, control: &Comm, config: &Config) -> Result<Option<Checkpoint>, Error> {
+pub fn find(control: &Comm, config: &Config) -> Result<Option<Checkpoint>, Error> {
     let mut passed_over = vec![];
     loop {
         let first = control.rank() == 0;
         let found = if first { find_here(config, &mut passed_over) } else { Ok(None) };
-        let found = world.agree(control, found)?;
+        let found = control.agree(found)?;
         let mut there = [u64::from(found.is_some())];
         control.broadcast(&mut there, "what the run goes on from", false)?;
         if there == [0] {

@@ -67,10 +67,10 @@ pub fn train(
     let first = world.rank == 0;
     if dry_run {
         let free = if first { RunFolder::check(&plan.job.config) } else { Ok(()) };
-        world.agree(control, free)?;
+        control.agree(free)?;
         let predicts = first && ranks > 1;
         let prediction = predicts.then(|| Prediction::new(&plan, ranks, control.watch()));
-        let prediction = world.agree(control, prediction.transpose())?;
+        let prediction = control.agree(prediction.transpose())?;
         return Ok(Outcome::Planned(Box::new(plan), prediction));
     }
     // Before anything of an earlier run is looked at, or removed: it may not have ended.
@@ -83,7 +83,7 @@ pub fn train(
         }
         _ => RunFolder::claim(config, &world.host),
     };
-    let claim = world.agree(control, first.then(claim).transpose())?;
+    let claim = control.agree(first.then(claim).transpose())?;
     let dir = plan.job.config.run.dir.as_os_str().as_encoded_bytes();
     let dirs = control.all_gather_varied(dir, "the run folder")?;
     plan.job.config.move_run(OsStr::from_bytes(&dirs[0]).as_ref());
@@ -92,23 +92,23 @@ pub fn train(
         let (wanted, dir) = (wanted.display(), dir.display());
         say(&format!("umbra: another job writes to {wanted}; the run folder is {dir}"));
     }
-    let from = going_on::find(world, control, &plan.job.config)?;
+    let from = going_on::find(control, &plan.job.config)?;
     let fits = from.as_ref().map(|checkpoint| going_on::kept(&plan, checkpoint)).transpose();
-    let kept = world.agree(control, fits.map_err(Error::from))?;
+    let kept = control.agree(fits.map_err(Error::from))?;
     let step = from.as_ref().map_or(0, |checkpoint| going_on::step_here(&plan, checkpoint));
     let mut state = JobState::new(plan.job.config.train.early_stop.clone());
     state.step = step;
     let worker_steps = worker_steps(world, &plan, from.as_ref(), kept);
-    let begin = Begin { state, worker_steps: world.agree(control, worker_steps)? };
+    let begin = Begin { state, worker_steps: control.agree(worker_steps)? };
     let begun = from.as_ref().map(|_| step);
     let open = |claim| RunFolder::open(claim, &plan.job.config, &world.host, begun);
-    let folder = world.agree(control, claim.map(open).transpose())?;
+    let folder = control.agree(claim.map(open).transpose())?;
     let rate_factor = begin.state.rate_factor.clone();
     let recorder = folder.map(|folder| Recorder::new(folder, &plan, rate_factor, step));
     let mut summary = Summary::new(&plan.job, world.size)?;
     summary.from_step = begun;
     let begun = recorder.as_ref().map(|recorder| recorder.begin(&summary)).transpose();
-    world.agree(control, begun)?;
+    control.agree(begun)?;
     // Whichever rank ends the job says why, where it reaches the folder.
     let dir = plan.job.config.run.dir.clone();
     comm::on_end(move |why| record::fail(&dir, why));
@@ -136,7 +136,7 @@ pub fn train(
         summary.resume_seconds = Some(reading.elapsed().as_secs_f64());
         // A save that was cut short may have left names that lead elsewhere.
         let named = if first && saved > 0 { folders.name_latest(step) } else { Ok(()) };
-        if let Err(error) = world.agree(control, named.map_err(Error::from)) {
+        if let Err(error) = control.agree(named.map_err(Error::from)) {
             run.finish();
             return Err(error);
         }
@@ -207,7 +207,7 @@ pub(crate) fn plan(
     ranks: usize,
 ) -> Result<Plan, Error> {
     let facts = world.node_facts(control, &Cores::allowed())?;
-    let job = world.agree(control, config.resolve(ranks, facts.ranks, facts.cores))?;
+    let job = control.agree(config.resolve(ranks, facts.ranks, facts.cores))?;
     control.watch().set_limit(job.config.run.watchdog());
     if world.rank == 0 {
         job.warnings.iter().for_each(|warning| say(&format!("umbra: warning: {warning}")));
@@ -223,7 +223,7 @@ pub(crate) fn plan(
         }
         Ok(plan)
     });
-    world.agree(control, plan)
+    control.agree(plan)
 }
 
 /// A run and what is recorded of it.
@@ -292,7 +292,7 @@ impl Session<'_> {
         }
         if restored {
             let best = self.folders.of(best_step);
-            let checkpoint = Checkpoint::open(self.world, self.control, &best)?;
+            let checkpoint = Checkpoint::open(self.control, &best)?;
             self.run.restore(&checkpoint)?;
             self.run.state.step = best_step;
         }
@@ -306,7 +306,7 @@ impl Session<'_> {
         if restored {
             let first = self.world.rank == 0;
             let named = if first { self.folders.name_latest(best_step) } else { Ok(()) };
-            self.world.agree(self.control, named.map_err(Error::from))?;
+            self.control.agree(named.map_err(Error::from))?;
         } else if config.checkpoint.save == Save::Last {
             self.save_now()?;
         }
@@ -413,7 +413,7 @@ impl Session<'_> {
             }
             recorder.finish(&summary)
         });
-        let written = world.agree(control, written);
+        let written = control.agree(written);
         ended?;
         written?;
         Ok(Outcome::Trained((world.rank == 0).then(|| (dir, Box::new(summary)))))

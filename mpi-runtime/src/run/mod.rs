@@ -296,7 +296,7 @@ impl<'w> Run<'w> {
             ),
         };
         self.control.barrier("the end of an evaluation", true)?;
-        self.world.agree(self.control, scores)
+        self.control.agree(scores)
     }
 
     /// Scores a dataset; the figures over all of it, equal on all ranks.
@@ -317,7 +317,7 @@ impl<'w> Run<'w> {
             return figures;
         }
         // All ranks have the same error: one of them speaks.
-        self.world.agree(self.control, figures)
+        self.control.agree(figures)
     }
 
     /// Whether the model that is evaluated and saved is another than a trainer's own replica, or a
@@ -351,7 +351,7 @@ impl<'w> Run<'w> {
             layout: &self.plan.layout,
             partitions: &self.services.partitions,
         };
-        checkpoint.read(self.world, self.control, &target)?;
+        checkpoint.read(self.control, &target)?;
         if let Some(side) = side {
             side.shared.updates.store(checkpoint.manifest.updates, Relaxed);
         }
@@ -373,7 +373,7 @@ impl<'w> Run<'w> {
         let (world, control, model) = (self.world, self.control, self.plan.model);
         let own_replicas = self.publishes();
         let mut sections = self.sections();
-        checkpoint.read_job(world, control, &mut sections)?;
+        checkpoint.read_job(control, &mut sections)?;
         let lacks =
             [u64::from(kept == Kept::Replicas && !checkpoint.has_own(&sections, own_replicas))];
         let mut all = vec![0; world.size];
@@ -381,7 +381,7 @@ impl<'w> Run<'w> {
         let kept = if all.contains(&1) { Kept::Model } else { kept };
         if kept == Kept::Replicas {
             let read = checkpoint.read_own(&model, &mut sections, own_replicas);
-            world.agree(control, read.map_err(Error::from))?;
+            control.agree(read.map_err(Error::from))?;
         } else {
             drop(sections);
             self.counters.worker_steps().for_each(|steps| steps.store(step, Relaxed));

@@ -154,19 +154,19 @@ fn save(control: &Comm, dir: &Path, written: u32, training: bool) {
 
 /// A row and its optimizer state are of one moment in a checkpoint that was written while they were
 /// trained.
-pub(super) fn image(world: &World, _: &Arc<Watch>, control: &Comm) {
+pub(super) fn image(_: &World, _: &Arc<Watch>, control: &Comm) {
     let size = control.size() as u32;
     let dir = std::env::current_dir().unwrap().join("image");
     save(control, &dir, 2 * size, true);
     // Every word is the one that stood there before.
     for here in [1, size] {
-        load(world, control, &dir, here);
+        load(control, &dir, here);
     }
 }
 
 /// Reads the checkpoint into `partitions` partitions over all ranks, and checks every word of it.
 /// Returns the bytes that all ranks read, and how many of them read any.
-fn load(world: &World, control: &Comm, dir: &Path, partitions_here: u32) -> [u64; 2] {
+fn load(control: &Comm, dir: &Path, partitions_here: u32) -> [u64; 2] {
     let (model, layout) = (model(), layout(partitions_here));
     let partitions = partitions(&layout, control.rank(), control.size());
     // One rank has no replica.
@@ -175,10 +175,10 @@ fn load(world: &World, control: &Comm, dir: &Path, partitions_here: u32) -> [u64
     let replica = numbered(len(model.replica_len()), 0);
     let state = numbered(len(model.parameters_len()), 0);
     let dense = Dense { model: &model, replica: &replica, state: &state };
-    let checkpoint = Checkpoint::open(world, control, dir).unwrap();
+    let checkpoint = Checkpoint::open(control, dir).unwrap();
     assert_eq!((checkpoint.manifest.steps, checkpoint.manifest.updates), (3, 4));
     let target = Target { dense, layout: &layout, partitions: &partitions };
-    let bytes = checkpoint.read(world, control, &target).unwrap();
+    let bytes = checkpoint.read(control, &target).unwrap();
     words(&layout, &partitions, |word, value| assert_eq!(word.load(Relaxed), value));
     for (words, first) in [(&replica, 1), (&state, 1_000_000)] {
         assert!(words.iter().map(|word| word.load(Relaxed)).eq((first..).take(words.len())));
@@ -204,12 +204,12 @@ pub(super) fn checkpoints(world: &World, watch: &Arc<Watch>, control: &Comm) {
         }
         control.barrier("test", false).unwrap();
         for here in [1, 2, size as u32, 2 * size as u32 + 1] {
-            let [bytes, readers] = load(world, control, &dir, here);
+            let [bytes, readers] = load(control, &dir, here);
             assert!(bytes > 3_000_000, "{bytes}");
             assert!(readers >= u64::from(written.min(here).min(2)), "{readers} readers");
         }
     }
-    damaged(world, control);
+    damaged(control);
 }
 
 /// The folder that the first rank alone changes.
@@ -223,7 +223,7 @@ fn changed(control: &Comm, name: &str, change: impl FnOnce(&Path)) -> std::path:
 }
 
 /// A file that is not what was written is an error of exit code 4 on all ranks, of whom one speaks.
-fn damaged(world: &World, control: &Comm) {
+fn damaged(control: &Comm) {
     for (name, file, says) in [
         ("saved-2-2", "step-3/rank-00001.safetensors", "the file is damaged"),
         ("saved-1-1", "step-3/rank-00000.safetensors", "the file is damaged"),
@@ -244,8 +244,8 @@ fn damaged(world: &World, control: &Comm) {
         let partitions = partitions(&layout, control.rank(), control.size());
         let dense = Dense { model: &model, replica: &[], state: &[] };
         let target = Target { dense, layout: &layout, partitions: &partitions };
-        let read = Checkpoint::open(world, control, &dir)
-            .and_then(|checkpoint| checkpoint.read(world, control, &target));
+        let read = Checkpoint::open(control, &dir)
+            .and_then(|checkpoint| checkpoint.read(control, &target));
         let error = read.unwrap_err();
         assert_eq!(error.exit_code(), 4, "{name}: {error}");
         let spoke = [u64::from(!error.is_silent())];
