@@ -12,8 +12,8 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 
 use super::contents::Contents;
 use super::folders::Folders;
-use super::image::Image;
-use super::manifest::Manifest;
+use super::image::{Image, Rotation};
+use super::manifest::{Base, Manifest};
 use super::write::{After, say_unwritten, write_items};
 use crate::comm::Comm;
 use crate::record::{SAVED, say};
@@ -22,10 +22,11 @@ use crate::record::{SAVED, say};
 #[derive(Debug)]
 pub struct Saver {
     orders: Sender<Order>,
-    done: Receiver<(Image, Saved)>,
+    done: Receiver<(Image, Written)>,
     thread: JoinHandle<()>,
     /// `None` while it is written.
     image: Option<Image>,
+    rotation: Rotation,
 }
 
 struct Order {
@@ -33,6 +34,14 @@ struct Order {
     folders: Folders,
     manifest: Manifest,
     after: After,
+}
+
+/// What became of an order.
+struct Written {
+    saved: Saved,
+    /// What it leaves out rows of, and what others may leave out rows of it by.
+    base: Option<Base>,
+    this: Option<Base>,
 }
 
 /// How a save ended; equal on all ranks but for its time.
@@ -48,30 +57,31 @@ pub struct Saved {
 
 impl Saver {
     /// Starts the thread, which is the only user of `comm`. `image` has memory for what will be
-    /// saved. *Not collective.*
+    /// saved, `rotation` says which of them have all rows. *Not collective.*
     ///
     /// # Errors
     /// When the system gives no more threads.
-    pub fn start(mut comm: Comm, image: Image) -> io::Result<Self> {
+    pub fn start(mut comm: Comm, image: Image, rotation: Rotation) -> io::Result<Self> {
         comm.set_poll(Some(POLL));
         let (orders, ordered) = bounded::<Order>(1);
         let (finished, done) = bounded(1);
         let thread = Builder::new().name("checkpoint".into()).spawn(move || {
             for Order { image, folders, manifest, after } in ordered {
-                let (step, begun) = (manifest.steps, Instant::now());
+                let (step, base, begun) = (manifest.steps, manifest.base, Instant::now());
                 let written = write_items(&comm, &folders, manifest, image.items(), after);
                 let written = comm.watch().end_if_lost(written);
                 if comm.rank() == 0 && written.is_ok() {
                     say(&format!("{SAVED}{}", folders.of(step).display()));
                 }
-                let bytes = written.map_err(|error| say_unwritten(&error)).ok();
+                let written = written.map_err(|error| say_unwritten(&error)).ok();
+                let (bytes, this) = written.unzip();
                 let saved = Saved { step, bytes, took: begun.elapsed() };
-                if finished.send((image, saved)).is_err() {
+                if finished.send((image, Written { saved, base, this })).is_err() {
                     break;
                 }
             }
         })?;
-        Ok(Self { orders, done, thread, image: Some(image) })
+        Ok(Self { orders, done, thread, image: Some(image), rotation })
     }
 
     /// Waits for the save that is under way, if one is. *On all ranks at the same places.*
@@ -80,8 +90,9 @@ impl Saver {
             return None;
         }
         // A panic of the thread has ended the job already.
-        let (image, saved) = self.done.recv().ok()?;
+        let (image, Written { saved, base, this }) = self.done.recv().ok()?;
         self.image = Some(image);
+        self.rotation.written(base, this);
         Some(saved)
     }
 
@@ -97,7 +108,9 @@ impl Saver {
         after: After,
     ) {
         let mut image = self.image.take().unwrap_or_else(|| panic!("a save is under way"));
-        image.take(contents);
+        let base = self.rotation.base();
+        image.take(contents, base.is_some());
+        let manifest = Manifest { base, ..manifest };
         let order = Order { image, folders: folders.clone(), manifest, after };
         // As above.
         let _ = self.orders.send(order);

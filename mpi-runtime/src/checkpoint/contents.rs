@@ -5,6 +5,7 @@
 //! | `dense.NAME` | as the model's | a tensor of the model that is evaluated, row-major |
 //! | `dense.NAME.state.K` | the same | plane K of its optimizer state |
 //! | `rows.P` | rows, values + state | the records of rows P, P + partitions, P + 2 · partitions, … |
+//! | `rows.P.index`, `rows.P.changed` | n; n, values + state | in its place: the n that changed |
 //! | `job.NAME` | | how far the job is |
 //! | `trainer.T.replica` | values | the replica of trainer T, in the order of `dense.*` |
 //! | `trainer.T.optimizer` | planes, parameters | its optimizer state, each plane in that order |
@@ -18,6 +19,7 @@ use umbra_core::model::Model;
 use umbra_core::sync::Part;
 
 use super::file::Tensor;
+use crate::config::RowPrecision;
 use crate::state::section::{MEAN_OPTIMIZER, OPTIMIZER, PUBLISHED, REPLICA};
 use crate::state::{Kind, Scope, Section, Words};
 
@@ -30,6 +32,8 @@ pub struct Contents<'a> {
     pub sections: &'a [Section<'a>],
     /// f32s of a record.
     pub record_len: usize,
+    /// What rows are written as.
+    pub row_precision: RowPrecision,
     /// Trainers' replicas differ from each other, or from the model that is evaluated.
     pub own_replicas: bool,
     /// This is the rank that writes what all have alike.
@@ -39,6 +43,8 @@ pub struct Contents<'a> {
 /// A tensor to be written, and where its words are.
 pub(super) struct Item<'a> {
     pub(super) tensor: Tensor,
+    /// Its values are records of rows, of so many words.
+    pub(super) record: Option<usize>,
     pub(super) words: Source<'a>,
 }
 
@@ -48,6 +54,8 @@ pub(super) enum Source<'a> {
     Section { words: &'a Words<'a>, next: usize },
     /// Those that are left of a copy in the order of files.
     Copied(&'a [u32]),
+    /// One by one.
+    Words(Box<dyn Iterator<Item = u32> + 'a>),
     /// A model's: word by word, from these places.
     Places { words: &'a Words<'a>, places: Box<dyn Iterator<Item = usize> + 'a> },
 }
@@ -67,6 +75,14 @@ impl Source<'_> {
                 out[..now.len()].copy_from_slice(now);
                 *words = left;
                 now.len()
+            }
+            Self::Words(words) => {
+                let mut length = 0;
+                for (out, word) in out.iter_mut().zip(words) {
+                    *out = word;
+                    length += 1;
+                }
+                length
             }
             Self::Places { words, places } => {
                 let mut length = 0;
@@ -117,7 +133,12 @@ impl<'a> Contents<'a> {
             }
             _ => Source::Section { words, next: 0 },
         };
-        Item { tensor: Tensor { name: name(section), kind: words.kind(), shape }, words: source }
+        let (record, kind) = match (section.scope, self.row_precision) {
+            (Scope::Partition(_), RowPrecision::F32) => (Some(self.record_len), words.kind()),
+            (Scope::Partition(_), RowPrecision::Bf16) => (Some(self.record_len), Kind::Bf16),
+            _ => (None, words.kind()),
+        };
+        Item { tensor: Tensor { name: name(section), kind, shape }, record, words: source }
     }
 
     /// The model that is evaluated: what is published, where that is another than a trainer's own.
@@ -136,6 +157,7 @@ impl<'a> Contents<'a> {
             let shape = shape.map(|extent| extent as u64).to_vec();
             Item {
                 tensor: Tensor { name, kind: Kind::F32, shape },
+                record: None,
                 words: Source::Places { words, places },
             }
         };
@@ -222,4 +244,10 @@ pub(super) fn name(section: &Section<'_>) -> String {
 /// The name of a partition's tensor.
 pub(super) fn rows(partition: u32) -> String {
     format!("rows.{partition}")
+}
+
+/// The names of the tensors that stand in the place of a partition's, where only some rows are
+/// written: which, and their records.
+pub(super) fn changed(rows: &str) -> [String; 2] {
+    [format!("{rows}.index"), format!("{rows}.changed")]
 }

@@ -3,8 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::file::Part;
 use super::manifest::VERSION;
+use super::part::Part;
 use crate::error::Error;
 
 /// What can be wrong with a checkpoint. Exit code 4.
@@ -79,6 +79,27 @@ pub enum CheckpointError {
         expected: u32,
         /// CRC-32 found.
         got: u32,
+    },
+    /// A list of rows is in no order, or longer than there are rows.
+    #[error("{}: {part} does not list rows in their order", path.display())]
+    Unordered {
+        /// The file.
+        path: PathBuf,
+        /// Which part.
+        part: Part,
+    },
+    /// It has only the rows that changed since another one, which is not there as it was.
+    #[error(
+        "{}: it has the rows that changed since {}, and that is {}",
+        path.display(), base.display(), if *another { "another one now" } else { "not there" }
+    )]
+    Base {
+        /// The folder.
+        path: PathBuf,
+        /// That of the other one.
+        base: PathBuf,
+        /// There is one.
+        another: bool,
     },
     /// It does not belong to this data or model.
     #[error("{}: {what} is {got} in the checkpoint and {expected} here", path.display())]

@@ -8,7 +8,6 @@
 //! written side by side, each from its beginning to its end. Every byte of a file is under one
 //! checksum, the header's or a tensor's, so that a part can be read and trusted.
 
-use core::fmt;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -17,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::error::{CheckpointError, at};
+use super::part::PartReader;
 use crate::state::Kind;
 
 /// A tensor before it is written.
@@ -35,9 +35,10 @@ impl Tensor {
         self.shape.iter().product::<u64>() * self.kind.bytes()
     }
 
-    /// Its length in memory.
+    /// Its length in memory, where a value of 16 bits has a word.
     pub(super) fn words(&self) -> usize {
-        usize::try_from(self.bytes() / 4).unwrap_or(usize::MAX)
+        let values: u64 = self.shape.iter().product();
+        usize::try_from(values * self.kind.words()).unwrap_or(usize::MAX)
     }
 }
 
@@ -185,121 +186,6 @@ fn header(tensors: &[Tensor]) -> Vec<u8> {
     header
 }
 
-/// A part of a file that is read from its beginning to its end.
-pub(super) struct PartReader {
-    part: Part,
-    path: PathBuf,
-    file: File,
-    at: u64,
-    end: u64,
-    crc: crc32fast::Hasher,
-    crc32: u32,
-    buffer: Vec<u8>,
-}
-
-/// Which part of a file: what a damaged one is called.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Part {
-    /// What stands before the values.
-    Header,
-    /// The tensor of this name.
-    Tensor(String),
-}
-
-impl fmt::Display for Part {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Header => f.write_str("the header"),
-            Self::Tensor(name) => f.write_str(name),
-        }
-    }
-}
-
-impl PartReader {
-    /// A tensor of the file `name` in `folder`.
-    ///
-    /// # Errors
-    /// When it can't be opened.
-    pub(super) fn tensor(
-        folder: &Path,
-        name: &str,
-        tensor: &TensorEntry,
-    ) -> Result<Self, CheckpointError> {
-        let length = tensor.bytes().unwrap_or(u64::MAX);
-        let end = tensor.offset.saturating_add(length);
-        let part = Part::Tensor(tensor.name.clone());
-        Self::open(folder.join(name), part, (tensor.offset, end), tensor.crc32)
-    }
-
-    fn open(
-        path: PathBuf,
-        part: Part,
-        (at, end): (u64, u64),
-        crc32: u32,
-    ) -> Result<Self, CheckpointError> {
-        let file = File::open(&path).map_err(super::error::at(&path))?;
-        let (crc, buffer) = (crc32fast::Hasher::new(), vec![]);
-        Ok(Self { part, path, file, at, end, crc, crc32, buffer })
-    }
-
-    /// The next words.
-    ///
-    /// # Errors
-    /// When they can't be read.
-    ///
-    /// # Panics
-    /// When there are not so many left.
-    pub(super) fn read(&mut self, words: &mut [u32]) -> Result<(), CheckpointError> {
-        let bytes = self.bytes(size_of_val(words))?;
-        for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
-            *word = u32::from_le_bytes(*bytes);
-        }
-        Ok(())
-    }
-
-    fn bytes(&mut self, length: usize) -> Result<&[u8], CheckpointError> {
-        assert!(length as u64 <= self.left(), "{} is shorter", self.part);
-        self.buffer.resize(length, 0);
-        self.file.read_exact_at(&mut self.buffer, self.at).map_err(at(&self.path))?;
-        self.crc.update(&self.buffer);
-        self.at += length as u64;
-        Ok(&self.buffer)
-    }
-
-    /// Bytes that have not been read.
-    #[must_use]
-    pub(super) const fn left(&self) -> u64 {
-        self.end - self.at
-    }
-
-    /// Checks the sum of a part that has been read to its end.
-    ///
-    /// # Errors
-    /// When it is damaged.
-    ///
-    /// # Panics
-    /// When something is left.
-    pub(super) fn finish(self) -> Result<(), CheckpointError> {
-        assert_eq!(self.left(), 0, "{} is not read", self.part);
-        let Self { part, path, crc, crc32: expected, .. } = self;
-        let got = crc.finalize();
-        if got == expected {
-            Ok(())
-        } else {
-            Err(CheckpointError::Checksum { path, part, expected, got })
-        }
-    }
-
-    /// Reads what is left, and checks the sum.
-    fn read_over(mut self) -> Result<(), CheckpointError> {
-        while self.left() > 0 {
-            let block = usize::try_from(self.left()).unwrap_or(usize::MAX).min(BLOCK);
-            self.bytes(block)?;
-        }
-        self.finish()
-    }
-}
-
 impl FileEntry {
     /// Whether the file in `folder` is as long as it was written, and the manifest says so of every
     /// part of it. Reads nothing.
@@ -336,17 +222,13 @@ impl FileEntry {
     pub fn verify(&self, folder: &Path) -> Result<u64, CheckpointError> {
         self.check_length(folder)?;
         let first = self.tensors.first().map_or(self.bytes, |tensor| tensor.offset);
-        let path = folder.join(&self.name);
-        PartReader::open(path, Part::Header, (0, first), self.header_crc32)?.read_over()?;
+        PartReader::header(folder, &self.name, first, self.header_crc32)?.read_over()?;
         for tensor in &self.tensors {
             PartReader::tensor(folder, &self.name, tensor)?.read_over()?;
         }
         Ok(self.bytes)
     }
 }
-
-/// Bytes read at a time where nobody wants the values.
-const BLOCK: usize = 1 << 20;
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]

@@ -21,7 +21,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use super::error::{CheckpointError, at};
-use super::manifest::MANIFEST;
+use super::manifest::{MANIFEST, Manifest};
 use crate::record::write_atomically;
 
 /// Where a run's checkpoints are.
@@ -153,16 +153,24 @@ impl Folders {
         Ok(steps)
     }
 
-    /// Removes all checkpoints but the newest `most` and that of the best validation. Not those of
-    /// later steps than `newest`, which another run has left: they are not this one's to remove.
+    /// Removes all checkpoints but the newest `most`, that of the best validation, and their bases.
+    /// Not those of later steps than `newest`, which another run has left: they are not this one's
+    /// to remove.
     ///
     /// # Errors
     /// When the system refuses.
     pub fn keep(&self, newest: u64, most: usize) -> Result<(), CheckpointError> {
         let best = self.linked(Link::Best);
-        let steps = self.steps()?.into_iter().filter(|step| *step <= newest);
-        for step in steps.skip(most.max(1)).filter(|step| Some(*step) != best) {
-            remove(&self.of(step))?;
+        let (others, own): (Vec<_>, Vec<_>) =
+            self.steps()?.into_iter().partition(|step| *step > newest);
+        let (kept, rest) = own.split_at(most.max(1).min(own.len()));
+        let (best, rest): (Vec<_>, Vec<_>) = rest.iter().partition(|step| Some(**step) == best);
+        let stay = others.iter().chain(kept).chain(best);
+        // One that can't be read has no use for a base.
+        let base = |step: &u64| Manifest::read_alone(&self.of(*step)).ok()?.0.base;
+        let bases: Vec<u64> = stay.filter_map(base).map(|base| base.step).collect();
+        for step in rest.into_iter().filter(|step| !bases.contains(step)) {
+            remove(&self.of(*step))?;
         }
         Ok(())
     }
@@ -211,6 +219,13 @@ pub(super) fn find(path: &Path) -> Result<PathBuf, CheckpointError> {
     let places = [Some(path.to_owned()), newest(path), newest(&path.join("checkpoints"))];
     let found = places.into_iter().flatten().find(|place| place.join(MANIFEST).exists());
     found.ok_or_else(|| CheckpointError::Missing { path: path.to_owned() })
+}
+
+/// The checkpoint of `step` among those that the one in `dir` is one of.
+pub(super) fn beside(dir: &Path, step: u64) -> PathBuf {
+    // What a link leads to has the neighbours.
+    let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+    dir.with_file_name(format!("{PREFIX}{step}"))
 }
 
 /// The step of a folder's name.
@@ -277,6 +292,32 @@ mod tests {
         save(&folders, 50);
         folders.keep(50, 1).unwrap();
         assert_eq!(folders.steps().unwrap(), [1000, 100, 50, 9]);
+    }
+
+    #[test]
+    fn a_base_stays_as_long_as_what_needs_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let folders = Folders::new(folder.path().to_owned());
+        let save = |steps, base, best| {
+            folders.begin(steps).unwrap();
+            let manifest = Manifest { steps, base, files: vec![], ..Manifest::example() };
+            let base = manifest.write(&folders.temporary(steps)).unwrap();
+            folders.commit(steps).unwrap();
+            if best {
+                folders.link(Link::Best, steps).unwrap();
+            }
+            folders.keep(steps, 1).unwrap();
+            (base, folders.steps().unwrap())
+        };
+        let (one, _) = save(1, None, false);
+        assert_eq!(save(2, Some(one), false).1, [2, 1]);
+        assert_eq!(save(3, Some(one), true).1, [3, 1]);
+        let (four, steps) = save(4, None, false);
+        assert_eq!(steps, [4, 3, 1]);
+        assert_eq!(save(5, Some(four), true).1, [5, 4]);
+        // One that another run has left keeps its base too.
+        assert_eq!(save(2, None, false).1, [5, 4, 2]);
+        assert_eq!(save(4, None, false).1, [5, 4]);
     }
 
     #[test]

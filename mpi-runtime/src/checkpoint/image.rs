@@ -4,11 +4,19 @@
 //! optimizer state, replicas and what the method remembers. Copying on write instead would have to
 //! look at every row that is updated while a file is being written, and would copy nearly all of
 //! them: at a hundred steps a second a batch touches most pages of a table within a second.
+//!
+//! The image of the last checkpoint is still there when the next one is taken, so the rows that have
+//! changed are seen while copying, and an update pays nothing. Which have changed since the last
+//! checkpoint with all rows, the base, is remembered, and those after it have these alone. So one
+//! is read with its base and without the others.
 
+use std::collections::BTreeMap;
 use std::io;
 
-use super::contents::{Contents, Item, Source};
+use super::contents::{self, Contents, Item, Source};
 use super::file::Tensor;
+use super::manifest::Base;
+use crate::state::Kind;
 
 /// A copy of a rank's state.
 #[derive(Debug)]
@@ -16,6 +24,19 @@ pub struct Image {
     tensors: Vec<Tensor>,
     /// Of all tensors, one after the other.
     words: Vec<u32>,
+    /// Of tensors of rows, by their names.
+    changed: BTreeMap<String, Changed>,
+    /// Of these tensors only the records that have changed are written.
+    only_changed: bool,
+}
+
+/// Which records of a tensor are others than those of the last image that was taken whole.
+#[derive(Debug)]
+struct Changed {
+    /// Words of a record.
+    record: usize,
+    /// A bit each.
+    bits: Vec<u64>,
 }
 
 impl Image {
@@ -29,33 +50,172 @@ impl Image {
         words.try_reserve_exact(length).map_err(|_| io::ErrorKind::OutOfMemory)?;
         // Touched, so that it is there when training waits for a copy.
         words.resize(length, 0);
-        Ok(Self { tensors: vec![], words })
+        Ok(Self { tensors: vec![], words, changed: BTreeMap::new(), only_changed: false })
     }
 
-    /// Takes the image of `contents`. Nothing may train meanwhile.
+    /// Takes the image of `contents`: to be written whole, or, with `only_changed`, but for the
+    /// rows that are as they were when the last one was taken that is written whole. Nothing may
+    /// train meanwhile.
     ///
     /// # Panics
-    /// When they are larger than those that it has memory for.
-    pub fn take(&mut self, contents: &Contents<'_>) {
-        let items = contents.items();
-        self.tensors.clear();
+    /// When they are larger than those that it has memory for; with `only_changed`, when they are
+    /// others than those of the image before.
+    pub fn take(&mut self, contents: &Contents<'_>, only_changed: bool) {
+        let before = core::mem::take(&mut self.tensors);
         let mut left = &mut *self.words;
-        for Item { tensor, mut words } in items {
+        for Item { tensor, record, mut words } in contents.items() {
             let (own, others) = left.split_at_mut(tensor.words());
-            words.fill(own);
+            match record {
+                Some(record) if only_changed => {
+                    let changed = self.changed.get_mut(&tensor.name);
+                    let changed = changed.unwrap_or_else(|| panic!("{} is new", tensor.name));
+                    assert_eq!(changed.record, record, "{}", tensor.name);
+                    changed.copy(&mut words, own);
+                }
+                Some(record) => {
+                    words.fill(own);
+                    let bits = vec![0; (own.len() / record).div_ceil(64)];
+                    self.changed.insert(tensor.name.clone(), Changed { record, bits });
+                }
+                None => {
+                    words.fill(own);
+                }
+            }
             left = others;
             self.tensors.push(tensor);
         }
+        assert!(!only_changed || self.tensors == before, "an image of something else");
+        self.only_changed = only_changed;
     }
 
-    /// Its tensors, in the order in which they were.
+    /// What is to be written, in the order in which it was.
     pub(super) fn items(&self) -> Vec<Item<'_>> {
-        let mut left = &*self.words;
-        let item = |tensor: &Tensor| {
+        let (mut left, mut items) = (&*self.words, vec![]);
+        for tensor in &self.tensors {
             let (own, others) = left.split_at(tensor.words());
             left = others;
-            Item { tensor: tensor.clone(), words: Source::Copied(own) }
+            match self.changed.get(&tensor.name).filter(|_| self.only_changed) {
+                Some(changed) => items.extend(changed.items(tensor, own)),
+                None => {
+                    let (tensor, words) = (tensor.clone(), Source::Copied(own));
+                    items.push(Item { tensor, record: None, words });
+                }
+            }
+        }
+        items
+    }
+}
+
+impl Changed {
+    /// Copies the records of `words` that are others than those in `own`, and remembers them.
+    fn copy(&mut self, words: &mut Source<'_>, own: &mut [u32]) {
+        let mut block = vec![0; (BLOCK / self.record).max(1) * self.record];
+        let records = block.len() / self.record;
+        for (number, old) in own.chunks_mut(block.len()).enumerate() {
+            let new = &mut block[..old.len()];
+            words.fill(new);
+            let pairs = old.chunks_exact_mut(self.record).zip(new.chunks_exact(self.record));
+            for (place, (old, new)) in (number * records..).zip(pairs) {
+                if old != new {
+                    old.copy_from_slice(new);
+                    self.bits[place / 64] |= 1 << (place % 64);
+                }
+            }
+        }
+    }
+
+    /// Places of those that have changed, ascending.
+    fn places(&self) -> impl Iterator<Item = usize> + '_ {
+        let of_word = |(number, word): (usize, &u64)| {
+            let word = *word;
+            (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| 64 * number + bit)
         };
-        self.tensors.iter().map(item).collect()
+        self.bits.iter().enumerate().filter(|(_, word)| **word != 0).flat_map(of_word)
+    }
+
+    /// The tensors that stand for `tensor`, whose words are `own`: which records, and them.
+    fn items<'a>(&'a self, tensor: &Tensor, own: &'a [u32]) -> [Item<'a>; 2] {
+        let count = self.bits.iter().map(|word| u64::from(word.count_ones())).sum();
+        let [index, changed] = contents::changed(&tensor.name);
+        let record = self.record;
+        let indices = self.places().flat_map(|place| {
+            let place = place as u64;
+            [place as u32, (place >> 32) as u32]
+        });
+        let records = self.places().flat_map(move |place| &own[place * record..][..record]);
+        let item = |name, kind, shape, words| {
+            let tensor = Tensor { name, kind, shape };
+            Item { tensor, record: None, words: Source::Words(words) }
+        };
+        [
+            item(index, Kind::U64, vec![count], Box::new(indices)),
+            item(changed, tensor.kind, vec![count, record as u64], Box::new(records.copied())),
+        ]
+    }
+}
+
+/// Words compared at a time: they stay in the first cache.
+const BLOCK: usize = 1 << 12;
+
+/// Which checkpoints have all rows: the first of every so many, and the first after one that could
+/// not be written. A pure function of what all ranks know.
+#[derive(Clone, Copy, Debug)]
+pub struct Rotation {
+    every: u64,
+    base: Option<Base>,
+    /// Written since the base.
+    since: u64,
+}
+
+impl Rotation {
+    /// One of `every` has all rows.
+    #[must_use]
+    pub const fn new(every: u64) -> Self {
+        Self { every, base: None, since: 0 }
+    }
+
+    /// What the next one may leave out the rows of; `None`: nothing.
+    #[must_use]
+    pub fn base(&self) -> Option<Base> {
+        self.base.filter(|_| self.since + 1 < self.every)
+    }
+
+    /// One that had `base` has been written, and is `this`, or could not be.
+    pub fn written(&mut self, base: Option<Base>, this: Option<Base>) {
+        (self.base, self.since) = match (base, this) {
+            (Some(base), Some(_)) => (Some(base), self.since + 1),
+            (_, this) => (this, 0),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_of_so_many_has_all_rows_and_one_after_a_failure() {
+        let mut rotation = Rotation::new(3);
+        let save = |rotation: &mut Rotation, step: u64, fails: bool| {
+            let (base, this) = (rotation.base(), Base { step, crc32: 0 });
+            rotation.written(base, (!fails).then_some(this));
+            base.map(|base| base.step)
+        };
+        let failing = [3, 10, 12];
+        let bases: Vec<_> =
+            (0..14).map(|step| save(&mut rotation, step, failing.contains(&step))).collect();
+        let expected = [
+            // All, and two with what changed since.
+            [None, Some(0), Some(0)],
+            // The whole one fails, then another is whole.
+            [None, None, Some(4)],
+            [Some(4), None, Some(7)],
+            [Some(7), None, None],
+        ];
+        assert_eq!(bases[..12], *expected.as_flattened());
+        // One with changes fails: the next has all rows.
+        assert_eq!(bases[12..], [Some(11), None]);
+        let mut always = Rotation::new(1);
+        assert!((0..5).all(|step| save(&mut always, step, false).is_none()));
     }
 }

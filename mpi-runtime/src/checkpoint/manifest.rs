@@ -59,8 +59,20 @@ pub struct Manifest {
     pub row_width: usize,
     /// f32s of a row's optimizer state.
     pub row_state_len: usize,
+    /// The checkpoint with the rows that this one has not; `None` when it has all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub base: Option<Base>,
     /// Every other file.
     pub files: Vec<FileEntry>,
+}
+
+/// A checkpoint with all rows, which another one has only the changes since.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Base {
+    /// Of this step: it stands beside the other one.
+    pub step: u64,
+    /// CRC-32 of its manifest, as that says itself.
+    pub crc32: u32,
 }
 
 impl Manifest {
@@ -86,6 +98,7 @@ impl Manifest {
             partitions: layout.partitioning.partitions,
             row_width: layout.width,
             row_state_len: layout.state_len,
+            base: None,
             files: vec![],
         }
     }
@@ -104,11 +117,11 @@ impl Manifest {
         all.map(|(file, tensor)| (tensor.name.as_str(), (file, tensor))).collect()
     }
 
-    /// Writes it to `folder`, and brings it to the disk.
+    /// Writes it to `folder`, and brings it to the disk. Returns what it is the base by.
     ///
     /// # Errors
     /// When the system refuses.
-    pub(super) fn write(&self, folder: &Path) -> Result<(), CheckpointError> {
+    pub(super) fn write(&self, folder: &Path) -> Result<Base, CheckpointError> {
         let path = folder.join(MANIFEST);
         let json = serde_json::to_string(self).map_err(|error| CheckpointError::Manifest {
             path: path.clone(),
@@ -116,14 +129,26 @@ impl Manifest {
         })?;
         let mut file = File::create(&path).map_err(at(&path))?;
         file.write_all(enclose(&json).as_bytes()).map_err(at(&path))?;
-        file.sync_all().map_err(at(&path))
+        file.sync_all().map_err(at(&path))?;
+        Ok(Base { step: self.steps, crc32: crc32fast::hash(json.as_bytes()) })
     }
 
-    /// Reads the one in `folder`, and checks that all files are there as long as they were.
+    /// Reads the one in `folder`, and checks that all files are there as long as they were. With it,
+    /// what it is the base by.
     ///
     /// # Errors
     /// When there is none, or it is damaged, or a file is.
-    pub(super) fn read(folder: &Path) -> Result<Self, CheckpointError> {
+    pub(super) fn read(folder: &Path) -> Result<(Self, Base), CheckpointError> {
+        let read = Self::read_alone(folder)?;
+        read.0.files.iter().try_for_each(|file| file.check_length(folder))?;
+        Ok(read)
+    }
+
+    /// As [`read`](Self::read), without a look at the other files.
+    ///
+    /// # Errors
+    /// When there is none, or it is damaged.
+    pub(super) fn read_alone(folder: &Path) -> Result<(Self, Base), CheckpointError> {
         let path = folder.join(MANIFEST);
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
@@ -132,12 +157,10 @@ impl Manifest {
             }
             Err(source) => return Err(CheckpointError::Io { path, source }),
         };
-        let manifest = Self::parse(&text, &path)?;
-        manifest.files.iter().try_for_each(|file| file.check_length(folder))?;
-        Ok(manifest)
+        Self::parse(&text, &path)
     }
 
-    fn parse(text: &str, path: &Path) -> Result<Self, CheckpointError> {
+    fn parse(text: &str, path: &Path) -> Result<(Self, Base), CheckpointError> {
         let malformed = |message: &str| {
             let (path, message) = (path.to_owned(), message.to_owned());
             CheckpointError::Manifest { path, message }
@@ -157,7 +180,10 @@ impl Manifest {
             text.get(BEFORE.len() + 8 + BETWEEN.len()..text.len().saturating_sub(AFTER.len()));
         let sound = inner.filter(|inner| enclose(inner) == text);
         let inner = sound.ok_or_else(|| malformed("its checksum is another: it is damaged"))?;
-        serde_json::from_str(inner).map_err(|error| malformed(&error.to_string()))
+        let manifest: Self =
+            serde_json::from_str(inner).map_err(|error| malformed(&error.to_string()))?;
+        let base = Base { step: manifest.steps, crc32: crc32fast::hash(inner.as_bytes()) };
+        Ok((manifest, base))
     }
 }
 
@@ -171,22 +197,19 @@ const BETWEEN: &str = "\",\"manifest\":";
 const AFTER: &str = "}\n";
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
-mod tests {
-    use super::*;
-    use crate::state::Kind;
-
-    fn manifest() -> Manifest {
+impl Manifest {
+    /// One that says something of everything, and lists a file.
+    pub(super) fn example() -> Self {
         let tensor = |name: &str, offset, crc32| TensorEntry {
             name: name.to_owned(),
-            kind: Kind::F32,
+            kind: crate::state::Kind::F32,
             shape: vec![2],
             offset,
             crc32,
         };
         let tensors = vec![tensor("a", 80, 1), tensor("b", 88, u32::MAX)];
         let name = "rank-00000.safetensors".to_owned();
-        Manifest {
+        Self {
             version: VERSION,
             git: "0123abc".to_owned(),
             simd: "plain".to_owned(),
@@ -205,17 +228,24 @@ mod tests {
             partitions: 4,
             row_width: 8,
             row_state_len: 1,
+            base: Some(Base { step: 10, crc32: 7 }),
             files: vec![FileEntry { name, bytes: 96, header_crc32: 5, tensors }],
         }
     }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
 
     #[test]
     fn a_manifest_is_read_as_it_was_written() {
         let folder = tempfile::tempdir().unwrap();
-        let manifest = manifest();
-        manifest.write(folder.path()).unwrap();
+        let manifest = Manifest::example();
+        let base = manifest.write(folder.path()).unwrap();
         std::fs::write(folder.path().join("rank-00000.safetensors"), [0; 96]).unwrap();
-        assert_eq!(Manifest::read(folder.path()).unwrap(), manifest);
+        assert_eq!(Manifest::read(folder.path()).unwrap(), (manifest.clone(), base));
         assert_eq!(manifest.tensors()["b"].1.offset, 88);
         // Any program reads it.
         let text = fs::read_to_string(folder.path().join(MANIFEST)).unwrap();
@@ -226,7 +256,7 @@ mod tests {
     #[test]
     fn damage_anywhere_is_seen() {
         let path = Path::new("manifest.json");
-        let whole = enclose(&serde_json::to_string(&manifest()).unwrap());
+        let whole = enclose(&serde_json::to_string(&Manifest::example()).unwrap());
         Manifest::parse(&whole, path).unwrap();
         for place in 0..whole.len() {
             for bit in 0..7 {

@@ -3,11 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use super::error::CheckpointError;
-use super::file::PartReader;
+use super::file::{FileEntry, TensorEntry};
 use super::folders;
-use super::manifest::{MANIFEST, Manifest};
+use super::manifest::{Base, MANIFEST, Manifest};
+use super::part::PartReader;
 use crate::comm::Comm;
 use crate::error::Error;
+use crate::state::Kind;
 
 /// A checkpoint whose manifest has been read and whose files have the right lengths.
 #[derive(Debug)]
@@ -15,6 +17,8 @@ pub struct Checkpoint {
     dir: PathBuf,
     /// What is inside.
     pub manifest: Manifest,
+    /// The one with the rows that this one has not.
+    base: Option<Box<Self>>,
 }
 
 impl Checkpoint {
@@ -36,16 +40,46 @@ impl Checkpoint {
     /// When there is none, or it is not whole.
     pub fn open_here(path: &Path) -> Result<Self, CheckpointError> {
         let dir = folders::find(path)?;
-        let manifest = Manifest::read(&dir)?;
-        Ok(Self { dir, manifest })
+        let (manifest, _) = Manifest::read(&dir)?;
+        let base = manifest.base.map(|base| Self::open_base(&dir, base)).transpose()?;
+        Ok(Self { dir, manifest, base: base.map(Box::new) })
     }
 
-    /// Reads all of it and compares every checksum. Returns its bytes, the manifest's aside.
+    /// The `base` of the checkpoint in `dir`, which stands beside it.
+    fn open_base(dir: &Path, base: Base) -> Result<Self, CheckpointError> {
+        let other = folders::beside(dir, base.step);
+        let not_there = |another| {
+            let (path, base) = (dir.to_owned(), other.clone());
+            CheckpointError::Base { path, base, another }
+        };
+        match Manifest::read(&other) {
+            Ok((manifest, found)) if found == base && manifest.base.is_none() => {
+                Ok(Self { dir: other, manifest, base: None })
+            }
+            Ok(_) => Err(not_there(true)),
+            Err(CheckpointError::Missing { .. }) => Err(not_there(false)),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The one with the rows that this one has not.
+    pub(super) fn base(&self) -> Option<&Self> {
+        self.base.as_deref()
+    }
+
+    /// Its files, and those of its base, which it is not whole without.
+    fn files(&self) -> impl Iterator<Item = (&Path, &FileEntry)> {
+        let all = core::iter::once(self).chain(self.base());
+        all.flat_map(|it| it.manifest.files.iter().map(|file| (it.dir(), file)))
+    }
+
+    /// Reads all of it, and of its base, and compares every checksum. Returns its bytes, manifests
+    /// aside.
     ///
     /// # Errors
     /// When something of it is not as it was written.
     pub fn verify(&self) -> Result<u64, CheckpointError> {
-        self.manifest.files.iter().map(|file| file.verify(&self.dir)).sum()
+        self.files().map(|(dir, file)| file.verify(dir)).sum()
     }
 
     /// As [`verify`](Self::verify), each rank some of the files. *Collective over `control`.*
@@ -53,8 +87,8 @@ impl Checkpoint {
     /// # Errors
     /// When something of it is not as it was written: on every rank, of whom one has the message.
     pub fn verify_together(&self, control: &Comm) -> Result<(), Error> {
-        let own = self.manifest.files.iter().skip(control.rank()).step_by(control.size());
-        let verified = own.map(|file| file.verify(&self.dir)).find_map(Result::err);
+        let own = self.files().skip(control.rank()).step_by(control.size());
+        let verified = own.map(|(dir, file)| file.verify(dir)).find_map(Result::err);
         control.barrier("the reading of a checkpoint", true)?;
         control.agree(verified.map_or(Ok(()), |error| Err(error.into())))
     }
@@ -65,7 +99,11 @@ impl Checkpoint {
     /// When not all come in time.
     pub fn tell(control: &Comm, opened: Option<Self>) -> Result<Self, Error> {
         let failure = |error: serde_json::Error| Error::Failure(format!("the manifest: {error}"));
-        let said = opened.as_ref().map(|it| serde_json::to_vec(&(&it.dir, &it.manifest)));
+        let both = |it: &Self| {
+            let base = it.base().map(|base| (&base.dir, &base.manifest));
+            serde_json::to_vec(&((&it.dir, &it.manifest), base))
+        };
+        let said = opened.as_ref().map(both);
         let mut said = said.transpose().map_err(failure)?.unwrap_or_default();
         let (mut length, what) = ([said.len() as u64], "the manifest of a checkpoint");
         control.broadcast(&mut length, what, false)?;
@@ -74,23 +112,41 @@ impl Checkpoint {
         if let Some(opened) = opened {
             return Ok(opened);
         }
-        let (dir, manifest) = serde_json::from_slice(&said).map_err(failure)?;
-        Ok(Self { dir, manifest })
+        let ((dir, manifest), base): (_, Option<_>) =
+            serde_json::from_slice(&said).map_err(failure)?;
+        let base = base.map(|(dir, manifest)| Box::new(Self { dir, manifest, base: None }));
+        Ok(Self { dir, manifest, base })
     }
 
     /// The tensor `name`, of `values` values, to be read from its beginning to its end.
     pub(super) fn reader(&self, name: &str, values: u64) -> Result<PartReader, CheckpointError> {
-        let tensors = self.manifest.tensors();
-        let Some((file, tensor)) = tensors.get(name) else {
-            let message = format!("it lists no tensor {name}");
-            return Err(CheckpointError::Manifest { path: self.dir.join(MANIFEST), message });
-        };
+        let (file, tensor) = self.tensor(name)?;
         if tensor.values() != Some(values) {
             let (what, path) = ("the number of values of a tensor", self.dir.clone());
             let (expected, got) = (format!("{values} of {name}"), format!("{:?}", tensor.shape));
             return Err(CheckpointError::Mismatch { path, what, expected, got });
         }
         PartReader::tensor(&self.dir, &file.name, tensor)
+    }
+
+    /// Values of the tensor `name`.
+    pub(super) fn values(&self, name: &str) -> Result<u64, CheckpointError> {
+        // Of extents that cannot be none can be read.
+        Ok(self.tensor(name)?.1.values().unwrap_or(u64::MAX))
+    }
+
+    fn tensor(&self, name: &str) -> Result<(&FileEntry, &TensorEntry), CheckpointError> {
+        let tensors = self.manifest.tensors();
+        tensors.get(name).copied().ok_or_else(|| {
+            let message = format!("it lists no tensor {name}");
+            CheckpointError::Manifest { path: self.dir.join(MANIFEST), message }
+        })
+    }
+
+    /// Rows are written with fewer bits than they had.
+    #[must_use]
+    pub fn rounds_rows(&self) -> bool {
+        self.files().flat_map(|(_, file)| &file.tensors).any(|tensor| tensor.kind == Kind::Bf16)
     }
 
     /// Both are alike.
@@ -114,5 +170,53 @@ impl Checkpoint {
     #[must_use]
     pub fn dir(&self) -> &Path {
         &self.dir
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_base_is_the_one_that_was_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder_of = |step: u64| {
+            let dir = folder.path().join(format!("step-{step}"));
+            std::fs::create_dir_all(&dir).unwrap();
+            dir
+        };
+        let manifest = |steps, updates, base| Manifest {
+            steps,
+            updates,
+            base,
+            files: vec![],
+            ..Manifest::example()
+        };
+        let base = manifest(4, 4, None).write(&folder_of(4)).unwrap();
+        manifest(6, 6, Some(base)).write(&folder_of(6)).unwrap();
+        // Through a link from elsewhere, too.
+        let elsewhere = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink(folder_of(6), elsewhere.path().join("best")).unwrap();
+        for path in [folder_of(6), elsewhere.path().join("best")] {
+            assert!(Checkpoint::open_here(&path).unwrap().base().is_some());
+        }
+        let refused = |expected| {
+            let error = Checkpoint::open_here(&folder_of(6)).unwrap_err();
+            let CheckpointError::Base { another, .. } = error else { panic!("{error}") };
+            assert_eq!(another, expected);
+        };
+        // Another one of that step.
+        manifest(4, 5, None).write(&folder_of(4)).unwrap();
+        refused(true);
+        std::fs::remove_dir_all(folder_of(4)).unwrap();
+        refused(false);
+        // It has not all rows either.
+        let other = manifest(4, 4, Some(base)).write(&folder_of(4)).unwrap();
+        manifest(6, 6, Some(other)).write(&folder_of(6)).unwrap();
+        refused(true);
+        std::fs::write(folder_of(4).join(MANIFEST), "{}").unwrap();
+        let error = Checkpoint::open_here(&folder_of(6)).unwrap_err();
+        assert!(matches!(error, CheckpointError::Manifest { .. }), "{error}");
     }
 }

@@ -16,9 +16,10 @@ use umbra_core::sparse::Partitioning;
 
 use super::contents::{self, DenseTensor};
 use super::error::CheckpointError;
-use super::file::PartReader;
 use super::manifest::MANIFEST;
+use super::part::PartReader;
 use super::read::Checkpoint;
+use super::rows::RowReader;
 use crate::comm::Comm;
 use crate::comm::reduce::combine;
 use crate::comm::watch::Lost;
@@ -171,12 +172,11 @@ impl Chain {
     /// The next words; what is left of a part is checked as soon as it is read.
     fn read(&mut self, mut out: &mut [u32]) -> Result<(), CheckpointError> {
         while let (false, Some(part)) = (out.is_empty(), self.parts.front_mut()) {
-            let length = usize::try_from(part.left() / 4).unwrap_or(usize::MAX).min(out.len());
+            let length = part.words_left().min(out.len());
             let (now, later) = out.split_at_mut(length);
-            part.read(now)?;
+            self.bytes += part.read(now)?;
             out = later;
-            self.bytes += size_of_val(now) as u64;
-            if part.left() == 0
+            if part.words_left() == 0
                 && let Some(part) = self.parts.pop_front()
             {
                 part.finish()?;
@@ -277,7 +277,7 @@ struct Source<'a> {
     /// The next last.
     files: Vec<u32>,
     /// A file under way: its number, and how many of its records have been read.
-    open: Option<(PartReader, u32, u32)>,
+    open: Option<(RowReader, u32, u32)>,
     block: Vec<u32>,
     /// Bytes read so far, or why no more will be.
     ended: ReadBytes,
@@ -299,8 +299,8 @@ impl Source<'_> {
             Some(open) => open,
             None => match self.files.pop() {
                 Some(number) => {
-                    let values = u64::from(self.plan.records(number)) * self.plan.record_len as u64;
-                    (self.checkpoint.reader(&contents::rows(number), values)?, number, 0)
+                    let (count, record) = (self.plan.records(number), self.plan.record_len);
+                    (self.checkpoint.rows(number, u64::from(count), record)?, number, 0)
                 }
                 None => return Ok(0),
             },
@@ -308,7 +308,7 @@ impl Source<'_> {
         let Files { written, record_len, .. } = self.plan;
         let to = from.saturating_add(self.plan.block()).min(self.plan.records(number));
         self.block.resize((to - from) as usize * record_len, 0);
-        file.read(&mut self.block)?;
+        let bytes = file.read(&mut self.block)?;
         for (index, record) in (from..to).zip(self.block.chunks_exact(*record_len)) {
             take(written.row(number, index), record);
         }
@@ -317,7 +317,7 @@ impl Source<'_> {
         } else {
             self.open = Some((file, number, to));
         }
-        Ok(size_of_val(&*self.block) as u64)
+        Ok(bytes)
     }
 }
 

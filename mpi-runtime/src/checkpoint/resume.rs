@@ -3,6 +3,7 @@
 
 use super::contents::{is_own, name, places};
 use super::error::CheckpointError;
+use super::part::integers;
 use super::read::Checkpoint;
 use crate::comm::Comm;
 use crate::error::Error;
@@ -96,8 +97,7 @@ impl Checkpoint {
         let mut reader = self.reader(&name, workers)?;
         reader.read(&mut words)?;
         reader.finish()?;
-        let (pairs, _) = words.as_chunks::<2>();
-        Ok(Some(pairs.iter().map(|[low, high]| u64::from(*high) << 32 | u64::from(*low)).collect()))
+        Ok(Some(integers(&words).collect()))
     }
 }
 

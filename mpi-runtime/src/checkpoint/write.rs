@@ -7,10 +7,11 @@ use super::contents::{Contents, Item};
 use super::error::CheckpointError;
 use super::file::{FileEntry, FileWriter};
 use super::folders::{Folders, Link};
-use super::manifest::Manifest;
+use super::manifest::{Base, Manifest};
 use crate::comm::Comm;
 use crate::error::Error;
 use crate::record::say;
+use crate::state::Kind;
 
 /// What is done when a checkpoint has become the newest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,17 +35,18 @@ pub fn write(
     contents: &Contents<'_>,
     after: After,
 ) -> Result<u64, Error> {
-    write_items(comm, folders, manifest, contents.items(), after)
+    Ok(write_items(comm, folders, manifest, contents.items(), after)?.0)
 }
 
-/// As [`write`], of tensors as they are.
+/// As [`write`], of tensors as they are. Returns on the first rank, beside the bytes, what it is
+/// the base by.
 pub(super) fn write_items(
     comm: &Comm,
     folders: &Folders,
     manifest: Manifest,
     items: Vec<Item<'_>>,
     after: After,
-) -> Result<u64, Error> {
+) -> Result<(u64, Base), Error> {
     let (step, first) = (manifest.steps, comm.rank() == 0);
     let made = if first { folders.begin(step) } else { Ok(()) };
     comm.agree(made.map_err(Error::from))?;
@@ -58,17 +60,18 @@ pub(super) fn write_items(
     let files = files.map_err(|error| Error::Failure(error.to_string()))?;
     let bytes = files.iter().map(|file| file.bytes).sum();
     let finish = || {
-        Manifest { files, ..manifest }.write(&folders.temporary(step))?;
+        let base = Manifest { files, ..manifest }.write(&folders.temporary(step))?;
         folders.commit(step)?;
         if after.best {
             folders.link(Link::Best, step)?;
         }
-        folders.keep(step, after.keep)
+        folders.keep(step, after.keep)?;
+        Ok(base)
     };
-    let finished = if first { finish() } else { Ok(()) };
+    let finished = if first { finish() } else { Ok(Base { step, crc32: 0 }) };
     comm.barrier(WHAT, true)?;
-    comm.agree(finished.map_err(Error::from))?;
-    Ok(bytes)
+    let base = comm.agree(finished.map_err(|error: CheckpointError| Error::from(error)))?;
+    Ok((bytes, base))
 }
 
 /// A checkpoint that could not be written where training goes on all the same: one rank says so.
@@ -84,23 +87,45 @@ fn own_file(
     rank: usize,
     items: Vec<Item<'_>>,
 ) -> Result<FileEntry, CheckpointError> {
+    // Behind all others: what follows a value of 16 bits may stand on no multiple of its own.
+    let (halves, mut items): (Vec<_>, Vec<_>) =
+        items.into_iter().partition(|item| item.tensor.kind == Kind::Bf16);
+    items.extend(halves);
     let (tensors, sources): (Vec<_>, Vec<_>) =
-        items.into_iter().map(|Item { tensor, words }| (tensor, words)).unzip();
+        items.into_iter().map(|item| (item.tensor, item.words)).unzip();
+    let kinds: Vec<Kind> = tensors.iter().map(|tensor| tensor.kind).collect();
     let name = format!("rank-{rank:05}.safetensors");
     let mut file = FileWriter::create(&folders.temporary(step), name, tensors)?;
     let mut words = vec![0; BLOCK];
-    for (number, mut source) in sources.into_iter().enumerate() {
+    for (number, (mut source, kind)) in sources.into_iter().zip(kinds).enumerate() {
         loop {
             let length = source.fill(&mut words);
             if length == 0 {
                 break;
             }
             let block = &mut words[..length];
-            block.iter_mut().for_each(|word| *word = word.to_le());
-            file.append(number, bytemuck::cast_slice(block))?;
+            if kind == Kind::Bf16 {
+                let halves: Vec<[u8; 2]> =
+                    block.iter().map(|word| upper_half(*word).to_le_bytes()).collect();
+                file.append(number, halves.as_flattened())?;
+            } else {
+                block.iter_mut().for_each(|word| *word = word.to_le());
+                file.append(number, bytemuck::cast_slice(block))?;
+            }
         }
     }
     file.finish()
+}
+
+/// The bfloat16 nearest to an f32, the even one of two; not a number stays none.
+fn upper_half(word: u32) -> u16 {
+    let upper = (word >> 16) as u16;
+    if f32::from_bits(word).is_nan() {
+        // What makes it none may stand in the lower half alone.
+        return upper | 0x40;
+    }
+    let rounded = word.wrapping_add(0x7fff + u32::from(upper & 1));
+    (rounded >> 16) as u16
 }
 
 /// What waits say they are waiting for.

@@ -61,6 +61,9 @@ fn inspect(checkpoint: &Checkpoint) {
     let (width, state) = (manifest.row_width, manifest.row_state_len);
     table.row("rows", format_args!("{rows}, {width} values and {state} of state each"));
     table.row("training data", &manifest.data_fingerprint);
+    if let Some(base) = manifest.base {
+        table.row("has", format_args!("the rows that changed since step {}, its base", base.step));
+    }
     let bytes: u64 = manifest.files.iter().map(|file| file.bytes).sum();
     table.row("files", format_args!("{}, {bytes} bytes", manifest.files.len()));
     for file in &manifest.files {

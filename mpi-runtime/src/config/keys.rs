@@ -417,6 +417,12 @@ pub static KEYS: &[Key] = &[
     key("checkpoint.every", Kind::Every, "500 (steps), \"1000000 examples\", \"10 min\""),
     key("checkpoint.keep", integer(1, COUNT_MAX), "newest checkpoints kept, beside the best"),
     key("checkpoint.background", Kind::Flag, "copied, and written while training goes on"),
+    key("checkpoint.full_every", integer(1, COUNT_MAX), "one of so many has all rows; 1: all"),
+    key(
+        "checkpoint.row_precision",
+        Kind::Name { built: &["f32", "bf16"], later: &[] },
+        "what rows are written as",
+    ),
     key("checkpoint.resume", Kind::Path, "go on from: \"auto\" (the newest), \"none\", or a path"),
     key("recovery.inject.nan_trainer", integer(0, COUNT_MAX), "test: this replica gets a NaN"),
     key("recovery.inject.nan_step", at_least(0), "test: before this step"),

@@ -1,13 +1,14 @@
 //! The configuration of a job: TOML file and `--set` arguments to checked types.
 //!
 //! Map: `keys.rs` defines every key and its range; `overrides.rs` takes `--set` apart; `read.rs`
-//! merges both into a table and remembers where each value came from; `types.rs` and `sync.rs` hold
-//! the result; `validate.rs` checks keys against each other; `resolve.rs` adds what only the launch
+//! merges both into a table and remembers where each value came from; `types.rs`, `sync.rs` and
+//! `checkpoint.rs` hold the result; `validate.rs` checks keys against each other; `resolve.rs` adds what only the launch
 //! decides.
 //!
 //! Invariant: a [`Config`] written with [`Config::to_toml`] reads back equal, so the run folder's
 //! `config.toml` and a checkpoint's repeat the run.
 
+mod checkpoint;
 pub mod convert;
 mod error;
 mod every;
@@ -25,6 +26,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use toml::Value;
 
+pub use checkpoint::*;
 pub use error::{ConfigError, Origin};
 pub use every::{Every, Seconds};
 pub use resolve::Job;

@@ -8,7 +8,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::every::{Every, Seconds};
+use super::checkpoint::{CheckpointConfig, RecoveryConfig};
+use super::every::Seconds;
 use super::sync::SyncConfig;
 
 /// A job: everything a user can set.
@@ -311,92 +312,6 @@ pub struct EmbeddingConfig {
     pub partitions: usize,
     /// Threads per rank that carry rows between ranks, each with a communicator of its own.
     pub links: usize,
-}
-
-/// `[recovery]`
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct RecoveryConfig {
-    /// Faults to cause, for tests.
-    pub inject: Inject,
-}
-
-impl RecoveryConfig {
-    fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
-}
-
-/// `[recovery.inject]`: faults that a run causes itself.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Inject {
-    /// Trainer whose replica gets a NaN.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub nan_trainer: Option<usize>,
-    /// Step before which it gets it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub nan_step: Option<u64>,
-    /// Step in which the run is asked to stop, as by SIGUSR1.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub stop_step: Option<u64>,
-    /// Trainer that runs out of data early.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub short_trainer: Option<usize>,
-    /// Share of its data that it has.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub short_share: Option<f64>,
-}
-
-/// `[checkpoint]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct CheckpointConfig {
-    /// Folder; always present once read (default: `run.dir`/checkpoints).
-    #[serde(skip_serializing_if = "is_empty")]
-    pub dir: PathBuf,
-    /// Which model a run that has ended keeps.
-    pub save: Save,
-    /// What lies between two checkpoints of a run under way; without it, it has none.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub every: Option<Every>,
-    /// Newest checkpoints that are kept, beside the best.
-    pub keep: usize,
-    /// They are copied and written while training goes on.
-    pub background: bool,
-    /// What a run goes on from: "auto", the newest in `dir`; "none"; or a checkpoint's path.
-    pub resume: String,
-}
-
-fn is_empty(path: &std::path::Path) -> bool {
-    path.as_os_str().is_empty()
-}
-
-impl Default for CheckpointConfig {
-    fn default() -> Self {
-        let resume = "auto".to_owned();
-        Self {
-            dir: PathBuf::new(),
-            save: Save::Last,
-            every: None,
-            keep: 2,
-            background: true,
-            resume,
-        }
-    }
-}
-
-/// Which model is kept.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Save {
-    /// The one training ends with.
-    #[default]
-    Last,
-    /// The one of the best validation.
-    Best,
-    /// None.
-    None,
 }
 
 /// `[run]`

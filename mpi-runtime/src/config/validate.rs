@@ -20,6 +20,7 @@ impl Config {
         self.check_evaluation()?;
         self.check_roles()?;
         self.check_sync()?;
+        self.check_checkpoints()?;
         self.check_inject()
     }
 
@@ -87,6 +88,19 @@ impl Config {
             )),
             _ => Ok(()),
         }
+    }
+
+    fn check_checkpoints(&self) -> Result<(), ConfigError> {
+        let checkpoint = &self.checkpoint;
+        if checkpoint.full_every > 1 && !checkpoint.background {
+            return Err(ConfigError::value(
+                "checkpoint.full_every",
+                checkpoint.full_every,
+                "1 with checkpoint.background = false: what has changed is seen against the copy \
+                 of the last checkpoint",
+            ));
+        }
+        Ok(())
     }
 
     fn check_inject(&self) -> Result<(), ConfigError> {

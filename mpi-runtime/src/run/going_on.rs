@@ -140,6 +140,7 @@ pub fn kept(plan: &Plan, checkpoint: &Checkpoint) -> Result<Kept, CheckpointErro
         Kept::Model
     } else if plan.job.method == SyncMethod::Bsp
         && (slices || same_layout)
+        && !checkpoint.rounds_rows()
         && same_arithmetic(plan, manifest)
     {
         Kept::Bits

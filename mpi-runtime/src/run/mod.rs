@@ -32,7 +32,7 @@ use std::sync::Arc;
 use umbra_core::sync::Published;
 use umbra_datasets::Dataset;
 
-use crate::checkpoint::{self, Checkpoint, Dense, Image, Saver};
+use crate::checkpoint::{self, Checkpoint, Dense, Image, Rotation, Saver};
 use crate::comm::Comm;
 use crate::comm::traffic::Traffic;
 use crate::comm::watch::{Backoff, Waiting, Watch};
@@ -222,7 +222,8 @@ impl<'w> Run<'w> {
         };
         if let Some(comm) = saves {
             let image = run.with_contents(|contents, _| Image::for_contents(contents));
-            let saver = image.and_then(|image| Saver::start(comm, image));
+            let rotation = Rotation::new(run.plan.job.config.checkpoint.full_every);
+            let saver = image.and_then(|image| Saver::start(comm, image, rotation));
             run.saver = Some(saver.map_err(|error| no_resources(&error))?);
         }
         Ok(run)

@@ -58,10 +58,17 @@ impl Run<'_> {
         let (model, own_replicas) = (self.plan.model, self.publishes());
         let first = self.plan.roles.trainers.rank_of(0) == self.world.rank;
         let record_len = self.plan.layout.record_len();
+        let row_precision = self.plan.job.config.checkpoint.row_precision;
         let mut saver = self.saver.take();
         let sections = &self.sections();
-        let contents =
-            checkpoint::Contents { model: &model, sections, record_len, own_replicas, first };
+        let contents = checkpoint::Contents {
+            model: &model,
+            sections,
+            record_len,
+            row_precision,
+            own_replicas,
+            first,
+        };
         let result = use_them(&contents, saver.as_mut());
         self.saver = saver;
         result

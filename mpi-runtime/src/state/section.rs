@@ -26,6 +26,9 @@ pub enum Kind {
     F64,
     /// 64 bits.
     U64,
+    /// The upper half of an f32: in files alone.
+    #[serde(rename = "BF16")]
+    Bf16,
 }
 
 impl Kind {
@@ -35,6 +38,16 @@ impl Kind {
         match self {
             Self::F32 => 4,
             Self::F64 | Self::U64 => 8,
+            Self::Bf16 => 2,
+        }
+    }
+
+    /// Words of a value.
+    #[must_use]
+    pub const fn words(self) -> u64 {
+        match self {
+            Self::F32 | Self::Bf16 => 1,
+            Self::F64 | Self::U64 => 2,
         }
     }
 }

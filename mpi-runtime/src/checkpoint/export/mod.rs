@@ -14,12 +14,11 @@ use std::path::Path;
 
 use umbra_core::model::ModelConfig;
 
-use super::contents::rows;
 use super::error::{CheckpointError, at};
-use super::file::PartReader;
 use super::folders::sync_folder;
 use super::manifest::MANIFEST;
 use super::read::Checkpoint;
+use super::rows::RowReader;
 
 /// What a model is written as.
 #[derive(Clone, Copy, Debug)]
@@ -73,7 +72,7 @@ impl Checkpoint {
         let record = manifest.row_width + manifest.row_state_len;
         let open = |partition: u32| -> Result<Records, CheckpointError> {
             let own = (all + count - 1 - u64::from(partition)) / count;
-            let reader = self.reader(&rows(partition), own * record as u64)?;
+            let reader = self.rows(partition, own, record)?;
             Ok(Records { reader, record, block: vec![], at: 0 })
         };
         let mut partitions = (0..manifest.partitions).map(open).collect::<Result<Vec<_>, _>>()?;
@@ -98,7 +97,7 @@ impl Checkpoint {
 
 /// The records of a partition, one after the other.
 struct Records {
-    reader: PartReader,
+    reader: RowReader,
     record: usize,
     /// Read, and how much of it has been taken.
     block: Vec<u32>,
@@ -108,8 +107,7 @@ struct Records {
 impl Records {
     fn next(&mut self) -> Result<&[u32], CheckpointError> {
         if self.at == self.block.len() {
-            let left = usize::try_from(self.reader.left() / 4).unwrap_or(usize::MAX);
-            self.block.resize(left.min(RECORDS * self.record), 0);
+            self.block.resize(self.reader.words_left().min(RECORDS * self.record), 0);
             self.reader.read(&mut self.block)?;
             self.at = 0;
         }

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use umbra_core::model::{Cross, Model, ModelConfig, ModelKind, Pooling};
 use umbra_core::optim::SparseOptimizer;
 use umbra_mpi::checkpoint::{
-    After, Checkpoint, Contents, Dense, Folders, Image, Manifest, Saver, Target, write,
+    After, Checkpoint, Contents, Dense, Folders, Image, Manifest, Rotation, Saver, Target, write,
 };
 use umbra_mpi::comm::Comm;
 use umbra_mpi::comm::watch::Watch;
+use umbra_mpi::config::RowPrecision;
 use umbra_mpi::launch::world::World;
 use umbra_mpi::rows::tables::{Partition, TableLayout};
 use umbra_mpi::state::section::{OPTIMIZER, REPLICA};
@@ -52,14 +53,36 @@ fn partitions(layout: &TableLayout, rank: usize, ranks: usize) -> Vec<Partition>
         .collect()
 }
 
-/// Calls `visit` with every word of the partitions, and what it is to be.
-fn words(layout: &TableLayout, partitions: &[Partition], mut visit: impl FnMut(&AtomicU32, u32)) {
+/// Calls `visit` with every word of the partitions, and what it is to be after so many changes:
+/// each is of other rows, one in 37.
+fn words(
+    layout: &TableLayout,
+    partitions: &[Partition],
+    changes: u32,
+    mut visit: impl FnMut(&AtomicU32, u32),
+) {
     for partition in partitions {
         for index in 0..layout.rows_of(partition.number) {
             let row = layout.partitioning.row(partition.number, index);
+            let change = if row % 37 <= changes { row % 37 } else { 0 };
             let record = partition.table().record(index as usize);
-            record.iter().zip(0..).for_each(|(word, place): (_, u32)| visit(word, 8 * row + place));
+            for (word, place) in record.iter().zip(0u32..) {
+                visit(word, (change << 24) + 8 * row + place);
+            }
         }
+    }
+}
+
+/// The bfloat16 nearest to an f32, as an f32: of the two around it, the even one of a tie.
+fn rounded(word: u32) -> u32 {
+    let value = |word| f64::from(f32::from_bits(word));
+    let (below, above) = (word & 0xffff_0000, (word & 0xffff_0000) + 0x1_0000);
+    let (to_below, to_above) = (value(word) - value(below), value(above) - value(word));
+    let even = if below & 0x1_0000 == 0 { below } else { above };
+    match to_below.partial_cmp(&to_above).unwrap() {
+        core::cmp::Ordering::Less => below,
+        core::cmp::Ordering::Equal => even,
+        core::cmp::Ordering::Greater => above,
     }
 }
 
@@ -93,14 +116,14 @@ impl DenseWords {
 }
 
 /// What a checkpoint of `written` partitions says of itself.
-fn manifest(layout: &TableLayout, written: u32) -> Manifest {
+fn manifest(layout: &TableLayout, written: u32, steps: u64) -> Manifest {
     Manifest {
         version: 2,
         git: String::new(),
         simd: String::new(),
         config: String::new(),
         method: String::new(),
-        steps: 3,
+        steps,
         updates: 4,
         trainers: 1,
         workers: 1,
@@ -113,61 +136,141 @@ fn manifest(layout: &TableLayout, written: u32) -> Manifest {
         partitions: written,
         row_width: layout.width,
         row_state_len: layout.state_len,
+        base: None,
         files: vec![],
     }
 }
 
-/// The ranks of `control` write `written` partitions among the checkpoints of `dir`; while others
-/// write to the same memory, with `training`.
-fn save(control: &Comm, dir: &Path, written: u32, training: bool) {
-    let (model, layout) = (model(), layout(written));
-    let partitions = partitions(&layout, control.rank(), control.size());
-    words(&layout, &partitions, |word, value| word.store(value, Relaxed));
-    let dense = DenseWords::new(&model);
-    let sections = &dense.sections(&partitions);
-    let (record_len, first) = (layout.record_len(), control.rank() == 0);
-    let contents = Contents { model: &model, sections, record_len, own_replicas: false, first };
-    let (folders, manifest) = (Folders::new(dir.to_owned()), manifest(&layout, written));
-    let after = After { keep: 1, best: false };
-    if !training {
-        write(control, &folders, manifest, &contents, after).unwrap();
-        return;
-    }
-    let everyone: Vec<usize> = (0..control.size()).collect();
-    let own = control.subset(&everyone).unwrap().unwrap();
-    let mut saver = Saver::start(own, Image::for_contents(&contents).unwrap()).unwrap();
-    saver.begin(&folders, manifest, &contents, after);
-    let trained = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            while !trained.load(Relaxed) {
-                words(&layout, &partitions, |word, value| word.store(!value, Relaxed));
-                dense.replica.iter().for_each(|word| word.store(7, Relaxed));
-            }
-        });
-        assert_eq!(saver.wait().map(|saved| (saved.step, saved.bytes.is_some())), Some((3, true)));
-        trained.store(true, Relaxed);
-    });
-    assert_eq!(saver.wait(), None);
-    saver.finish();
+/// What checkpoints of a test have in common.
+#[derive(Clone, Copy)]
+struct Case {
+    /// Partitions of those who write.
+    written: u32,
+    precision: RowPrecision,
 }
+
+impl Case {
+    fn of(written: u32) -> Self {
+        Self { written, precision: RowPrecision::F32 }
+    }
+
+    fn expected(self, word: u32) -> u32 {
+        match self.precision {
+            RowPrecision::F32 => word,
+            RowPrecision::Bf16 => rounded(word),
+        }
+    }
+
+    /// Calls `save` with a rank's state of so many partitions.
+    fn with_contents(
+        self,
+        control: &Comm,
+        save: impl FnOnce(&Contents<'_>, &TableLayout, &[Partition], &DenseWords),
+    ) {
+        let (model, layout) = (model(), layout(self.written));
+        let partitions = partitions(&layout, control.rank(), control.size());
+        words(&layout, &partitions, 0, |word, value| word.store(value, Relaxed));
+        let dense = DenseWords::new(&model);
+        let contents = Contents {
+            model: &model,
+            sections: &dense.sections(&partitions),
+            record_len: layout.record_len(),
+            row_precision: self.precision,
+            own_replicas: false,
+            first: control.rank() == 0,
+        };
+        save(&contents, &layout, &partitions, &dense);
+    }
+}
+
+/// The ranks of `control` write the checkpoint of step 3 among those of `dir`.
+fn save(control: &Comm, dir: &Path, case: Case) {
+    let folders = Folders::new(dir.to_owned());
+    case.with_contents(control, |contents, layout, _, _| {
+        write(control, &folders, manifest(layout, case.written, 3), contents, KEEP_ONE).unwrap();
+    });
+}
+
+/// As [`save`], and of three steps after it, each of which changes some rows; all while others write
+/// to the same memory. Of the four, the first and the last have all rows.
+fn save_behind(control: &Comm, dir: &Path, case: Case) {
+    let folders = Folders::new(dir.to_owned());
+    case.with_contents(control, |contents, layout, partitions, dense| {
+        let everyone: Vec<usize> = (0..control.size()).collect();
+        let own = control.subset(&everyone).unwrap().unwrap();
+        let image = Image::for_contents(contents).unwrap();
+        let mut saver = Saver::start(own, image, Rotation::new(3)).unwrap();
+        let mut bytes = vec![];
+        for (step, changes) in (3..).zip(0..4) {
+            let rewrite = |word: &AtomicU32, value| word.store(value, Relaxed);
+            words(layout, partitions, changes, rewrite);
+            dense.replica.iter().zip(1..).for_each(|(word, x)| word.store(x, Relaxed));
+            saver.begin(&folders, manifest(layout, case.written, step), contents, KEEP_ONE);
+            let trained = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    while !trained.load(Relaxed) {
+                        words(layout, partitions, 0, |word, value| word.store(!value, Relaxed));
+                        dense.replica.iter().for_each(|word| word.store(7, Relaxed));
+                    }
+                });
+                let saved = saver.wait().unwrap();
+                assert_eq!(saved.step, step);
+                bytes.push(saved.bytes.unwrap());
+                trained.store(true, Relaxed);
+            });
+            assert_eq!(saver.wait(), None);
+            read_back(control, dir, case, step);
+        }
+        saver.finish();
+        // One row in 37 is changed by each, and a place of eight bytes goes with it.
+        let ratio = |step: usize| {
+            let dense = bytes[0] as f64 - rows_bytes(case);
+            (bytes[step] as f64 - dense) / rows_bytes(case)
+        };
+        assert!(ratio(1) < 0.06 && ratio(1) < 0.6 * ratio(2) && ratio(2) < 0.12, "{bytes:?}");
+        assert!((bytes[3] as f64 / bytes[0] as f64 - 1.0).abs() < 1e-4, "{bytes:?}");
+    });
+}
+
+/// Bytes of all records.
+fn rows_bytes(case: Case) -> f64 {
+    let value = if case.precision == RowPrecision::F32 { 4 } else { 2 };
+    (CARDINALITY.iter().sum::<u64>() * (WIDTH as u64 + 1) * value) as f64
+}
+
+/// What has been saved of `step` is what stood there, in whatever partitions it is read; its base is
+/// there for it alone.
+fn read_back(control: &Comm, dir: &Path, case: Case, step: u64) {
+    let changes = (step - 3) as u32;
+    for here in [1, control.size() as u32] {
+        load(control, dir, case, here, step, changes);
+    }
+    let checkpoint = Checkpoint::open_here(dir).unwrap();
+    let base = [None, Some(3), Some(3), None][changes as usize];
+    assert_eq!(checkpoint.manifest.base.map(|base| base.step), base);
+    let steps = Folders::new(dir.to_owned()).steps().unwrap();
+    assert_eq!(steps, [vec![step], base.into_iter().collect()].concat());
+    checkpoint.verify().unwrap();
+    control.barrier("test", false).unwrap();
+}
+
+const KEEP_ONE: After = After { keep: 1, best: false };
 
 /// A row and its optimizer state are of one moment in a checkpoint that was written while they were
-/// trained.
+/// trained; and one that has only the rows that changed is read as if it had all.
 pub(super) fn image(_: &World, _: &Arc<Watch>, control: &Comm) {
-    let size = control.size() as u32;
-    let dir = std::env::current_dir().unwrap().join("image");
-    save(control, &dir, 2 * size, true);
-    // Every word is the one that stood there before.
-    for here in [1, size] {
-        load(control, &dir, here);
+    let written = 2 * control.size() as u32;
+    for (name, precision) in [("image", RowPrecision::F32), ("halves", RowPrecision::Bf16)] {
+        let dir = std::env::current_dir().unwrap().join(name);
+        save_behind(control, &dir, Case { written, precision });
     }
 }
 
-/// Reads the checkpoint into `partitions` partitions over all ranks, and checks every word of it.
+/// Reads the newest checkpoint into `here` partitions over all ranks, and checks every word of it.
 /// Returns the bytes that all ranks read, and how many of them read any.
-fn load(control: &Comm, dir: &Path, partitions_here: u32) -> [u64; 2] {
-    let (model, layout) = (model(), layout(partitions_here));
+fn load(control: &Comm, dir: &Path, case: Case, here: u32, step: u64, changes: u32) -> [u64; 2] {
+    let (model, layout) = (model(), layout(here));
     let partitions = partitions(&layout, control.rank(), control.size());
     // One rank has no replica.
     let trains = control.rank() + 1 < control.size();
@@ -176,17 +279,25 @@ fn load(control: &Comm, dir: &Path, partitions_here: u32) -> [u64; 2] {
     let state = numbered(len(model.parameters_len()), 0);
     let dense = Dense { model: &model, replica: &replica, state: &state };
     let checkpoint = Checkpoint::open(control, dir).unwrap();
-    assert_eq!((checkpoint.manifest.steps, checkpoint.manifest.updates), (3, 4));
+    assert_eq!((checkpoint.manifest.steps, checkpoint.manifest.updates), (step, 4));
     let target = Target { dense, layout: &layout, partitions: &partitions };
     let bytes = checkpoint.read(control, &target).unwrap();
-    words(&layout, &partitions, |word, value| assert_eq!(word.load(Relaxed), value));
+    words(&layout, &partitions, changes, |word, value| {
+        assert_eq!(word.load(Relaxed), case.expected(value));
+    });
     for (words, first) in [(&replica, 1), (&state, 1_000_000)] {
         assert!(words.iter().map(|word| word.load(Relaxed)).eq((first..).take(words.len())));
     }
     let mut all = vec![0; control.size()];
     control.all_gather(&[bytes], &mut all, "test").unwrap();
-    let tensors = checkpoint.manifest.tensors();
-    let of_files: u64 = tensors.values().map(|(_, tensor)| tensor.bytes().unwrap()).sum();
+    let own = checkpoint.manifest.tensors();
+    let base = checkpoint.manifest.base.map(|base| {
+        Checkpoint::open_here(&Folders::new(dir.to_owned()).of(base.step)).unwrap().manifest
+    });
+    let base = base.iter().flat_map(|manifest| manifest.tensors());
+    let of_base = base.filter(|(name, _)| name.starts_with("rows."));
+    let of_files: u64 =
+        own.into_iter().chain(of_base).map(|(_, (_, tensor))| tensor.bytes().unwrap()).sum();
     assert_eq!(all.iter().sum::<u64>(), of_files, "{all:?}");
     [of_files, all.iter().filter(|bytes| **bytes > 0).count() as u64]
 }
@@ -200,11 +311,11 @@ pub(super) fn checkpoints(world: &World, watch: &Arc<Watch>, control: &Comm) {
         let dir = std::env::current_dir().unwrap().join(format!("saved-{writers}-{written}"));
         let members: Vec<usize> = (0..writers.min(size)).collect();
         if let Some(control) = all.subset(&members).unwrap() {
-            save(&control, &dir, written, false);
+            save(&control, &dir, Case::of(written));
         }
         control.barrier("test", false).unwrap();
         for here in [1, 2, size as u32, 2 * size as u32 + 1] {
-            let [bytes, readers] = load(control, &dir, here);
+            let [bytes, readers] = load(control, &dir, Case::of(written), here, 3, 0);
             assert!(bytes > 3_000_000, "{bytes}");
             assert!(readers >= u64::from(written.min(here).min(2)), "{readers} readers");
         }

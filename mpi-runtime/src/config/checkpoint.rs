@@ -1,0 +1,111 @@
+//! The sections of a job that say what is kept of a run, and what it survives.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::every::Every;
+
+/// `[checkpoint]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CheckpointConfig {
+    /// Folder; always present once read (default: `run.dir`/checkpoints).
+    #[serde(skip_serializing_if = "is_empty")]
+    pub dir: PathBuf,
+    /// Which model a run that has ended keeps.
+    pub save: Save,
+    /// What lies between two checkpoints of a run under way; without it, it has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub every: Option<Every>,
+    /// Newest checkpoints that are kept, beside the best.
+    pub keep: usize,
+    /// They are copied and written while training goes on.
+    pub background: bool,
+    /// Of so many that are written in the background, one has all rows; the others have those that
+    /// have changed since. 1: all have all.
+    pub full_every: u64,
+    /// What rows are written as.
+    pub row_precision: RowPrecision,
+    /// What a run goes on from: "auto", the newest in `dir`; "none"; or a checkpoint's path.
+    pub resume: String,
+}
+
+fn is_empty(path: &std::path::Path) -> bool {
+    path.as_os_str().is_empty()
+}
+
+impl Default for CheckpointConfig {
+    fn default() -> Self {
+        let resume = "auto".to_owned();
+        Self {
+            dir: PathBuf::new(),
+            save: Save::Last,
+            every: None,
+            keep: 2,
+            background: true,
+            full_every: 1,
+            row_precision: RowPrecision::F32,
+            resume,
+        }
+    }
+}
+
+/// What rows, their optimizer state too, are written as.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RowPrecision {
+    /// As they are.
+    #[default]
+    F32,
+    /// The upper half of an f32, rounded: half the bytes, and other bits.
+    Bf16,
+}
+
+/// Which model is kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Save {
+    /// The one training ends with.
+    #[default]
+    Last,
+    /// The one of the best validation.
+    Best,
+    /// None.
+    None,
+}
+
+/// `[recovery]`
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct RecoveryConfig {
+    /// Faults to cause, for tests.
+    pub inject: Inject,
+}
+
+impl RecoveryConfig {
+    pub(super) fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// `[recovery.inject]`: faults that a run causes itself.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Inject {
+    /// Trainer whose replica gets a NaN.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nan_trainer: Option<usize>,
+    /// Step before which it gets it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nan_step: Option<u64>,
+    /// Step in which the run is asked to stop, as by SIGUSR1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stop_step: Option<u64>,
+    /// Trainer that runs out of data early.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub short_trainer: Option<usize>,
+    /// Share of its data that it has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub short_share: Option<f64>,
+}
