@@ -17,7 +17,7 @@ from statistics import mean, stdev
 import kills
 import stall
 from runs import UMBRA, Runs, mpirun, settings
-from saved import digests, records
+from saved import digests, records, tensors
 from show import Show, phases
 from slurm_requeue import REQUEUES, measure as slurm_measure
 
@@ -133,9 +133,10 @@ def crash():
     """The program ends after every system call of its saves, one after the other, and goes on."""
     print("== crash", flush=True)
     tried, failed = 0, 0
-    # Two ranks both end at their own call of that number: every fifth.
-    for ranks, stride in ((1, 1), (2, 5)):
-        sets = {**data(), **SHORT}
+    # Two ranks both end at their own call of that number: every fifth. Of what one rank saves, some have only the rows
+    # that changed.
+    for ranks, stride, full_every in ((1, 1, 3), (2, 5, 1)):
+        sets = {**data(), **SHORT, "checkpoint.full_every": full_every}
         whole = left(cut(f"crash-{ranks}-whole", [(ranks, None)], sets))
         for call in range(1, 10_000, stride):
             folder = fresh(f"crash-{ranks}")
@@ -164,18 +165,20 @@ def flips():
              for _ in range(512))
     (folder / "few.libsvm").write_text("\n".join(lines) + "\n")
     (folder / "few.toml").write_text(FEW)
-    few = {"data.train": folder / "few.h5", "run.dir": folder / "run", "checkpoint.resume": "auto"}
+    few = {"data.train": folder / "few.h5", "run.dir": folder / "run", "checkpoint.resume": "auto",
+           "checkpoint.every": 1, "checkpoint.full_every": 3, "checkpoint.keep": 3}
     call = lambda *command: subprocess.run([UMBRA, *command], capture_output=True).returncode
     train_few = lambda sets: call("train", "-c", folder / "few.toml", *settings(sets))
     if call("prepare", "--format", "libfm", "--input", folder / "few.libsvm", "--output", folder / "few.h5") != 0 \
             or train_few(few) != 0:
         sys.exit("show: no small checkpoint could be made")
-    checkpoint = (folder / "run" / "checkpoints" / "last").resolve()
+    # One with the rows that changed, and the one with the others.
+    checkpoint, base = (folder / "run" / "checkpoints" / f"step-{step}" for step in (3, 1))
     verify = lambda: call("checkpoint", "verify", checkpoint)
-    if verify() != 0:
+    if verify() != 0 or tensors(checkpoint)[0]["base"]["step"] != 1:
         sys.exit("show: the checkpoint is damaged from the start")
     tried, missed = 0, 0
-    for path in sorted(checkpoint.iterdir()):
+    for path in sorted([*checkpoint.iterdir(), *base.iterdir()]):
         whole = path.read_bytes()
         for place in range(len(whole)):
             damaged = bytearray(whole)
@@ -187,7 +190,7 @@ def flips():
             tried += 1
             missed += any(code != DAMAGED for code in codes)
             if any(code != DAMAGED for code in codes):
-                print(f"   {path.name}, byte {place}: {codes}", flush=True)
+                print(f"   {path.parent.name}/{path.name}, byte {place}: {codes}", flush=True)
         path.write_bytes(whole)
     print(f"   {tried} bytes", flush=True)
     show.at_least("bytes_flipped", tried, 1000)
@@ -237,6 +240,7 @@ def torn():
         ranks = 4 if layout else 2
         folder = fresh(f"torn-{method}")
         sets = {**data(), "sync.method": method, "train.worker_threads": 2, "checkpoint.every": 40, **layout,
+                "checkpoint.full_every": 4,
                 "checkpoint.keep": 1000, "train.early_stop.restore_best": "false", "train.eval_every": 0}
         train(folder, ranks, sets)
         steps = sorted(int(path.name[5:]) for path in (folder / "checkpoints").glob("step-*"))

@@ -7,7 +7,6 @@ Slurm knows limits of whole minutes, and looks at them twice a minute: a signal 
 limit of one minute comes 60 - SIGNAL_S - 30 to 60 - SIGNAL_S seconds after the start.
 """
 
-import hashlib
 import json
 import re
 import shutil
@@ -18,7 +17,8 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
-from runs import Runs, mpirun, settings
+from runs import Runs, mpirun
+from saved import digests
 from show import Show, summary
 
 JOB = "hpc/show/spine.toml"
@@ -76,20 +76,6 @@ def wait_for(job, limit_s):
     sys.exit(f"show: job {job} did not end in {limit_s} s:\n{slurm('squeue')}")
 
 
-def digests(run):
-    """SHA-256 of the parameters, rows and optimizer states in the last checkpoint of a run, by name."""
-    found = {}
-    for path in sorted((Path(run) / "checkpoints/last").glob("rank-*.safetensors")):
-        data = path.read_bytes()
-        # A header of so many bytes, then the tensors.
-        start = 8 + int.from_bytes(data[:8], "little")
-        for name, tensor in json.loads(data[8:start]).items():
-            if name.startswith(("dense.", "rows.")):
-                begin, end = tensor["data_offsets"]
-                found[name] = hashlib.sha256(data[start + begin:start + end]).hexdigest()
-    return found
-
-
 def requeued(runs, data):
     """Whether a run that Slurm stopped is the one that nobody stopped, and how often it was.
 
@@ -119,11 +105,9 @@ def stopped_run(runs, data, examples):
         sys.exit(f"show: the job ended as {states}; its log is {log}")
     print(f"   stopped: {time.monotonic() - began:.0f} s, {restarts[0]} times back in the queue", flush=True)
     figures = summary(stopped)
-    one, other = digests(runs.out / "whole"), digests(stopped)
-    # Names too, and there are some.
-    equal = bool(one) and one == other and whole["test"] == figures["test"]
-    differ = [name for name in one.keys() | other.keys() if one.get(name) != other.get(name)]
-    print(f"   {len(one)} tensors, {len(differ)} differ; test {whole['test']}, {figures['test']}", flush=True)
+    one, other = (digests(folder / "checkpoints/last") for folder in (runs.out / "whole", stopped))
+    equal = one == other and whole["test"] == figures["test"]
+    print(f"   dense and rows {one}, {other}; test {whole['test']}, {figures['test']}", flush=True)
     return equal, restarts[0]
 
 

@@ -2,7 +2,7 @@
 
     python documented.py FOLDER
 
-FOLDER has a folder per model: the run that trained it, and the rows that `peer_rows` has scored.
+FOLDER has a folder per model: a checkpoint of it, and the rows that `peer_rows` has scored.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ def main():
         arrays = Arrays(folder / "rows")
         *_, dense, bags = batch_of(arrays, 0)
         expected = torch.from_numpy(arrays["logits"]).double()
-        got = logits("".join(blocks), folder / "run/checkpoints/last", dense, bags).double()
+        got = logits("".join(blocks), folder / "checkpoint", dense, bags).double()
         assert got.shape == expected.shape and expected.std() > 0.01, "logits that say something"
         difference = (got - expected).abs().max().item()
         holds = difference <= LOGITS  # false for NaN

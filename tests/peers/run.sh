@@ -31,7 +31,8 @@ cargo run -q -p umbra-tests --bin peer_dump -- "$folder/cases"
 "$python" -c 'import torch; print("PyTorch", torch.__version__)'
 "$python" -B tests/peers/compare.py "$folder/cases"
 
-# A model per kind, and what makes it go another way: its run, the rows that it scores, and their logits.
+# A model per kind, and what makes it go another way: its run, the rows that it scores, and their logits. Two are saved in
+# another way; of the one with the rows that changed an earlier checkpoint is read, since the last has all.
 models=(
     'dlrm model.kind=dlrm model.bottom=[16,8] model.top=[24,12] model.batch_norm=true'
     'deepfm model.kind=deepfm model.top=[24,12] model.batch_norm=true model.pooling=mean'
@@ -39,6 +40,8 @@ models=(
     'lr model.kind=lr model.pooling=mean'
     'dcn_v2 model.kind=dcn_v2 model.top=[24,12] model.cross_layers=3'
     'dcn_v2_low_rank model.kind=dcn_v2 model.top=[24] model.cross_layers=2 model.cross_rank=6 model.structure=stacked'
+    'fm_changed model.kind=fm checkpoint.every=30 checkpoint.full_every=4 checkpoint.keep=9'
+    'fm_bf16 model.kind=fm checkpoint.row_precision=bf16'
     'wide_deep model.kind=wide_deep model.top=[24,12] model.batch_norm=true'
 )
 umbra() { cargo run -q -p umbra-mpi --bin umbra -- "$@" &>"$folder/documented/log" || { cat "$folder/documented/log"; exit 1; }; }
@@ -53,7 +56,9 @@ for model in "${models[@]}"; do
         sync.method=bsp embedding.partitions=3 optim.dense.kind=adagrad optim.dense.lr=0.05 optim.sparse.kind=rowwise_adagrad
         optim.sparse.lr=0.1 run.tensorboard=false)
     umbra train "${sets[@]/#/--set=}"
-    umbra export --checkpoint "$own/run" --format flat --output "$own/model.flat"
+    case ${words[0]} in *_changed) saved=step-90 ;; *) saved=last ;; esac
+    ln -s "run/checkpoints/$saved" "$own/checkpoint"
+    umbra export --checkpoint "$own/checkpoint" --format flat --output "$own/model.flat"
     cargo run -q -p umbra-tests --bin peer_rows -- "$own/rows" "$own/model.flat" "$folder/documented/rows.h5"
 done
 "$python" -B tests/peers/documented.py "$folder/documented"

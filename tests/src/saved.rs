@@ -15,18 +15,32 @@ pub struct SavedModel {
 }
 
 impl SavedModel {
-    /// Reads the checkpoint in `dir`: row g is record g / P of `rows.{g mod P}`.
+    /// Reads the checkpoint in `dir`: row g is record g / P of `rows.{g mod P}`, or what of it has
+    /// changed since that was written, if another checkpoint has it.
     #[must_use]
     pub fn read(dir: &Path) -> Self {
         let manifest = manifest(dir);
         let count: u64 = list(&manifest["cardinality"]).iter().map(number).sum();
         let partitions = usize::try_from(number(&manifest["partitions"])).unwrap();
         let mut rows = vec![vec![]; usize::try_from(count).unwrap()];
+        let base = manifest["base"]["step"].as_u64();
+        let whole = base.map_or(dir.to_owned(), |step| dir.join("..").join(format!("step-{step}")));
         for partition in 0..partitions {
-            let own = format!("rows.{partition}");
-            let records = tensors(dir, |name| name == own);
+            let named = |dir: &Path, name: &str| {
+                let name = format!("rows.{partition}{name}");
+                tensors(dir, |other| other == name)
+            };
+            let mut records = named(&whole, "");
             let places = (partition..rows.len()).step_by(partitions);
             let record = records.len() / places.clone().count().max(1);
+            if base.is_some() {
+                let (index, changed) = (named(dir, ".index"), named(dir, ".changed"));
+                let (places, _) = index.as_chunks::<8>();
+                for (place, new) in places.iter().zip(changed.chunks_exact(record)) {
+                    let place = usize::try_from(u64::from_le_bytes(*place)).unwrap();
+                    records[place * record..][..record].copy_from_slice(new);
+                }
+            }
             for (place, record) in places.zip(records.chunks_exact(record.max(1))) {
                 rows[place] = record.to_vec();
             }
@@ -35,7 +49,7 @@ impl SavedModel {
     }
 }
 
-/// The values, all f32, of the tensors that are wanted, one after the other as the manifest lists
+/// The values of the tensors that are wanted, one after the other as the manifest lists
 /// them.
 #[must_use]
 pub fn tensors(dir: &Path, wanted: impl Fn(&str) -> bool) -> Vec<u8> {
@@ -44,10 +58,15 @@ pub fn tensors(dir: &Path, wanted: impl Fn(&str) -> bool) -> Vec<u8> {
         let bytes = read(&dir.join(file["name"].as_str().unwrap()));
         for tensor in list(&file["tensors"]) {
             if wanted(tensor["name"].as_str().unwrap()) {
-                assert_eq!(tensor["kind"], "F32");
+                let bytes_of_a_value = match tensor["kind"].as_str().unwrap() {
+                    "F32" => 4,
+                    "U64" => 8,
+                    "BF16" => 2,
+                    kind => panic!("{kind}"),
+                };
                 let first = usize::try_from(number(&tensor["offset"])).unwrap();
                 let length: u64 = list(&tensor["shape"]).iter().map(number).product();
-                let length = 4 * usize::try_from(length).unwrap();
+                let length = bytes_of_a_value * usize::try_from(length).unwrap();
                 values.extend_from_slice(&bytes[first..first + length]);
             }
         }
