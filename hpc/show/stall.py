@@ -66,6 +66,20 @@ def read_by_cat(folder):
     return time.monotonic() - began
 
 
+def changes(show, train, lasting, out):
+    """The same with checkpoints of the rows that changed: their bytes, and what it takes to see which have."""
+    saving = train("changes", {**lasting, "checkpoint.every": json.dumps(EVERY), "checkpoint.keep": 9,
+                               "checkpoint.full_every": 9})
+    saves = saving["checkpoint"]
+    checkpoints = sorted((out / "changes" / "checkpoints").glob("step-*"), key=lambda path: int(path.name[5:]))
+    sizes = [sum(file.stat().st_size for file in path.iterdir()) for path in checkpoints]
+    print(f"   {saves['count']} saves of {sizes} bytes: {saves['seconds_exposed']:.2f} s of waiting, "
+          f"{saves['seconds_background']:.1f} s of writing", flush=True)
+    show.measured("changes_bytes_over_all", sizes[-1] / sizes[0])
+    show.at_most("changes_stall_share", saves["seconds_exposed"] / saving["seconds"], STALL_MAX)
+    shutil.rmtree(out / "changes")
+
+
 def measure(show, runs):
     print("== stalls", flush=True)
     out = runs.out.resolve()
@@ -115,6 +129,7 @@ def measure(show, runs):
         show.row(what="examples/s with and without", one=saving["examples_per_second"],
                  other=without["examples_per_second"])
     shutil.rmtree(out / "saving")
+    changes(show, train, lasting, out)
     show.at_most("save_stall_share", median(shares), STALL_MAX)
     # Writing takes processor time as well, which trainers on all cores notice.
     show.measured("save_slowdown", median(slowdowns))

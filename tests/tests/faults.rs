@@ -38,6 +38,58 @@ fn stopped(folder: &Folder, ended: &Ended, number: i32) {
     assert!(lines[0].contains(&format!("stopped by signal {number} ")), "{}", lines[0]);
 }
 
+/// A rank can be lost while MPI ends: what such a job leaves is a run that is done.
+#[test]
+fn a_run_that_is_done_is_not_started_again() {
+    let folder = folder();
+    let umbra = program("umbra");
+    let train = Folder::sets("run", &["train.max_examples=640", "run.tensorboard=false"]);
+    let job = format!("{} train -c job.toml {}; exit 1", umbra.display(), train.join(" "));
+    let ended =
+        start(folder.root(), 1, &umbra, &["launch", "--", "sh", "-c", &job], &[]).wait(LIMIT);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    let says = "umbra: the run was done before the job ended with exit code 1";
+    assert!(ended.stderr.contains(says), "{}", ended.stderr);
+    assert!(!ended.stderr.contains("starting again"), "{}", ended.stderr);
+    assert_eq!(folder.summary("run")["status"], "done");
+}
+
+/// A worker that panics ends the job, with a line that says where; started again, it goes on.
+#[test]
+fn a_panic_is_survived_like_the_loss_of_a_rank() {
+    let folder = folder();
+    let umbra = program("umbra");
+    let sets = [
+        "checkpoint.every=10",
+        "train.batch_size=32",
+        "sync.method=bsp",
+        "run.tensorboard=false",
+        "recovery.inject.panic_trainer=1",
+        "recovery.inject.panic_step=35",
+    ];
+    let train = Folder::sets("run", &sets);
+    let umbra_text = umbra.to_str().unwrap();
+    let job = [
+        "launch",
+        "--",
+        "mpirun",
+        "-n",
+        "2",
+        "--oversubscribe",
+        umbra_text,
+        "train",
+        "-c",
+        "job.toml",
+    ];
+    let all: Vec<&str> = job.into_iter().chain(train.iter().map(String::as_str)).collect();
+    let ended = start(folder.root(), 1, &umbra, &all, &[]).wait(LIMIT);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    assert!(ended.stderr.contains("as recovery.inject asks"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("umbra: starting again after exit code 1"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("umbra: going on from "), "{}", ended.stderr);
+    assert_eq!(folder.summary("run")["status"], "done");
+}
+
 /// Four workers without a synchronization method stop one by one, while others wait for the reader.
 #[test]
 fn sigterm_stops_a_single_process_at_a_step() {

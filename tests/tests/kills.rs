@@ -1,5 +1,6 @@
-//! The kill matrix: jobs that lose a rank at random moments, under `umbra launch`, each of which
-//! has to end, say why, clean up after itself and come to the end of the run all the same.
+//! The kill matrix: jobs that lose a rank at random moments, by a signal or by a panic of its own,
+//! under `umbra launch`, each of which has to end, say why, clean up after itself and come to the
+//! end of the run all the same.
 //!
 //! `cargo test -p umbra-tests --test kills -- --ignored --nocapture`; `KILLS` says how many (60),
 //! `SEED` which. It prints `kills_tried`, `kills_lost` (a run that does not come to the end that it
@@ -23,6 +24,9 @@ const RANKS: usize = 4;
 const LONGEST: Duration = Duration::from_secs(150);
 /// Of a test AUC, from the run without a loss, where bits are not promised.
 const AUC_BOUND: f64 = 0.05;
+
+/// A fault that a rank is asked for, beside the signals.
+const PANIC: &str = "panic";
 
 /// Name, and settings. Four ranks each.
 const JOBS: [(&str, &[&str]); 6] = [
@@ -73,10 +77,11 @@ const JOBS: [(&str, &[&str]); 6] = [
 ];
 
 /// Evaluations and saves often enough to be hit.
-const SETS: [&str; 6] = [
+const SETS: [&str; 7] = [
     "data.valid=test.h5",
     "train.eval_every=25",
     "checkpoint.every=10",
+    "checkpoint.full_every=3",
     "run.watchdog_s=6",
     "run.tensorboard=false",
     "run.log_every_s=1",
@@ -186,23 +191,40 @@ fn no_kill_loses_a_run() {
             println!("{name}: {seconds:.1} s without a loss, AUC {auc:.4}");
             Whole { auc, model, seconds }
         });
-        let fault = ["KILL", "STOP", "ABRT"][usize::try_from(stream.below(0, 3)).unwrap()];
-        let rank = usize::try_from(stream.below(1, RANKS as u64)).unwrap();
+        let fault = ["KILL", "STOP", "ABRT", PANIC][usize::try_from(stream.below(0, 4)).unwrap()];
+        // Trainers panic: of separate layouts the first two ranks.
+        let ranks = if fault == PANIC && name.ends_with("separate") { 2 } else { RANKS as u64 };
+        let rank = usize::try_from(stream.below(1, ranks)).unwrap();
+        // Behind some checkpoints: it comes in a run that has not gone on from one.
+        let step = 40 + stream.below(3, 120);
+        let panic = [
+            format!("recovery.inject.panic_trainer={rank}"),
+            format!("recovery.inject.panic_step={step}"),
+        ];
+        let panic: Vec<&str> =
+            panic.iter().filter(|_| fault == PANIC).map(String::as_str).collect();
         let share = f64::from(u32::try_from(stream.below(2, 1000)).unwrap()) / 1000.0;
         let before = shared_memory();
         let run = format!("kill-{kill}");
         let umbra = program("umbra");
         let mut command = Command::new(&umbra);
         command.args(["launch", "--", "mpirun", "-n", &RANKS.to_string(), "--oversubscribe"]);
-        command.arg(&umbra).args(arguments(&run, sets)).current_dir(folder.root());
+        command
+            .arg(&umbra)
+            .args(arguments(&run, &[sets, &panic].concat()))
+            .current_dir(folder.root());
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         umbra_tests::as_a_user(&mut command);
         let mut started = command.spawn().unwrap();
-        std::thread::sleep(Duration::from_secs_f64(share * whole.seconds));
-        let victim = loop {
-            let victim = process_of(started.id(), rank);
-            if victim.is_some() || started.try_wait().unwrap().is_some() {
-                break victim;
+        let victim = if fault == PANIC {
+            None
+        } else {
+            std::thread::sleep(Duration::from_secs_f64(share * whole.seconds));
+            loop {
+                let victim = process_of(started.id(), rank);
+                if victim.is_some() || started.try_wait().unwrap().is_some() {
+                    break victim;
+                }
             }
         };
         let saving = std::fs::read_dir(folder.path(&format!("{run}/checkpoints")));
@@ -212,7 +234,8 @@ fn no_kill_loses_a_run() {
             signal(victim, fault);
         }
         let moment = Instant::now();
-        let what = format!("{kill}: {name}, {fault} to rank {rank} at {share:.3}");
+        let when = if fault == PANIC { format!("step {step}") } else { format!("{share:.3}") };
+        let what = format!("{kill}: {name}, {fault} of rank {rank} at {when}");
         let Some((code, said)) = wait(started) else {
             (hangs, tried) = (hangs + 1, tried + 1);
             println!("{what}: HANGS");

@@ -102,6 +102,12 @@ pub struct Inject {
     /// Step in which the run is asked to stop, as by SIGUSR1.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stop_step: Option<u64>,
+    /// Trainer that panics.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub panic_trainer: Option<usize>,
+    /// Step in which it does, unless the run has gone on from a checkpoint.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub panic_step: Option<u64>,
     /// Trainer that runs out of data early.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub short_trainer: Option<usize>,

@@ -427,6 +427,8 @@ pub static KEYS: &[Key] = &[
     key("recovery.inject.nan_trainer", integer(0, COUNT_MAX), "test: this replica gets a NaN"),
     key("recovery.inject.nan_step", at_least(0), "test: before this step"),
     key("recovery.inject.stop_step", at_least(0), "test: a request to stop in this step"),
+    key("recovery.inject.panic_trainer", integer(0, COUNT_MAX), "test: this trainer panics"),
+    key("recovery.inject.panic_step", at_least(0), "test: in this step, but not in a resumed run"),
     key("recovery.inject.short_trainer", integer(0, COUNT_MAX), "test: this trainer has less data"),
     key("recovery.inject.short_share", FACTOR, "test: this share of it"),
     key("recovery.mode", Kind::Later, "recovery from lost ranks"),

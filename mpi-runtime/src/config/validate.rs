@@ -112,6 +112,13 @@ impl Config {
             (None, Some(_)) => alone("recovery.inject.nan_trainer", "the trainer with the fault")?,
             _ => {}
         }
+        match (inject.panic_trainer, inject.panic_step) {
+            (Some(_), None) => alone("recovery.inject.panic_step", "the step of the fault")?,
+            (None, Some(_)) => {
+                alone("recovery.inject.panic_trainer", "the trainer with the fault")?
+            }
+            _ => {}
+        }
         match (inject.short_trainer, inject.short_share) {
             (Some(_), None) => alone("recovery.inject.short_share", "its share of the data"),
             (None, Some(_)) => alone("recovery.inject.short_trainer", "the trainer with less data"),

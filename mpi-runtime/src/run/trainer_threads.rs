@@ -61,6 +61,10 @@ impl TrainerThreads {
         let number = plan.roles.trainers.number_of(rank).unwrap_or(0);
         let inject = &config.recovery.inject;
         shared.nan_step = inject.nan_step.filter(|_| inject.nan_trainer == Some(number));
+        let from_the_beginning = training.is_some_and(|begin| begin.state.step == 0);
+        shared.panic_step = inject
+            .panic_step
+            .filter(|_| inject.panic_trainer == Some(number) && from_the_beginning);
         let short_share = inject.short_share.filter(|_| inject.short_trainer == Some(number));
         let first = number * plan.workers_per_trainer();
         let mut ahead = vec![0; clients.len()];

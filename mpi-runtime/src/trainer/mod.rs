@@ -58,6 +58,8 @@ pub struct Trainer {
     pub statistics_momentum: f32,
     /// A test's wish: the replica gets a NaN before this step.
     pub nan_step: Option<u64>,
+    /// A test's wish: a worker panics in this step.
+    pub panic_step: Option<u64>,
     /// A test's wish: the run is asked to stop in this step.
     pub stop_step: Option<u64>,
     /// Requests to stop.
@@ -104,6 +106,7 @@ impl Trainer {
             )]
             statistics_momentum: config.model.batch_norm_momentum as f32,
             nan_step: None,
+            panic_step: None,
             stop_step: config.recovery.inject.stop_step,
             signals: Arc::clone(signals),
             watch: Arc::clone(watch),
@@ -309,6 +312,7 @@ impl Worker {
         if trainer.nan_step == Some(step) && self.local == 0 {
             trainer.replica[0].store(f32::NAN.to_bits(), Relaxed);
         }
+        assert!(trainer.panic_step != Some(step) || self.local != 0, "as recovery.inject asks");
         if trainer.stop_step == Some(step) && self.local == 0 {
             trainer.signals.request_stop(libc::SIGUSR1);
         }
