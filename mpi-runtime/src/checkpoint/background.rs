@@ -1,5 +1,7 @@
 //! Writing a checkpoint while training goes on: a thread and a communicator of its own.
 //!
+//! It says which of them have all rows, too.
+//!
 //! Invariants: the main threads of all ranks order the same saves, one at a time; the image is with
 //! the thread while it is being written. A checkpoint that can't be written is a warning.
 
@@ -12,7 +14,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 
 use super::contents::Contents;
 use super::folders::Folders;
-use super::image::{Image, Rotation};
+use super::image::Image;
 use super::manifest::{Base, Manifest};
 use super::write::{After, say_unwritten, write_items};
 use crate::comm::Comm;
@@ -126,3 +128,66 @@ impl Saver {
 
 /// First sleep between two looks at the other ranks, who are busy writing.
 const POLL: Duration = Duration::from_millis(1);
+
+/// Which checkpoints have all rows: the first of every so many, and the first after one that could
+/// not be written. A pure function of what all ranks know.
+#[derive(Clone, Copy, Debug)]
+pub struct Rotation {
+    every: u64,
+    base: Option<Base>,
+    /// Written since the base.
+    since: u64,
+}
+
+impl Rotation {
+    /// One of `every` has all rows.
+    #[must_use]
+    pub const fn new(every: u64) -> Self {
+        Self { every, base: None, since: 0 }
+    }
+
+    /// What the next one may leave out the rows of; `None`: nothing.
+    #[must_use]
+    pub fn base(&self) -> Option<Base> {
+        self.base.filter(|_| self.since + 1 < self.every)
+    }
+
+    /// One that had `base` has been written, and is `this`, or could not be.
+    pub fn written(&mut self, base: Option<Base>, this: Option<Base>) {
+        (self.base, self.since) = match (base, this) {
+            (Some(base), Some(_)) => (Some(base), self.since + 1),
+            (_, this) => (this, 0),
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_of_so_many_has_all_rows_and_one_after_a_failure() {
+        let mut rotation = Rotation::new(3);
+        let save = |rotation: &mut Rotation, step: u64, fails: bool| {
+            let (base, this) = (rotation.base(), Base { step, crc32: 0 });
+            rotation.written(base, (!fails).then_some(this));
+            base.map(|base| base.step)
+        };
+        let failing = [3, 10, 12];
+        let bases: Vec<_> =
+            (0..14).map(|step| save(&mut rotation, step, failing.contains(&step))).collect();
+        let expected = [
+            // All, and two with what changed since.
+            [None, Some(0), Some(0)],
+            // The whole one fails, then another is whole.
+            [None, None, Some(4)],
+            [Some(4), None, Some(7)],
+            [Some(7), None, None],
+        ];
+        assert_eq!(bases[..12], *expected.as_flattened());
+        // One with changes fails: the next has all rows.
+        assert_eq!(bases[12..], [Some(11), None]);
+        let mut always = Rotation::new(1);
+        assert!((0..5).all(|step| save(&mut always, step, false).is_none()));
+    }
+}

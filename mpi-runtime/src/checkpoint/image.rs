@@ -15,8 +15,8 @@ use std::io;
 
 use super::contents::{self, Contents, Item, Source};
 use super::file::Tensor;
-use super::manifest::Base;
 use crate::state::Kind;
+use crate::state::section::half;
 
 /// A copy of a rank's state.
 #[derive(Debug)]
@@ -138,10 +138,7 @@ impl Changed {
         let count = self.bits.iter().map(|word| u64::from(word.count_ones())).sum();
         let [index, changed] = contents::changed(&tensor.name);
         let record = self.record;
-        let indices = self.places().flat_map(|place| {
-            let place = place as u64;
-            [place as u32, (place >> 32) as u32]
-        });
+        let indices = self.places().flat_map(|place| [0, 1].map(|word| half(place as u64, word)));
         let records = self.places().flat_map(move |place| &own[place * record..][..record]);
         let item = |name, kind, shape, words| {
             let tensor = Tensor { name, kind, shape };
@@ -156,66 +153,3 @@ impl Changed {
 
 /// Words compared at a time: they stay in the first cache.
 const BLOCK: usize = 1 << 12;
-
-/// Which checkpoints have all rows: the first of every so many, and the first after one that could
-/// not be written. A pure function of what all ranks know.
-#[derive(Clone, Copy, Debug)]
-pub struct Rotation {
-    every: u64,
-    base: Option<Base>,
-    /// Written since the base.
-    since: u64,
-}
-
-impl Rotation {
-    /// One of `every` has all rows.
-    #[must_use]
-    pub const fn new(every: u64) -> Self {
-        Self { every, base: None, since: 0 }
-    }
-
-    /// What the next one may leave out the rows of; `None`: nothing.
-    #[must_use]
-    pub fn base(&self) -> Option<Base> {
-        self.base.filter(|_| self.since + 1 < self.every)
-    }
-
-    /// One that had `base` has been written, and is `this`, or could not be.
-    pub fn written(&mut self, base: Option<Base>, this: Option<Base>) {
-        (self.base, self.since) = match (base, this) {
-            (Some(base), Some(_)) => (Some(base), self.since + 1),
-            (_, this) => (this, 0),
-        };
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn one_of_so_many_has_all_rows_and_one_after_a_failure() {
-        let mut rotation = Rotation::new(3);
-        let save = |rotation: &mut Rotation, step: u64, fails: bool| {
-            let (base, this) = (rotation.base(), Base { step, crc32: 0 });
-            rotation.written(base, (!fails).then_some(this));
-            base.map(|base| base.step)
-        };
-        let failing = [3, 10, 12];
-        let bases: Vec<_> =
-            (0..14).map(|step| save(&mut rotation, step, failing.contains(&step))).collect();
-        let expected = [
-            // All, and two with what changed since.
-            [None, Some(0), Some(0)],
-            // The whole one fails, then another is whole.
-            [None, None, Some(4)],
-            [Some(4), None, Some(7)],
-            [Some(7), None, None],
-        ];
-        assert_eq!(bases[..12], *expected.as_flattened());
-        // One with changes fails: the next has all rows.
-        assert_eq!(bases[12..], [Some(11), None]);
-        let mut always = Rotation::new(1);
-        assert!((0..5).all(|step| save(&mut always, step, false).is_none()));
-    }
-}

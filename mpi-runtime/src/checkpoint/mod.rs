@@ -28,13 +28,13 @@ mod resume;
 mod rows;
 mod write;
 
-pub use background::{Saved, Saver};
+pub use background::{Rotation, Saved, Saver};
 pub use contents::Contents;
 pub use error::CheckpointError;
 pub use export::ExportFormat;
 pub use file::{FileEntry, TensorEntry};
 pub use folders::{Folders, Link};
-pub use image::{Image, Rotation};
+pub use image::Image;
 pub use manifest::{Base, Manifest};
 pub use part::Part;
 pub use read::Checkpoint;

@@ -134,7 +134,7 @@ impl Changed {
 const BLOCK: usize = 1 << 13;
 
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
+#[allow(clippy::unwrap_used, clippy::cast_possible_truncation)]
 mod tests {
     use std::collections::BTreeMap;
     use std::path::Path;
@@ -145,6 +145,7 @@ mod tests {
     use super::super::part::PartReader;
     use super::*;
     use crate::state::Kind;
+    use crate::state::section::half;
 
     const RECORD: usize = 3;
 
@@ -167,7 +168,7 @@ mod tests {
         let words = 0..u32::try_from(count).unwrap() * RECORD as u32;
         let shape = vec![count, RECORD as u64];
         let all = write(folder, "all", &[("rows.0", Kind::F32, shape, words.collect())]);
-        let index = places.iter().flat_map(|place| [*place as u32, (*place >> 32) as u32]);
+        let index = places.iter().flat_map(|place| [0, 1].map(|word| half(*place, word)));
         let records = places.iter().flat_map(|place| [!*place as u32; RECORD]);
         let shape = vec![places.len() as u64, RECORD as u64];
         let tensors = [

@@ -169,8 +169,9 @@ impl Words<'_> {
 }
 
 /// The low half of `value` at an even place, else the high one.
+#[must_use]
 #[expect(clippy::cast_possible_truncation, reason = "the halves of 64 bits")]
-const fn half(value: u64, place: usize) -> u32 {
+pub const fn half(value: u64, place: usize) -> u32 {
     (value >> shift(place)) as u32
 }
 
