@@ -394,3 +394,28 @@ fn files_that_do_not_belong_together_are_refused() {
         }
     }
 }
+
+/// A file of the same length at the same place and time, but with other contents by its own word.
+#[test]
+fn another_fingerprint_is_another_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data.h5");
+    let summary = Table::new(PLAIN, 1).write(PLAIN, &path, 100);
+    let dataset = Dataset::open(core::slice::from_ref(&path)).unwrap();
+    let read = |dataset: &Dataset| {
+        let (_pipeline, mut batches) = Pipeline::evaluate(dataset, 0, 1, 1, 100, 2)?;
+        batches[0].next(&mut || ()).map(drop)
+    };
+    read(&dataset).unwrap();
+    let mut bytes = std::fs::read(&path).unwrap();
+    let print = summary.fingerprint.as_bytes();
+    let at = bytes.windows(print.len()).position(|window| window == print).unwrap();
+    bytes[at] = if bytes[at] == b'0' { b'1' } else { b'0' };
+    let file = std::fs::File::options().write(true).open(&path).unwrap();
+    let then = file.metadata().unwrap().modified().unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &bytes, 0).unwrap();
+    file.set_modified(then).unwrap();
+    let error = read(&dataset).unwrap_err();
+    assert!(matches!(error, DatasetError::Changed { .. }), "{error}");
+    assert!(error.to_string().contains("its fingerprint was"), "{error}");
+}

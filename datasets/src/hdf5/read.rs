@@ -5,7 +5,7 @@ use core::ops::Range;
 use hdf5::{Dataset as H5Dataset, File};
 
 use super::file_info::{FileInfo, Sparse};
-use super::{open_file, ranges};
+use super::{attributes, open_file, ranges};
 use crate::DatasetError;
 
 /// Rows in columns, one-hot or bags alike in memory.
@@ -56,6 +56,14 @@ impl FileReader {
         let path = info.path.as_path();
         let file = open_file(path, Some(cache_bytes))?;
         info.unchanged()?;
+        // Of one whose times were set back the system says nothing else.
+        let found = attributes::string(&file, path, "fingerprint")?;
+        if found != info.fingerprint {
+            let name = |print: &Option<String>| print.clone().unwrap_or_else(|| "none".into());
+            let what =
+                format!("its fingerprint was {} and is {}", name(&info.fingerprint), name(&found));
+            return Err(DatasetError::Changed { path: path.to_owned(), what });
+        }
         let open = |name: &str| {
             file.dataset(name)
                 .map_err(|e| DatasetError::hdf5(path, "open", format!("dataset `{name}`"), &e))
