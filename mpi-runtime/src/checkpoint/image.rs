@@ -5,10 +5,10 @@
 //! look at every row that is updated while a file is being written, and would copy nearly all of
 //! them: at a hundred steps a second a batch touches most pages of a table within a second.
 //!
-//! The image of the last checkpoint is still there when the next one is taken, so the rows that have
-//! changed are seen while copying, and an update pays nothing. Which have changed since the last
-//! checkpoint with all rows, the base, is remembered, and those after it have these alone. So one
-//! is read with its base and without the others.
+//! The image of the last checkpoint is still there when the next one is taken, so the rows that
+//! have changed are seen while copying, and an update pays nothing. Which have changed since the
+//! last checkpoint with all rows, the base, is remembered, and those after it have these alone. So
+//! one is read with its base and without the others.
 
 use std::collections::BTreeMap;
 use std::io;

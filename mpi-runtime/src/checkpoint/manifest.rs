@@ -133,8 +133,8 @@ impl Manifest {
         Ok(Base { step: self.steps, crc32: crc32fast::hash(json.as_bytes()) })
     }
 
-    /// Reads the one in `folder`, and checks that all files are there as long as they were. With it,
-    /// what it is the base by.
+    /// Reads the one in `folder`, and checks that all files are there as long as they were. With
+    /// it, what it is the base by.
     ///
     /// # Errors
     /// When there is none, or it is damaged, or a file is.

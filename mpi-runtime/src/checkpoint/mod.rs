@@ -10,8 +10,8 @@
 //! - `rows.rs`: rows, of which some may stand in another checkpoint
 //! - `read.rs`: opening · `restore.rs`: the model, by any number of ranks · `resume.rs`: the rest
 //!
-//! A checkpoint is a folder: `manifest.json` and a safetensors file per rank that wrote it. One that
-//! has only the rows that changed names the one with the others: its base.
+//! A checkpoint is a folder: `manifest.json` and a safetensors file per rank that wrote it. One
+//! that has only the rows that changed names the one with the others: its base.
 
 mod background;
 mod contents;

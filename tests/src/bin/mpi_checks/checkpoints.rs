@@ -191,8 +191,8 @@ fn save(control: &Comm, dir: &Path, case: Case) {
     });
 }
 
-/// As [`save`], and of three steps after it, each of which changes some rows; all while others write
-/// to the same memory. Of the four, the first and the last have all rows.
+/// As [`save`], and of three steps after it, each of which changes some rows; all while others
+/// write to the same memory. Of the four, the first and the last have all rows.
 fn save_behind(control: &Comm, dir: &Path, case: Case) {
     let folders = Folders::new(dir.to_owned());
     case.with_contents(control, |contents, layout, partitions, dense| {
@@ -239,8 +239,8 @@ fn rows_bytes(case: Case) -> f64 {
     (CARDINALITY.iter().sum::<u64>() * (WIDTH as u64 + 1) * value) as f64
 }
 
-/// What has been saved of `step` is what stood there, in whatever partitions it is read; its base is
-/// there for it alone.
+/// What has been saved of `step` is what stood there, in whatever partitions it is read; its base
+/// is there for it alone.
 fn read_back(control: &Comm, dir: &Path, case: Case, step: u64) {
     let changes = (step - 3) as u32;
     for here in [1, control.size() as u32] {
