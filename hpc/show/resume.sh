@@ -11,6 +11,7 @@ hpc/setup.sh --quiet
 . hpc/env.sh
 cargo build --release -q -p umbra-mpi --bin umbra
 cargo build -q -p umbra-tests --example crash_point
+cargo build --release -q -p umbra-datasets --example hdf5_rate
 TARGET=$(realpath "${CARGO_TARGET_DIR:-target}")
-export UMBRA=$TARGET/release/umbra CRASH_POINT=$TARGET/debug/examples/libcrash_point.so
+export UMBRA=$TARGET/release/umbra HDF5_RATE=$TARGET/release/examples/hdf5_rate CRASH_POINT=$TARGET/debug/examples/libcrash_point.so
 python3 -B hpc/show/resume.py

@@ -1,7 +1,7 @@
 """What saving costs: training that waits, the rate of writing beside the disk's own, the time of a start.
 
-Python's standard library only. $UMBRA names the program. `measure` is for other shows; called by itself, it checks and
-writes target/show/stall.json. $ROUNDS: pairs of runs (3).
+Python's standard library only. $UMBRA names the program, $HDF5_RATE the one that writes with HDF5. `measure` is for
+other shows; called by itself, it checks and writes target/show/stall.json. $ROUNDS: pairs of runs (3).
 """
 
 import json
@@ -49,6 +49,14 @@ def written_by_dd(folder, length):
     return took
 
 
+def written_by_hdf5(folder, length):
+    """Seconds that HDF5 takes for so many bytes in one dataset, to the disk."""
+    path = folder / "rows.h5"
+    done = subprocess.run([os.environ["HDF5_RATE"], path, str(length)], check=True, capture_output=True, text=True)
+    path.unlink()
+    return float(done.stdout)
+
+
 def forget_files():
     """What is read from now on comes from the disk. False where one may not ask for that."""
     subprocess.run(["sync"], check=True)
@@ -93,7 +101,7 @@ def measure(show, runs):
         figures = train("save", short)["checkpoint"]
         took, length = figures["seconds_exposed"], figures["bytes"]
         disk = written_by_dd(out, length)
-        saves.append((length / took, length / disk))
+        saves.append((length / took, length / disk, length / written_by_hdf5(out, length)))
         if number < 3 and forget_files():
             cat = read_by_cat(out / "save" / "checkpoints")
             forget_files()
@@ -104,13 +112,13 @@ def measure(show, runs):
                                 *settings({**job, **again})])
             took = json.loads((out / "again" / "summary.json").read_text())["resume_seconds"]
             reads.append((took, cat))
-    ratio = median(save / disk for save, disk in saves)
-    for save, disk in saves:
-        show.row(what="save and dd, MB/s", one=save / 1e6, other=disk / 1e6)
+    for save, disk, hdf5 in saves:
+        show.row(what="save, dd and HDF5, MB/s", one=save / 1e6, other=disk / 1e6, hdf5=hdf5 / 1e6)
     for took, cat in reads:
         show.row(what="start and cat, s", one=took, other=cat)
     show.measured("save_bytes", length)
-    show.measured("write_rate_over_disk", ratio)
+    show.measured("write_rate_over_disk", median(save / disk for save, disk, _ in saves))
+    show.measured("hdf5_rate_over_disk", median(hdf5 / disk for _, disk, hdf5 in saves))
     if reads:
         show.measured("resume_seconds_over_reading", median(took / cat for took, cat in reads))
     shutil.rmtree(out / "save")

@@ -242,8 +242,11 @@ fn no_kill_loses_a_run() {
             continue;
         };
         let again = said.contains("umbra: starting again after exit code ");
-        // Open MPI's line about the rank, a rank's about it, or one about all that were waited for.
-        let names_it = said.contains(&format!("rank {rank} ")) || said.contains(" gave up (");
+        // Open MPI's line about the rank, its own last words, or those of one that waited for it.
+        let own = format!("umbra: [{rank}/{RANKS} ");
+        let names_it = said.contains(&format!("rank {rank} "))
+            || said.contains(&own)
+            || said.contains(" gave up (");
         if code != 0 {
             (lost, tried) = (lost + 1, tried + 1);
             println!("{what}: LOST, exit code {code}\n{said}");
