@@ -75,6 +75,39 @@ fn one_with_the_rows_that_changed_is_the_one_with_all() {
     assert_eq!(folder.summary("changed")["test"], folder.summary("whole")["test"]);
 }
 
+/// What is taken away by its name, the best and the last, is whole, whatever was saved at its step.
+#[test]
+fn the_best_and_the_last_have_all_rows() {
+    let folder = folder();
+    let sets = [
+        "checkpoint.full_every=9",
+        "data.valid=test.h5",
+        "train.eval_every=5",
+        "train.early_stop.patience=100",
+    ];
+    for save in ["last", "best"] {
+        let save = format!("checkpoint.save={save}");
+        train(&folder, &save, &[&sets[..], &[&save]].concat());
+        let of = |name: &str| folder.path(&format!("{save}/checkpoints/{name}"));
+        for name in ["best", "last"] {
+            assert!(manifest(&of(name))["base"].is_null(), "{save}: {name}");
+        }
+        let all = fs::read_dir(of("")).unwrap().map(|entry| entry.unwrap().path());
+        let mut steps = all.filter(|path| path.join("manifest.json").exists());
+        assert!(steps.any(|step| !manifest(&step)["base"].is_null()), "{save}");
+    }
+    // Stopped at a step at which one of the rows that changed would be due.
+    let asked = "recovery.inject.stop_step=19";
+    let ended = folder.try_train(
+        2,
+        "job.toml",
+        "stopped",
+        &[&SETS[..], &["checkpoint.full_every=9", asked]].concat(),
+    );
+    assert_eq!(ended.code, 75, "{}", ended.stderr);
+    assert!(manifest(&folder.path("stopped/checkpoints/step-20"))["base"].is_null());
+}
+
 /// Without its base, or with one that is damaged, such a one is passed over, and refused by name.
 #[test]
 fn one_without_its_base_is_none() {

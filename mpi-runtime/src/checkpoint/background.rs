@@ -53,6 +53,8 @@ pub struct Saved {
     pub step: u64,
     /// Bytes of all files; `None` when it was not written.
     pub bytes: Option<u64>,
+    /// It has all rows.
+    pub whole: bool,
     /// Writing, until all ranks had.
     pub took: Duration,
 }
@@ -77,7 +79,8 @@ impl Saver {
                 }
                 let written = written.map_err(|error| say_unwritten(&error)).ok();
                 let (bytes, this) = written.unzip();
-                let saved = Saved { step, bytes, took: begun.elapsed() };
+                let whole = base.is_none();
+                let saved = Saved { step, bytes, whole, took: begun.elapsed() };
                 if finished.send((image, Written { saved, base, this })).is_err() {
                     break;
                 }
@@ -110,7 +113,8 @@ impl Saver {
         after: After,
     ) {
         let mut image = self.image.take().unwrap_or_else(|| panic!("a save is under way"));
-        let base = self.rotation.base();
+        // Who takes the best model away takes one folder.
+        let base = self.rotation.base().filter(|_| !after.best);
         image.take(contents, base.is_some());
         let manifest = Manifest { base, ..manifest };
         let order = Order { image, folders: folders.clone(), manifest, after };

@@ -122,6 +122,7 @@ pub fn train(
     // By its name, which all ranks know alike.
     let own = |checkpoint: &&Checkpoint| checkpoint.dir() == folders.of(step);
     let saved = from.as_ref().filter(own).map_or(0, |_| step);
+    let saved_whole = from.as_ref().is_none_or(|from| from.manifest.base.is_none());
     let mut run = Run::start(world, control, plan, signals, Some(begin), report)?;
     if let (Some(checkpoint), Some(kept)) = (&from, kept) {
         let reading = Instant::now();
@@ -163,6 +164,7 @@ pub fn train(
         folders,
         begun: saved,
         saved,
+        saved_whole,
         valid,
         seconds: Duration::ZERO,
         publishing: Duration::ZERO,
@@ -242,6 +244,8 @@ pub(super) struct Session<'w> {
     pub(super) begun: u64,
     /// Step of the newest checkpoint.
     pub(super) saved: u64,
+    /// It has all rows.
+    pub(super) saved_whole: bool,
     /// Figures of the last evaluation.
     valid: [f64; FIGURES],
     /// Training, until the last worker of the slowest trainer has ended.

@@ -83,7 +83,7 @@ impl Session<'_> {
         self.finish_save();
         let step = self.run.state.step;
         let (first, after) = (self.world.rank == 0, self.after(best));
-        if self.saved == step && step > 0 {
+        if self.saved == step && step > 0 && (self.saved_whole || !best) {
             let name = || if best { self.folders.link(Link::Best, step) } else { Ok(()) };
             let named = if first { name() } else { Ok(()) };
             return self.or_warn(self.control.agree(named.map_err(Error::from))).map(drop);
@@ -93,7 +93,7 @@ impl Session<'_> {
         if !self.run.save_behind(&self.folders, manifest.clone(), after) {
             let saved = self.run.save(&self.folders, manifest, after);
             if let Some(bytes) = self.or_warn(saved)? {
-                self.saved(Saved { step, bytes: Some(bytes), took: start.elapsed() });
+                self.saved(whole(step, bytes, start));
                 if first {
                     say(&format!("{SAVED}{}", self.folders.of(step).display()));
                 }
@@ -104,16 +104,16 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Saves this step, and waits for it.
+    /// Saves this step with all rows, and waits for it.
     pub(super) fn save_now(&mut self) -> Result<(), Error> {
         let start = Instant::now();
         self.finish_save();
         let step = self.run.state.step;
-        if self.saved != step || step == 0 {
+        if self.saved != step || step == 0 || !self.saved_whole {
             let manifest = manifest(&self.run)?;
             let bytes = self.run.save(&self.folders, manifest, self.after(false))?;
             self.begun = step;
-            self.saved(Saved { step, bytes: Some(bytes), took: start.elapsed() });
+            self.saved(whole(step, bytes, start));
         }
         self.expose(start);
         Ok(())
@@ -142,8 +142,8 @@ impl Session<'_> {
     }
 
     fn saved(&mut self, saved: Saved) {
-        let Saved { step, bytes: Some(bytes), took } = saved else { return };
-        self.saved = step;
+        let Saved { step, bytes: Some(bytes), whole, took } = saved else { return };
+        (self.saved, self.saved_whole) = (step, whole);
         self.deadline.saved(took);
         let figures = self.summary.checkpoint.get_or_insert_default();
         figures.count += 1;
@@ -170,6 +170,11 @@ impl Session<'_> {
             result => result.map(Some),
         }
     }
+}
+
+/// One that training has waited for since `start`.
+fn whole(step: u64, bytes: u64, start: Instant) -> Saved {
+    Saved { step, bytes: Some(bytes), whole: true, took: start.elapsed() }
 }
 
 /// What a checkpoint of this run says of itself.
