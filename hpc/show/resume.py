@@ -166,7 +166,7 @@ def flips():
     (folder / "few.libsvm").write_text("\n".join(lines) + "\n")
     (folder / "few.toml").write_text(FEW)
     few = {"data.train": folder / "few.h5", "run.dir": folder / "run", "checkpoint.resume": "auto",
-           "checkpoint.every": 1, "checkpoint.full_every": 3, "checkpoint.keep": 3}
+           "train.batch_size": 32, "checkpoint.every": 1, "checkpoint.full_every": 3, "checkpoint.keep": 100}
     call = lambda *command: subprocess.run([UMBRA, *command], capture_output=True).returncode
     train_few = lambda sets: call("train", "-c", folder / "few.toml", *settings(sets))
     if call("prepare", "--format", "libfm", "--input", folder / "few.libsvm", "--output", folder / "few.h5") != 0 \
