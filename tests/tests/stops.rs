@@ -104,7 +104,9 @@ fn a_rank_that_stops_in_a_save_ends_the_job() {
         let ended = train(&folder, 2, "crash_point", &variables);
         let rank: usize = rank.parse().unwrap();
         let waited = gave_up(&folder, [2, rank], &format!("rank {rank}, in a save"), &ended);
-        assert_eq!(waited, format!("a sign of life from rank {rank}"));
+        // Training goes on beside a save: whichever of its waits began first is over first.
+        let sums = "sums over the global batch of 2 ranks";
+        assert!(waited == format!("a sign of life from rank {rank}") || waited == sums, "{waited}");
         assert_eq!(folder.summary("run")["status"], "failed");
     }
 }

@@ -282,6 +282,8 @@ fn keys_and_types_agree() {
         "recovery.inject.nan_trainer=0",
         "recovery.inject.nan_step=5",
         "recovery.inject.stop_step=5",
+        "recovery.inject.panic_trainer=0",
+        "recovery.inject.panic_step=5",
         "recovery.inject.short_trainer=0",
         "recovery.inject.short_share=0.5",
     ];
