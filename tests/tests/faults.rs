@@ -54,6 +54,21 @@ fn a_run_that_is_done_is_not_started_again() {
     assert_eq!(folder.summary("run")["status"], "done");
 }
 
+/// A rank that stops when its peers have left MPI already is missed by its launcher alone, which
+/// would wait for ever.
+#[test]
+fn a_process_that_stands_still_behind_a_run_that_is_done_is_ended() {
+    let folder = folder();
+    let umbra = program("umbra");
+    let train = Folder::sets("run", &["train.max_examples=640", "run.tensorboard=false"]);
+    let job = format!("{} train -c job.toml {}; kill -STOP $$", umbra.display(), train.join(" "));
+    let ended =
+        start(folder.root(), 1, &umbra, &["launch", "--", "sh", "-c", &job], &[]).wait(LIMIT);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    assert!(ended.stderr.contains("a process of its job stands still"), "{}", ended.stderr);
+    assert!(!ended.stderr.contains("starting again"), "{}", ended.stderr);
+}
+
 /// A worker that panics ends the job, with a line that says where; started again, it goes on.
 #[test]
 fn a_panic_is_survived_like_the_loss_of_a_rank() {

@@ -15,6 +15,26 @@ use rustix::process::{Pid, Signal, geteuid, kill_process};
 
 /// Ends the process `root` and all that descend from it, whatever groups they are in, at once.
 pub(super) fn kill_all(root: u32) {
+    tree(root).into_iter().for_each(kill);
+}
+
+/// Ends those of them that a signal has stopped. True when there are any.
+pub(super) fn kill_stopped(root: u32) -> bool {
+    let stopped = |pid: &u32| stat(*pid).is_some_and(|stat| stat.starts_with(" T"));
+    let all: Vec<u32> = tree(root).into_iter().filter(stopped).collect();
+    all.iter().copied().for_each(kill);
+    !all.is_empty()
+}
+
+fn kill(pid: u32) {
+    if let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) {
+        // It may just have ended.
+        let _ = kill_process(pid, Signal::KILL);
+    }
+}
+
+/// The process `root` and all that descend from it.
+fn tree(root: u32) -> Vec<u32> {
     let parents: Vec<(u32, u32)> =
         processes().filter_map(|pid| Some((pid, parent(pid)?))).collect();
     let mut all = vec![root];
@@ -23,10 +43,7 @@ pub(super) fn kill_all(root: u32) {
         all.extend(parents.iter().filter(|(_, parent)| *parent == above).map(|(pid, _)| *pid));
         next += 1;
     }
-    for pid in all.into_iter().filter_map(|pid| Pid::from_raw(i32::try_from(pid).ok()?)) {
-        // It may just have ended.
-        let _ = kill_process(pid, Signal::KILL);
-    }
+    all
 }
 
 /// All processes there are.
@@ -36,9 +53,14 @@ fn processes() -> impl Iterator<Item = u32> {
 }
 
 fn parent(pid: u32) -> Option<u32> {
+    stat(pid)?.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// What the system says of a process, from its state on.
+fn stat(pid: u32) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name before, in parentheses, may hold anything.
-    stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse().ok()
+    Some(stat.rsplit(')').next()?.to_owned())
 }
 
 /// The files of shared memory that were there before a job began.

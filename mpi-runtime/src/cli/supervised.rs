@@ -70,15 +70,22 @@ impl Note {
         (record::NOTE, &self.0)
     }
 
+    /// Whether the job's run has come to its end.
+    pub(super) fn is_done(&self) -> bool {
+        self.folder().is_some_and(|folder| record::is_done(&folder))
+    }
+
+    fn folder(&self) -> Option<PathBuf> {
+        Some(PathBuf::from(OsString::from_vec(std::fs::read(&self.0).ok()?)))
+    }
+
     /// The job has ended so: its summary says it too, unless it says how already. True when it
     /// says that the run is done.
     pub(super) fn ended(&self, code: u8, said: &Said) -> bool {
-        let folder = std::fs::read(&self.0).ok();
+        let folder = self.folder();
         // The next start writes it again.
         let _ = std::fs::remove_file(&self.0);
-        let Some(folder) = folder.map(|path| PathBuf::from(OsString::from_vec(path))) else {
-            return false;
-        };
+        let Some(folder) = folder else { return false };
         if code != 0 {
             record::fail(&folder, &reason(code, said));
         }

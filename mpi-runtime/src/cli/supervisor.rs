@@ -23,7 +23,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 
-use super::leftovers::{SharedMemory, kill_all};
+use super::leftovers::{SharedMemory, kill_all, kill_stopped};
 use super::supervised::{Note, Said, hold, pass_on};
 use crate::error::REQUEUE;
 use crate::record::say;
@@ -125,6 +125,8 @@ fn run(
     let said = Arc::<Mutex<Said>>::default();
     let (stderr, hearing) = (child.stderr.take(), Arc::clone(&said));
     let reader = std::thread::spawn(move || stderr.map(|stderr| pass_on(stderr, &hearing)));
+    // A rank that stops when its peers have left MPI already is missed by nobody but its launcher.
+    let (mut looked, mut done) = (Instant::now(), None::<Instant>);
     let status = loop {
         if let Some(status) = child.try_wait()? {
             break status;
@@ -143,6 +145,14 @@ fn run(
             kill_all(child.id());
             break child.wait()?;
         }
+        if looked.elapsed() > LOOK_DONE {
+            looked = Instant::now();
+            done = if note.is_done() { done.or(Some(looked)) } else { None };
+            let late = done.is_some_and(|since| since.elapsed() > AFTER_LAST_WORDS);
+            if late && kill_stopped(child.id()) {
+                say("umbra: the run is done, and a process of its job stands still: killed");
+            }
+        }
         std::thread::sleep(LOOK);
     };
     // A process that the job has left behind may hold the other end for ever.
@@ -160,6 +170,8 @@ fn exit_code(status: ExitStatus) -> u8 {
 
 /// Between two looks at the command.
 const LOOK: Duration = Duration::from_millis(50);
+/// Between two at what has become of its run.
+const LOOK_DONE: Duration = Duration::from_secs(1);
 /// For a launcher to end a job: the ten seconds in which a rank that gives up ends itself
 /// (`comm`), and as long as a launcher may take that ends thousands of processes.
 const AFTER_LAST_WORDS: Duration = Duration::from_secs(40);
