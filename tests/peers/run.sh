@@ -40,7 +40,7 @@ models=(
     'lr model.kind=lr model.pooling=mean'
     'dcn_v2 model.kind=dcn_v2 model.top=[24,12] model.cross_layers=3'
     'dcn_v2_low_rank model.kind=dcn_v2 model.top=[24] model.cross_layers=2 model.cross_rank=6 model.structure=stacked'
-    'fm_changed model.kind=fm checkpoint.every=30 checkpoint.full_every=4 checkpoint.keep=9'
+    'fm_changed model.kind=fm train.worker_threads=1 checkpoint.every=30 checkpoint.full_every=4 checkpoint.keep=9'
     'fm_bf16 model.kind=fm checkpoint.row_precision=bf16'
     'wide_deep model.kind=wide_deep model.top=[24,12] model.batch_norm=true'
 )
@@ -56,7 +56,7 @@ for model in "${models[@]}"; do
         sync.method=bsp embedding.partitions=3 optim.dense.kind=adagrad optim.dense.lr=0.05 optim.sparse.kind=rowwise_adagrad
         optim.sparse.lr=0.1 run.tensorboard=false)
     umbra train "${sets[@]/#/--set=}"
-    case ${words[0]} in *_changed) saved=step-90 ;; *) saved=last ;; esac
+    case ${words[0]} in *_changed) saved=step-60 ;; *) saved=last ;; esac
     ln -s "run/checkpoints/$saved" "$own/checkpoint"
     umbra export --checkpoint "$own/checkpoint" --format flat --output "$own/model.flat"
     cargo run -q -p umbra-tests --bin peer_rows -- "$own/rows" "$own/model.flat" "$folder/documented/rows.h5"
