@@ -79,18 +79,20 @@ def wait_for(job, limit_s):
 def requeued(runs, data):
     """Whether a run that Slurm stopped is the one that nobody stopped, and how often it was.
 
-    On a machine that others have left since the probe, a run of that length is over too soon: then a longer one.
+    On a machine that others have left since the probe, a run of that length is over too soon: then one by its own rate.
     """
     probe = runs.train("probe", JOB, {**data, "train.max_examples": PROBE_EXAMPLES}, mpirun(RANKS))
-    for longer in (1, 2, 4):
-        equal, requeues = stopped_run(runs, data, int(probe["examples_per_second"] * TRAIN_S * longer))
+    rate = probe["examples_per_second"]
+    for _ in range(3):
+        equal, requeues, now = stopped_run(runs, data, int(rate * TRAIN_S))
         if not equal or requeues >= REQUEUES:
             break
+        rate = max(2 * rate, now)
     return equal, requeues
 
 
 def stopped_run(runs, data, examples):
-    """Whether the two runs of so many examples are the same, and how often the second was stopped."""
+    """Whether the two runs of so many examples are the same, how often the second was stopped, and their rate."""
     sets = {**data, "train.max_examples": examples, "train.epochs": examples // ROWS + 1}
     whole = runs.train("whole", JOB, sets, mpirun(RANKS))
     stopped, log = runs.out / "stopped", runs.out / "stopped.log"
@@ -108,7 +110,7 @@ def stopped_run(runs, data, examples):
     one, other = (digests(folder / "checkpoints/last") for folder in (runs.out / "whole", stopped))
     equal = one == other and whole["test"] == figures["test"]
     print(f"   dense and rows {one}, {other}; test {whole['test']}, {figures['test']}", flush=True)
-    return equal, restarts[0]
+    return equal, restarts[0], whole["examples_per_second"]
 
 
 def array(runs, data):
