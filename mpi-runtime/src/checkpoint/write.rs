@@ -68,9 +68,10 @@ pub(super) fn write_items(
         folders.keep(step, after.keep)?;
         Ok(base)
     };
-    let finished = if first { finish() } else { Ok(Base { step, crc32: 0 }) };
+    let finished: Result<_, CheckpointError> =
+        if first { finish() } else { Ok(Base { step, crc32: 0 }) };
     comm.barrier(WHAT, true)?;
-    let base = comm.agree(finished.map_err(|error: CheckpointError| Error::from(error)))?;
+    let base = comm.agree(finished.map_err(Error::from))?;
     Ok((bytes, base))
 }
 

@@ -6,7 +6,8 @@
 //! many times in a row and no more. A run that is done is done, however its job ends.
 //!
 //! A job that has lost a rank ends: a launcher that still runs long after a rank's last words waits
-//! for a node that does not answer, and all of it here is killed.
+//! for a node that does not answer, and all of it here is killed. So is a process that stands still
+//! behind a run that is done: nobody in the job misses it any more.
 //!
 //! The first signal, whichever it is, goes on as SIGUSR1: `mpirun` passes that to all ranks and
 //! waits, where after SIGTERM it kills them a second later, in the middle of a save. Any further

@@ -1,4 +1,4 @@
-//! The world of ranks: start, the communicators in their fixed order, agreement, the end.
+//! The world of ranks: start, the communicators in their fixed order, the end.
 //!
 //! MPI 3.1 chapters 6 and 8. Every communicator is made here, on the main thread, in one order:
 //! control, heartbeat, dense (trainers), embedding, the method's. Each is used by one thread.
