@@ -38,15 +38,19 @@ fn stopped(folder: &Folder, ended: &Ended, number: i32) {
     assert!(lines[0].contains(&format!("stopped by signal {number} ")), "{}", lines[0]);
 }
 
+/// A supervised job that trains to the end, and then does something else.
+fn launch_and_then(folder: &Folder, then: &str) -> Ended {
+    let umbra = program("umbra");
+    let train = Folder::sets("run", &["train.max_examples=640", "run.tensorboard=false"]);
+    let job = format!("{} train -c job.toml {}; {then}", umbra.display(), train.join(" "));
+    start(folder.root(), 1, &umbra, &["launch", "--", "sh", "-c", &job], &[]).wait(LIMIT)
+}
+
 /// A rank can be lost while MPI ends: what such a job leaves is a run that is done.
 #[test]
 fn a_run_that_is_done_is_not_started_again() {
     let folder = folder();
-    let umbra = program("umbra");
-    let train = Folder::sets("run", &["train.max_examples=640", "run.tensorboard=false"]);
-    let job = format!("{} train -c job.toml {}; exit 1", umbra.display(), train.join(" "));
-    let ended =
-        start(folder.root(), 1, &umbra, &["launch", "--", "sh", "-c", &job], &[]).wait(LIMIT);
+    let ended = launch_and_then(&folder, "exit 1");
     assert_eq!(ended.code, 0, "{}", ended.stderr);
     let says = "umbra: the run was done before the job ended with exit code 1";
     assert!(ended.stderr.contains(says), "{}", ended.stderr);
@@ -59,11 +63,7 @@ fn a_run_that_is_done_is_not_started_again() {
 #[test]
 fn a_process_that_stands_still_behind_a_run_that_is_done_is_ended() {
     let folder = folder();
-    let umbra = program("umbra");
-    let train = Folder::sets("run", &["train.max_examples=640", "run.tensorboard=false"]);
-    let job = format!("{} train -c job.toml {}; kill -STOP $$", umbra.display(), train.join(" "));
-    let ended =
-        start(folder.root(), 1, &umbra, &["launch", "--", "sh", "-c", &job], &[]).wait(LIMIT);
+    let ended = launch_and_then(&folder, "kill -STOP $$");
     assert_eq!(ended.code, 0, "{}", ended.stderr);
     assert!(ended.stderr.contains("a process of its job stands still"), "{}", ended.stderr);
     assert!(!ended.stderr.contains("starting again"), "{}", ended.stderr);
