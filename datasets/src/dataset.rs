@@ -32,14 +32,15 @@ impl Dataset {
     /// Opens `paths` and checks the structure of every file, and that they belong together.
     ///
     /// # Errors
-    /// When a file cannot be opened, is not laid out as version 1 says, or disagrees with the
-    /// first in features, fields, cardinality, weights or groups.
+    /// When a file cannot be opened, is not laid out as the version says, or disagrees with the
+    /// first in features, fields, cardinality, key lists, transform, labels, weights or groups.
     pub fn open(paths: &[PathBuf]) -> Result<Self, DatasetError> {
         let files = paths.iter().map(|p| inspect(p)).collect::<Result<Vec<_>, _>>()?;
         let Some((first, others)) = files.split_first() else { return Err(DatasetError::NoFiles) };
         for other in others {
             agree(first, other)?;
             let optional = [
+                ("dataset `label`", first.has_label, other.has_label),
                 ("dataset `weight`", first.has_weight, other.has_weight),
                 ("dataset `group`", first.has_group, other.has_group),
             ];
@@ -123,10 +124,38 @@ impl Dataset {
         &self.parts.files[0].transform
     }
 
+    /// Hash of the key list of every field ([`vocabulary_hash`](crate::vocabulary_hash)), 0 for a
+    /// field without one; `None` when the first file does not say. `[S]`
+    #[must_use]
+    pub fn vocabulary(&self) -> Option<&[u64]> {
+        self.parts.files[0].vocabulary.as_deref()
+    }
+
     /// Fingerprint of the content, or `absent` when a file has none.
     #[must_use]
     pub fn fingerprint(&self) -> &str {
         &self.parts.fingerprint
+    }
+
+    /// Rows carry a label; without, they can only be scored.
+    #[must_use]
+    pub fn has_labels(&self) -> bool {
+        self.parts.files[0].has_label
+    }
+
+    /// Rows carry labels, as learning and figures need.
+    ///
+    /// # Errors
+    /// Naming the first file when they do not.
+    pub fn check_labels(&self) -> Result<(), DatasetError> {
+        let first = &self.parts.files[0];
+        if first.has_label {
+            return Ok(());
+        }
+        let path = first.path.clone();
+        let expected = "dataset `label`, f32 [rows]: rows without labels can only be scored, by \
+                        `umbra predict`";
+        Err(DatasetError::Missing { path, object: "label", expected: expected.into() })
     }
 
     /// Rows carry a group.
@@ -153,12 +182,23 @@ impl Dataset {
     }
 
     /// `other` can be scored by a model of `self`: same features, fields and cardinality, and same
-    /// names where both have them.
+    /// names, key lists and transform where both have them.
     ///
     /// # Errors
     /// Naming both files and what differs.
     pub fn check_compatible(&self, other: &Self) -> Result<(), DatasetError> {
         agree(&self.parts.files[0], &other.parts.files[0])
+    }
+
+    /// The layouts of the files: their attributes `umbra_version`.
+    pub fn versions(&self) -> impl Iterator<Item = u64> {
+        self.parts.files.iter().map(|file| file.version)
+    }
+
+    /// Whether a row has any number of ids in a field, and not always one.
+    #[must_use]
+    pub fn has_bags(&self) -> bool {
+        !self.one_hot()
     }
 
     pub(crate) fn grid(&self) -> &[Grid] {
@@ -220,7 +260,7 @@ impl DatasetReader {
     }
 }
 
-/// Same features, fields, cardinality; same names where both have them.
+/// Same features, fields, cardinality; same names, key lists, transform where both have them.
 fn agree(first: &FileInfo, second: &FileInfo) -> Result<(), DatasetError> {
     let count = |n: usize| n.to_string();
     same(
@@ -249,7 +289,35 @@ fn agree(first: &FileInfo, second: &FileInfo) -> Result<(), DatasetError> {
             same(first, second, &format!("name of {what} {i}"), a, b)?;
         }
     }
+    if let (Some(a), Some(b)) = (&first.vocabulary, &second.vocabulary) {
+        for (i, (a, b)) in a.iter().zip(b).enumerate() {
+            let what = format!("hash of the keys behind the ids of field {i}{}", field_name(i));
+            same(first, second, &what, &format!("{a:016x}"), &format!("{b:016x}"))?;
+        }
+    }
+    if !first.transform.is_empty()
+        && !second.transform.is_empty()
+        && let Some((a, b)) = first_difference(&first.transform, &second.transform)
+    {
+        same(first, second, "what was done to the raw values (attribute `transform`)", &a, &b)?;
+    }
     Ok(())
+}
+
+/// The first lines in which two texts differ; what the shorter one does not have is `nothing`.
+#[must_use]
+pub fn first_difference(first: &str, second: &str) -> Option<(String, String)> {
+    let (mut a, mut b) = (first.lines(), second.lines());
+    loop {
+        let (a, b) = (a.next(), b.next());
+        if a != b {
+            let shown = |line: Option<&str>| line.unwrap_or("nothing").to_owned();
+            return Some((shown(a), shown(b)));
+        }
+        if a.is_none() {
+            return None;
+        }
+    }
 }
 
 fn same(

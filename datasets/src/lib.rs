@@ -5,9 +5,11 @@
 //! [`order`] decides which worker sees which row when (pure functions) · `lane` reads one lane in
 //! that order · [`pipeline`] is the one thread of a rank that owns HDF5 and fills the workers'
 //! batches · [`synthetic`] makes click logs with a planted model · [`prepare`] turns raw text into
-//! datasets · [`error`] says what is wrong with a dataset.
+//! datasets · [`output`] keeps what we write from harming what is there · [`attention`] tells which file
+//! HDF5 is at work on · [`error`] says what is wrong with a dataset.
 #![deny(unsafe_code)]
 
+pub mod attention;
 pub mod batch;
 mod codec;
 pub mod dataset;
@@ -15,6 +17,7 @@ pub mod error;
 pub mod hdf5;
 mod lane;
 pub mod order;
+pub mod output;
 pub mod pipeline;
 pub mod prepare;
 pub mod schema;
@@ -23,7 +26,7 @@ pub mod synthetic;
 pub use batch::BatchBuffer;
 pub use dataset::Dataset;
 pub use error::DatasetError;
-pub use hdf5::{Vocabulary, Writer, read_vocabulary, verify};
+pub use hdf5::{Vocabulary, Writer, mean_label, read_vocabulary, verify, vocabulary_hash};
 pub use order::{TrainOrder, steps_per_epoch};
 pub use pipeline::{Pipeline, WorkerBatches};
 pub use schema::{DatasetInfo, DatasetSummary, RowBlock};

@@ -1,13 +1,19 @@
 //! What a dataset is, apart from the file that holds it: names, sizes, rows, fingerprint.
 //!
-//! The layout in HDF5 is the project's "HDF5 dataset, version 1": `label` f32 `[N]`, `dense` f32
-//! `[N, D]`, `sparse` u32 `[N, S]` or `sparse_values` u32 `[K]` with `sparse_offsets` u64
-//! `[N·S + 1]`, optional `weight` f32 `[N]` and `group` u64 `[N]`.
+//! The layout in HDF5 is the project's "HDF5 dataset, version 2": `label` f32 `[N]` (not there for
+//! rows that are only to be scored), `dense` f32 `[N, D]`, `sparse` u32 `[N, S]` or `sparse_values`
+//! u32 `[K]` with `sparse_offsets` u64 `[N·S + 1]`, optional `weight` f32 `[N]` and `group` u64
+//! `[N]`. Version 1 is read as well: the same, always with labels, without the attributes
+//! `vocabulary` and `metadata`, its own metadata without checksums.
+//!
+//! What covers each byte of a file of version 2: a Fletcher-32 in every chunk, HDF5's checksums of
+//! its metadata (library version 1.10), the attribute `metadata` over all other attributes, which
+//! is compared at each opening, and the fingerprint over all values ([`crate::verify`]).
 
 use crc32fast::Hasher;
 
-/// The layout this crate reads and writes: attribute `umbra_version`.
-pub const VERSION: u64 = 1;
+/// The layout this crate writes: attribute `umbra_version`. All from 1 on are read.
+pub const VERSION: u64 = 2;
 
 /// Rows in a chunk of a file that we write.
 ///
@@ -26,10 +32,13 @@ pub struct DatasetInfo {
     ///
     /// [`Writer::set_cardinality`]: crate::Writer::set_cardinality
     pub cardinality: Vec<u64>,
-    /// What was done to the raw values, as TOML: for people, and to repeat it on other data.
+    /// What was done to the raw values, as TOML: for people, to repeat it on other data, and to
+    /// refuse data that something else was done to.
     pub transform: String,
     /// One id per field and row (`sparse`), or bags of any length (`sparse_values`).
     pub one_hot: bool,
+    /// Rows carry a label; without, they can only be scored.
+    pub has_label: bool,
     /// Rows carry a weight.
     pub has_weight: bool,
     /// Rows carry a group, for AUC per group.
@@ -39,7 +48,9 @@ pub struct DatasetInfo {
 /// Rows to append: borrowed columns of `n` rows.
 #[derive(Clone, Copy, Debug)]
 pub struct RowBlock<'a> {
-    /// Between 0 and 1. `[n]`
+    /// n.
+    pub rows: usize,
+    /// Between 0 and 1; empty when the dataset has none. `[n]` or `[0]`
     pub label: &'a [f32],
     /// Finite, not negative; empty when the dataset has none. `[n]` or `[0]`
     pub weight: &'a [f32],

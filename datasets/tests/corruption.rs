@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use common::{PLAIN, RICH, Shape, Table, written};
 use hdf5::File;
-use umbra_datasets::{Dataset, DatasetError, Pipeline, verify};
+use umbra_datasets::{Dataset, DatasetError, Pipeline, Writer, verify};
 
 /// Opens `path` and reads all of it, as training does.
 fn read(path: &Path) -> Result<(), DatasetError> {
@@ -90,11 +90,15 @@ type Case = (&'static [&'static str], fn(&File), &'static str);
 #[test]
 fn a_wrong_structure_is_refused() {
     let cases: &[Case] = &[
-        (&["umbra_version"], |_| (), "no attribute `umbra_version`: expected the integer 1"),
         (
             &["umbra_version"],
-            |f| f.new_attr::<u32>().create("umbra_version").unwrap().write_scalar(&2u32).unwrap(),
-            "attribute `umbra_version`: expected 1, the layout this build reads, got 2",
+            |_| (),
+            "no attribute `umbra_version`: expected an integer from 1 to 2",
+        ),
+        (
+            &["umbra_version"],
+            |f| f.new_attr::<u32>().create("umbra_version").unwrap().write_scalar(&3u32).unwrap(),
+            "attribute `umbra_version`: expected 1 to 2, the layouts this build reads, got 3",
         ),
         (
             &["umbra_version"],
@@ -396,17 +400,23 @@ fn files_that_do_not_belong_together_are_refused() {
 }
 
 /// A file of the same length at the same place and time, but with other contents by its own word.
+/// (One of ours says that its metadata are damaged.)
 #[test]
 fn another_fingerprint_is_another_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("data.h5");
-    let summary = Table::new(PLAIN, 1).write(PLAIN, &path, 100);
+    let print = "0123456789abcdef0123456789abcdef";
+    let value = hdf5::types::FixedAscii::<32>::from_ascii(print.as_bytes()).unwrap();
+    let file = minimal(&path, &[]);
+    let attribute = file.new_attr::<hdf5::types::FixedAscii<32>>().create("fingerprint").unwrap();
+    attribute.write_scalar(&value).unwrap();
+    drop((attribute, file));
     let dataset = Dataset::open(core::slice::from_ref(&path)).unwrap();
     // Nothing has it open: what HDF5 has open it does not read again.
     let mut bytes = std::fs::read(&path).unwrap();
-    let print = summary.fingerprint.as_bytes();
+    let print = print.as_bytes();
     let at = bytes.windows(print.len()).position(|window| window == print).unwrap();
-    bytes[at] = if bytes[at] == b'0' { b'1' } else { b'0' };
+    bytes[at] = b'1';
     let file = std::fs::File::options().write(true).open(&path).unwrap();
     let then = file.metadata().unwrap().modified().unwrap();
     std::os::unix::fs::FileExt::write_all_at(&file, &bytes, 0).unwrap();
@@ -418,4 +428,36 @@ fn another_fingerprint_is_another_file() {
     let error = read().unwrap_err();
     assert!(matches!(error, DatasetError::Changed { .. }), "{error}");
     assert!(error.to_string().contains("its fingerprint was"), "{error}");
+}
+
+/// Any single bit of a file of ours: seen when it is opened or read, or of no consequence.
+#[test]
+fn every_flipped_bit_is_seen_or_harmless() {
+    let folder = tempfile::tempdir().unwrap();
+    let (path, bad) = (folder.path().join("data.h5"), folder.path().join("bad.h5"));
+    let shape = Shape { rows: 300, ..RICH };
+    let mut writer = Writer::create(&path, common::info(shape)).unwrap();
+    let table = Table::new(shape, 1);
+    writer.append(&table.block(shape, (0, shape.rows), &mut Vec::new())).unwrap();
+    writer.write_vocabulary(0, b"abcd", &[0, 1, 3, 4]).unwrap();
+    let fingerprint = writer.finish().unwrap().fingerprint;
+    let good = std::fs::read(&path).unwrap();
+    let (mut seen, mut harmless) = (0, 0);
+    for (number, at) in (0..good.len()).step_by(29).enumerate() {
+        let mut bytes = good.clone();
+        bytes[at] ^= 1 << (number % 8);
+        std::fs::write(&bad, &bytes).unwrap();
+        let opened = Dataset::open(core::slice::from_ref(&bad));
+        match opened.and_then(|dataset| Ok((dataset, verify(&bad)?))) {
+            Err(_) => seen += 1,
+            Ok((dataset, summary)) => {
+                let says = (dataset.transform(), dataset.cardinality(), dataset.vocabulary());
+                let original = Dataset::open(core::slice::from_ref(&path)).unwrap();
+                let said = (original.transform(), original.cardinality(), original.vocabulary());
+                assert_eq!((summary.fingerprint, says), (fingerprint.clone(), said), "bit of {at}");
+                harmless += 1;
+            }
+        }
+    }
+    assert!(seen > harmless, "{seen} seen, {harmless} harmless");
 }

@@ -180,6 +180,7 @@ fn the_writer_refuses_rows_that_do_not_fit() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("data.h5");
     let good = RowBlock {
+        rows: 2,
         label: &[1.0, 0.0],
         weight: &[1.0, 2.0],
         dense: &[0.5; 6],

@@ -12,7 +12,7 @@ use umbra_datasets::{
 };
 
 fn make(rows: u64, seed: u64, first_row: u64, path: &Path) -> SynthSummary {
-    let options = SynthOptions { first_row };
+    let options = SynthOptions { first_row, overwrite: true, ..SynthOptions::default() };
     synth(rows, Preset::Small, seed, path, options, &mut |_| {}).unwrap()
 }
 
@@ -46,7 +46,7 @@ fn the_summary_is_of_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("data.h5");
     let mut told = Vec::new();
-    let options = SynthOptions::default();
+    let options = SynthOptions { overwrite: true, ..SynthOptions::default() };
     let summary =
         synth(200_001, Preset::Small, 3, &path, options, &mut |rows| told.push(rows)).unwrap();
     assert_eq!(summary.rows, 200_001);
@@ -76,7 +76,7 @@ fn every_seed_plants_the_auc_and_the_base_rate() {
     let path = folder.path().join("data.h5");
     for preset in Preset::ALL {
         for seed in [1, 2, 99] {
-            let options = SynthOptions::default();
+            let options = SynthOptions { overwrite: true, ..SynthOptions::default() };
             let made = synth(50_000, preset, seed, &path, options, &mut |_| {}).unwrap();
             let (auc, rate) = (made.auc_planted.unwrap(), made.base_rate.unwrap());
             assert!((auc - 0.80).abs() < 0.015, "{preset} {seed}: AUC {auc}");

@@ -2,7 +2,7 @@
 //!
 //! Codes (the contract of the program): 1 failure · 2 bad usage or configuration · 3 bad data ·
 //! 4 bad checkpoint · 5 bad launch or resources · 75 stopped on request after a complete
-//! checkpoint. A message says what was wrong, where, what was expected and how to mend it; `main`
+//! checkpoint · 128 + n stopped by signal n with nothing to keep. A message says what was wrong, where, what was expected and how to mend it; `main`
 //! prints it once, from one rank.
 //!
 //! This file knows no other: each part of the runtime turns its own errors into these.
@@ -67,6 +67,12 @@ pub enum Error {
         /// The checkpoint.
         checkpoint: PathBuf,
     },
+    /// Asked to stop before there was anything to keep.
+    #[error("stopped by signal {signal}: nothing was written")]
+    Interrupted {
+        /// The signal's number.
+        signal: u8,
+    },
     /// A wait for other ranks or threads that was given up: the job cannot go on without them.
     #[error(transparent)]
     Lost(Cause),
@@ -94,6 +100,7 @@ impl Error {
             Self::Checkpoint(_) => 4,
             Self::Launch(_) => 5,
             Self::Stopped { .. } => REQUEUE,
+            Self::Interrupted { signal } => 128 + *signal,
             Self::Elsewhere { code, .. } => *code,
         }
     }

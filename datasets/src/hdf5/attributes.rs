@@ -1,17 +1,15 @@
 //! Attributes of the root group, as we write them and as h5py users write them.
 //!
-//! We write UTF-8 strings of variable length and 64-bit integers. We read integers of any width
-//! and strings of all four kinds (fixed or variable, ASCII or UTF-8), scalar or one-dimensional.
+//! We write UTF-8 strings of fixed length and 64-bit integers. We read integers of any width and
+//! strings of all four kinds (fixed or variable, ASCII or UTF-8), scalar or one-dimensional.
 
 use std::path::Path;
 
-use hdf5::types::{FixedAscii, FixedUnicode, TypeDescriptor, VarLenAscii, VarLenUnicode};
+use hdf5::types::{TypeDescriptor, VarLenAscii, VarLenUnicode};
 use hdf5::{Attribute, Container, File, H5Type};
 
+use super::fixed_text;
 use crate::DatasetError;
-
-/// Longest fixed-length string we read, in bytes.
-const FIXED_BYTES_MAX: usize = 4096;
 
 /// Writes the string `value` as attribute `name`.
 pub(super) fn write_string(
@@ -20,12 +18,7 @@ pub(super) fn write_string(
     name: &str,
     value: &str,
 ) -> Result<(), DatasetError> {
-    let value = unicode(path, name, value)?;
-    let attribute = file
-        .new_attr::<VarLenUnicode>()
-        .create(name)
-        .map_err(|e| DatasetError::hdf5(path, "create", label(name), &e))?;
-    attribute.write_scalar(&value).map_err(|e| DatasetError::hdf5(path, "write", label(name), &e))
+    write_texts(file, path, name, &[value], None)
 }
 
 /// Writes the strings `values` as attribute `name`.
@@ -35,9 +28,23 @@ pub(super) fn write_strings(
     name: &str,
     values: &[String],
 ) -> Result<(), DatasetError> {
-    let values =
-        values.iter().map(|v| unicode(path, name, v)).collect::<Result<Vec<_>, DatasetError>>()?;
-    write_slice(file, path, name, &values)
+    let values: Vec<&str> = values.iter().map(String::as_str).collect();
+    write_texts(file, path, name, &values, Some(values.len()))
+}
+
+fn write_texts(
+    file: &File,
+    path: &Path,
+    name: &str,
+    values: &[&str],
+    shape: Option<usize>,
+) -> Result<(), DatasetError> {
+    if let Some(wrong) = values.iter().find(|value| value.contains('\0')) {
+        let got = format!("{wrong:?}");
+        return Err(DatasetError::mismatch(path, label(name), "text without a zero byte", got));
+    }
+    fixed_text::write(file, name, values, shape)
+        .map_err(|e| DatasetError::hdf5(path, "write", label(name), &e))
 }
 
 /// Writes the array `values` as attribute `name`.
@@ -132,11 +139,9 @@ pub(super) fn strings(
             owned(read::<VarLenUnicode>(&attribute, path, name)?)
         }
         Some(TypeDescriptor::VarLenAscii) => owned(read::<VarLenAscii>(&attribute, path, name)?),
-        Some(TypeDescriptor::FixedAscii(n)) if n <= FIXED_BYTES_MAX => {
-            owned(read::<FixedAscii<FIXED_BYTES_MAX>>(&attribute, path, name)?)
-        }
-        Some(TypeDescriptor::FixedUnicode(n)) if n <= FIXED_BYTES_MAX => {
-            owned(read::<FixedUnicode<FIXED_BYTES_MAX>>(&attribute, path, name)?)
+        Some(TypeDescriptor::FixedAscii(width) | TypeDescriptor::FixedUnicode(width)) => {
+            fixed_text::read(&attribute, width)
+                .map_err(|e| DatasetError::hdf5(path, "read", label(name), &e))?
         }
         other => {
             return Err(DatasetError::mismatch(
@@ -182,12 +187,6 @@ pub(super) fn type_name(descriptor: Option<&TypeDescriptor>) -> String {
         Some(other) => other.to_string(),
         None => "an unusual type".to_owned(),
     }
-}
-
-fn unicode(path: &Path, name: &str, value: &str) -> Result<VarLenUnicode, DatasetError> {
-    value.parse().map_err(|_| {
-        DatasetError::mismatch(path, label(name), "text without a zero byte", format!("{value:?}"))
-    })
 }
 
 fn label(name: &str) -> String {

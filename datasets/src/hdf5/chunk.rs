@@ -1,4 +1,4 @@
-//! The crate's only unsafe: the one call of HDF5 that its binding has no safe word for.
+//! The call of HDF5 for chunks that its binding has no safe word for.
 //!
 //! `H5Dwrite_chunk` (HDF5 1.10.3) puts a chunk in the file that went through the filters already,
 //! so that it is filtered outside the library: faster, and by many threads, since the library has

@@ -25,14 +25,19 @@ pub(crate) struct FileInfo {
     pub(crate) path: PathBuf,
     /// What it was when its structure was checked.
     pub(crate) stamp: Stamp,
+    /// Attribute `umbra_version`.
+    pub(crate) version: u64,
     pub(crate) rows: u64,
     pub(crate) dense_features: usize,
     pub(crate) dense_names: Option<Vec<String>>,
     pub(crate) sparse_names: Option<Vec<String>>,
     pub(crate) cardinality: Vec<u64>,
     pub(crate) transform: String,
+    /// Hash of the key list of every field, 0 without one; `None` where the file does not say.
+    pub(crate) vocabulary: Option<Vec<u64>>,
     pub(crate) fingerprint: Option<String>,
     pub(crate) sparse: Sparse,
+    pub(crate) has_label: bool,
     pub(crate) has_weight: bool,
     pub(crate) has_group: bool,
     /// Most sparse values in one row.

@@ -3,12 +3,13 @@
 //! The library holds one process-wide lock, so one thread of a rank reads; nothing computes while
 //! it waits for HDF5.
 //!
-//! Map: `attributes` · `open` checks the structure of a file, and `file_info` is what it finds ·
-//! `read` reads ranges of rows and checks values, through the plain reads of `ranges` · `stamp`
-//! tells whether a file is still the same · `verify` checks a whole file · `write` makes one, of
-//! `column`s · `vocabulary` keeps the keys behind ids · `filters` applies what stands between
-//! values and file, with the zlib streams of `crate::codec` · `chunk` hands the result to HDF5, the
-//! only unsafe code of the crate.
+//! Map: `attributes`, `fixed_text` (strings in them) and `described`, all of them together · `open`
+//! checks the structure of a file, and `file_info` is what it finds · `read` reads ranges of rows
+//! and checks values, through the plain reads of `ranges` · `stamp` tells whether a file is still
+//! the same · `verify` checks a whole file · `write` makes one, of `column`s · `vocabulary` keeps
+//! the keys behind ids · `filters` applies what stands between values and file, with the zlib
+//! streams of `crate::codec` · `chunk` hands the result to HDF5. The unsafe code of the crate is in
+//! `chunk` and `fixed_text`.
 //!
 //! The binding calls a table of values a dataset; here that is an `H5Dataset`, and a dataset is
 //! what the file as a whole holds.
@@ -16,8 +17,10 @@
 mod attributes;
 mod chunk;
 mod column;
+mod described;
 mod file_info;
 mod filters;
+mod fixed_text;
 mod open;
 mod ranges;
 mod read;
@@ -35,8 +38,8 @@ use crate::DatasetError;
 pub(crate) use file_info::{FileInfo, Sparse};
 pub(crate) use open::inspect;
 pub(crate) use read::{FileReader, RowBuffer};
-pub use verify::verify;
-pub use vocabulary::{Vocabulary, read_vocabulary};
+pub use verify::{mean_label, verify};
+pub use vocabulary::{Vocabulary, read_vocabulary, vocabulary_hash};
 pub use write::Writer;
 
 /// Opens `path` for reading, with a chunk cache of `cache_bytes` for each of its datasets.

@@ -7,53 +7,64 @@ use std::path::Path;
 use hdf5::types::{FloatSize, IntSize, TypeDescriptor};
 use hdf5::{Dataset as H5Dataset, File};
 
+use super::described::Described;
 use super::file_info::{FileInfo, Sparse};
 use super::stamp::Stamp;
 use super::{attributes, open_file, ranges};
 use crate::DatasetError;
+use crate::attention::Attention;
 use crate::schema::{CHUNK_ROWS, VERSION};
 
 /// Opens `path`, checks its structure, closes it.
 pub(crate) fn inspect(path: &Path) -> Result<FileInfo, DatasetError> {
+    let attention = Attention::on(path);
     let file = open_file(path, None)?;
     let stamp = Stamp::of(path)?;
-    let structure = Structure { file: &file, path };
-    structure.version()?;
+    let described = Described::read(&file, path)?;
+    let structure = Structure { file: &file, path, attention: &attention, described };
+    let version = structure.version()?;
     let (label, rows) = structure.label()?;
     let (dense, dense_features) = structure.dense(rows)?;
-    let dense_names = structure.names("dense_names", dense_features)?;
+    let described = &structure.described;
+    let dense_names = structure.names("dense_names", &described.dense_names, dense_features)?;
     let cardinality = structure.cardinality()?;
     let fields = cardinality.len();
-    let sparse_names = structure.names("sparse_names", fields)?;
+    let sparse_names = structure.names("sparse_names", &described.sparse_names, fields)?;
+    let vocabulary = structure.vocabulary(fields)?;
     let (sparse, ids) = structure.sparse(rows, fields)?;
     let weight = structure.per_row("weight", TypeDescriptor::Float(FloatSize::U4), rows)?;
     let group = structure.per_row("group", TypeDescriptor::Unsigned(IntSize::U8), rows)?;
+    let has_label = label.is_some();
     let (has_weight, has_group) = (weight.is_some(), group.is_some());
 
     // Numbers and ids have four bytes each, so of two matrices the one with more columns is wider.
     let widest = match (sparse, ids.first(), &dense) {
-        (Sparse::OneHot, Some(ids), None) => ids,
-        (Sparse::OneHot, Some(ids), Some(_)) if fields >= dense_features => ids,
-        (_, _, Some(dense)) => dense,
-        (_, _, None) => &label,
+        (Sparse::OneHot, Some(ids), None) => Some(ids),
+        (Sparse::OneHot, Some(ids), Some(_)) if fields >= dense_features => Some(ids),
+        (_, _, Some(dense)) => Some(dense),
+        (_, _, None) => label.as_ref(),
     };
-    let chunk_rows = widest.chunk().and_then(|c| c.first().copied()).unwrap_or(CHUNK_ROWS);
+    let chunk_rows =
+        widest.and_then(H5Dataset::chunk).and_then(|c| c.first().copied()).unwrap_or(CHUNK_ROWS);
     let all: Vec<H5Dataset> =
-        [label].into_iter().chain(dense).chain(ids).chain(weight).chain(group).collect();
+        label.into_iter().chain(dense).chain(ids).chain(weight).chain(group).collect();
     all.iter().try_for_each(|dataset| structure.filters(dataset))?;
 
     Ok(FileInfo {
         path: path.to_owned(),
         stamp,
+        version,
         rows,
         dense_features,
         dense_names,
         sparse_names,
         values_per_row_max: structure.values_per_row_max(rows, fields, sparse)?,
         cardinality,
-        transform: attributes::string(&file, path, "transform")?.unwrap_or_default(),
-        fingerprint: attributes::string(&file, path, "fingerprint")?,
+        transform: described.transform.clone().unwrap_or_default(),
+        vocabulary,
+        fingerprint: described.fingerprint.clone(),
         sparse,
+        has_label,
         has_weight,
         has_group,
         chunk_rows: chunk_rows.max(1) as u64,
@@ -74,22 +85,24 @@ const SCAN_ROWS: u64 = 65_536;
 struct Structure<'a> {
     file: &'a File,
     path: &'a Path,
+    attention: &'a Attention,
+    described: Described,
 }
 
 impl Structure<'_> {
-    fn version(&self) -> Result<(), DatasetError> {
-        match attributes::integer(self.file, self.path, "umbra_version")? {
-            Some(VERSION) => Ok(()),
+    fn version(&self) -> Result<u64, DatasetError> {
+        match self.described.version {
+            Some(version @ 1..=VERSION) => Ok(version),
             Some(other) => Err(DatasetError::mismatch(
                 self.path,
                 "attribute `umbra_version`",
-                format!("{VERSION}, the layout this build reads"),
+                format!("1 to {VERSION}, the layouts this build reads"),
                 other.to_string(),
             )),
             None => Err(DatasetError::Missing {
                 path: self.path.to_owned(),
                 object: "attribute `umbra_version`",
-                expected: format!("the integer {VERSION}: is this a dataset of umbra?"),
+                expected: format!("an integer from 1 to {VERSION}: is this a dataset of umbra?"),
             }),
         }
     }
@@ -188,25 +201,40 @@ impl Structure<'_> {
     }
 
     /// Names of `count` columns.
-    fn names(&self, name: &str, count: usize) -> Result<Option<Vec<String>>, DatasetError> {
-        let names = attributes::strings(self.file, self.path, name)?;
-        match &names {
+    fn names(
+        &self,
+        name: &str,
+        names: &Option<Vec<String>>,
+        count: usize,
+    ) -> Result<Option<Vec<String>>, DatasetError> {
+        match names {
             Some(names) if names.len() != count => Err(DatasetError::mismatch(
                 self.path,
                 format!("attribute `{name}`"),
                 format!("{count} names, one per column"),
                 names.len().to_string(),
             )),
-            _ => Ok(names),
+            _ => Ok(names.clone()),
         }
     }
 
-    /// The labels, and how many rows there are.
-    fn label(&self) -> Result<(H5Dataset, u64), DatasetError> {
-        let label = self.require("label", "the clicks, f32 [rows]")?;
+    /// The labels, if there are any, and how many rows there are.
+    fn label(&self) -> Result<(Option<H5Dataset>, u64), DatasetError> {
+        let Some(label) = self.find("label")? else {
+            return match self.described.rows {
+                Some(rows @ 1..) => Ok((None, rows)),
+                _ => Err(DatasetError::Missing {
+                    path: self.path.to_owned(),
+                    object: "label",
+                    expected: "dataset `label`: the clicks, f32 [rows]; for rows that are only to \
+                               be scored, the attribute `rows`"
+                        .into(),
+                }),
+            };
+        };
         self.element(&label, "label", TypeDescriptor::Float(FloatSize::U4))?;
         let rows = self.vector(&label, "label", None)?;
-        if let Some(stated) = attributes::integer(self.file, self.path, "rows")?
+        if let Some(stated) = self.described.rows
             && stated != rows
         {
             let expected = format!("[{stated}] (attribute `rows`)");
@@ -215,7 +243,20 @@ impl Structure<'_> {
         if rows == 0 {
             return Err(self.wrong_shape("label", "one row or more".into(), &label));
         }
-        Ok((label, rows))
+        Ok((Some(label), rows))
+    }
+
+    /// Hashes of key lists, one per field.
+    fn vocabulary(&self, fields: usize) -> Result<Option<Vec<u64>>, DatasetError> {
+        match &self.described.vocabulary {
+            Some(hashes) if hashes.len() != fields => Err(DatasetError::mismatch(
+                self.path,
+                "attribute `vocabulary`",
+                format!("{fields} numbers, one per field"),
+                hashes.len().to_string(),
+            )),
+            hashes => Ok(hashes.clone()),
+        }
     }
 
     /// The dense features, and how many there are in a row.
@@ -228,8 +269,7 @@ impl Structure<'_> {
 
     /// One number above all ids of every field. `[S]`
     fn cardinality(&self) -> Result<Vec<u64>, DatasetError> {
-        let found = attributes::integers(self.file, self.path, "cardinality")?;
-        found.ok_or_else(|| DatasetError::Missing {
+        self.described.cardinality.clone().ok_or_else(|| DatasetError::Missing {
             path: self.path.to_owned(),
             object: "attribute `cardinality`",
             expected: "u64 [fields], every id of a field below its number \
@@ -297,7 +337,7 @@ impl Structure<'_> {
         sparse: Sparse,
     ) -> Result<u64, DatasetError> {
         let Sparse::Bags { values } = sparse else { return Ok(fields as u64) };
-        match attributes::integer(self.file, self.path, "values_per_row_max")? {
+        match self.described.values_per_row_max {
             Some(stated) => Ok(stated.min(values)),
             None => self.scan_offsets(rows, fields, values),
         }
@@ -309,6 +349,7 @@ impl Structure<'_> {
         let mut longest = 0;
         for first in (0..rows).step_by(usize::try_from(SCAN_ROWS).unwrap_or(usize::MAX)) {
             let last = rows.min(first + SCAN_ROWS);
+            self.attention.again();
             let offsets = ranges::offsets(self.path, &dataset, first..last, fields, values)?;
             for row in offsets.windows(fields + 1).step_by(fields) {
                 longest = longest.max(row[fields] - row[0]);

@@ -7,11 +7,12 @@ use hdf5::{Dataset as H5Dataset, File};
 use super::file_info::{FileInfo, Sparse};
 use super::{attributes, open_file, ranges};
 use crate::DatasetError;
+use crate::attention::Attention;
 
 /// Rows in columns, one-hot or bags alike in memory.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct RowBuffer {
-    /// `[n]`
+    /// Zeros where the file has none. `[n]`
     pub(crate) label: Vec<f32>,
     /// `[n]` or `[0]`
     pub(crate) weight: Vec<f32>,
@@ -41,7 +42,7 @@ impl RowBuffer {
 #[derive(Debug)]
 pub(crate) struct FileReader {
     info: FileInfo,
-    label: H5Dataset,
+    label: Option<H5Dataset>,
     weight: Option<H5Dataset>,
     dense: Option<H5Dataset>,
     values: Option<H5Dataset>,
@@ -54,6 +55,7 @@ impl FileReader {
     /// Opens the file that `info` was taken from, with a chunk cache of `cache_bytes` per dataset.
     pub(crate) fn open(info: &FileInfo, cache_bytes: usize) -> Result<Self, DatasetError> {
         let path = info.path.as_path();
+        let _attention = Attention::on(path);
         let file = open_file(path, Some(cache_bytes))?;
         info.unchanged()?;
         // Of one whose times were set back the system says nothing else.
@@ -74,7 +76,7 @@ impl FileReader {
             Sparse::Bags { .. } => (Some(open("sparse_values")?), Some(open("sparse_offsets")?)),
         };
         Ok(Self {
-            label: open("label")?,
+            label: info.has_label.then(|| open("label")).transpose()?,
             weight: info.has_weight.then(|| open("weight")).transpose()?,
             dense: (info.dense_features > 0).then(|| open("dense")).transpose()?,
             values,
@@ -92,9 +94,17 @@ impl FileReader {
         block: &mut RowBuffer,
     ) -> Result<(), DatasetError> {
         let path = self.info.path.as_path();
+        let _attention = Attention::on(path);
         let from = block.label.len();
-        block.label.extend_from_slice(&ranges::vector(path, &self.label, "label", rows.clone())?);
-        self.check_floats("label", 1, rows.start, &block.label[from..])?;
+        match &self.label {
+            Some(label) => {
+                let read = ranges::vector(path, label, "label", rows.clone())?;
+                block.label.extend_from_slice(&read);
+                self.check_floats("label", 1, rows.start, &block.label[from..])?;
+            }
+            // Rows without labels are counted by these, which nobody may learn from.
+            None => block.label.extend(rows.clone().map(|_| 0.0)),
+        }
         if let Some(dataset) = &self.weight {
             block.weight.extend_from_slice(&ranges::vector(path, dataset, "weight", rows.clone())?);
             self.check_floats("weight", 1, rows.start, &block.weight[from..])?;

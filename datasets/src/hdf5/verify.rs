@@ -2,13 +2,17 @@
 
 use std::path::Path;
 
-use super::file_info::Sparse;
+use super::file_info::{FileInfo, Sparse};
 use super::open::inspect;
 use super::read::{FileReader, RowBuffer};
+use super::vocabulary::{read_vocabulary, vocabulary_hash};
+use super::{open_file, ranges};
 use crate::DatasetError;
+use crate::attention::Attention;
 use crate::schema::{DatasetSummary, Fingerprint};
 
-/// Reads all of `path` and checks every chunk, every value, and the fingerprint where there is one.
+/// Reads all of `path` and checks every chunk, every value, the key lists, and the fingerprint
+/// where there is one.
 ///
 /// # Errors
 /// The first thing that is wrong.
@@ -25,7 +29,9 @@ pub fn verify(path: &Path) -> Result<DatasetSummary, DatasetError> {
         let last = info.rows.min(first + step);
         block.clear();
         reader.append(first..last, &mut block)?;
-        fingerprint.label(&block.label);
+        if info.has_label {
+            fingerprint.label(&block.label);
+        }
         fingerprint.weight(&block.weight);
         fingerprint.group(&block.group);
         fingerprint.dense(&block.dense);
@@ -44,6 +50,7 @@ pub fn verify(path: &Path) -> Result<DatasetSummary, DatasetError> {
         values += block.values.len() as u64;
         first = last;
     }
+    check_key_lists(path, &info)?;
     let got = fingerprint.finish();
     if let Some(expected) = info.fingerprint
         && expected != got
@@ -61,3 +68,48 @@ pub fn verify(path: &Path) -> Result<DatasetSummary, DatasetError> {
             .len(),
     })
 }
+
+/// Key lists are those whose hashes the file has.
+fn check_key_lists(path: &Path, info: &FileInfo) -> Result<(), DatasetError> {
+    for field in 0..info.cardinality.len() {
+        let Some((keys, offsets)) = read_vocabulary(path, field)? else { continue };
+        let got = vocabulary_hash(&keys, &offsets);
+        let stated = info.vocabulary.as_ref().map(|hashes| hashes[field]);
+        if let Some(stated) = stated
+            && stated != got
+        {
+            return Err(DatasetError::mismatch(
+                path,
+                format!("key list of field {field}"),
+                format!("the one with the hash {stated:016x} (attribute `vocabulary`)"),
+                format!("{got:016x}"),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Mean of the labels of `path`, which reads them alone; `None` without labels.
+///
+/// # Errors
+/// When the file cannot be read.
+pub fn mean_label(path: &Path) -> Result<Option<f64>, DatasetError> {
+    let info = inspect(path)?;
+    if !info.has_label {
+        return Ok(None);
+    }
+    let attention = Attention::on(path);
+    let file = open_file(path, None)?;
+    let open = file.dataset("label");
+    let labels = open.map_err(|e| DatasetError::hdf5(path, "open", "dataset `label`", &e))?;
+    let mut sum = 0.0;
+    for first in (0..info.rows).step_by(LABELS_AT_ONCE) {
+        attention.again();
+        let range = first..info.rows.min(first + LABELS_AT_ONCE as u64);
+        let read = ranges::vector::<f32>(path, &labels, "label", range)?;
+        sum += read.iter().map(|&label| f64::from(label)).sum::<f64>();
+    }
+    Ok(Some(sum / info.rows as f64))
+}
+
+const LABELS_AT_ONCE: usize = 1 << 20;

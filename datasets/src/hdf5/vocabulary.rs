@@ -5,10 +5,12 @@ use std::path::Path;
 
 use bytemuck::NoUninit;
 use hdf5::{File, H5Type};
+use xxhash_rust::xxh3::Xxh3Default;
 
 use super::column::{Column, Packers};
 use super::open_file;
 use crate::DatasetError;
+use crate::attention::Attention;
 
 /// Largest chunk, in elements.
 const CHUNK_MAX: usize = 131_072;
@@ -21,6 +23,7 @@ pub type Vocabulary = (Vec<u8>, Vec<u64>);
 /// # Errors
 /// When the file cannot be read, or the bounds do not describe the keys.
 pub fn read_vocabulary(path: &Path, field: usize) -> Result<Option<Vocabulary>, DatasetError> {
+    let _attention = Attention::on(path);
     let file = open_file(path, None)?;
     let name = format!("vocabulary/{field}");
     if !file.link_exists("vocabulary") || !file.link_exists(&name) {
@@ -39,6 +42,25 @@ pub fn read_vocabulary(path: &Path, field: usize) -> Result<Option<Vocabulary>, 
         ));
     }
     Ok(Some((keys, offsets)))
+}
+
+/// Hash of a key list, which tells it from others: XXH3-64 over the length of every key as u64 and
+/// its bytes, each key after the other; never 0. Of the first keys of a list it is that of the list
+/// that they were before it grew.
+///
+/// # Panics
+/// When `offsets` are not the bounds of `keys`.
+#[must_use]
+pub fn vocabulary_hash(keys: &[u8], offsets: &[u64]) -> u64 {
+    let mut hasher = Xxh3Default::new();
+    let at = |offset: u64| usize::try_from(offset).unwrap_or(usize::MAX);
+    for bounds in offsets.windows(2) {
+        let key = &keys[at(bounds[0])..at(bounds[1])];
+        hasher.update(&(key.len() as u64).to_le_bytes());
+        hasher.update(key);
+    }
+    // 0 stands for no list.
+    hasher.digest().max(1)
 }
 
 /// Whether `offsets` are the bounds of keys of `length` bytes in all.

@@ -8,15 +8,17 @@
 //! Invariants: only whole chunks are written before the end; `sparse_offsets[0]` is 0; ids are
 //! below the cardinality, labels lie in [0, 1], every float is finite.
 
-use core::sync::atomic::{AtomicU64, Ordering};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use hdf5::File;
+use hdf5::plist::file_access::LibraryVersion;
 
 use super::column::{Column, Packers};
-use super::{attributes, vocabulary};
+use super::described::Described;
+use super::vocabulary;
 use crate::DatasetError;
+use crate::output::Temporary;
 use crate::schema::{CHUNK_ROWS, DatasetInfo, DatasetSummary, Fingerprint, RowBlock, VERSION};
 
 /// Bounds of the chunk of the one-dimensional columns of bags, in elements.
@@ -29,6 +31,7 @@ pub struct Writer {
     /// Closed before the temporary file is removed: fields are dropped in this order.
     columns: Columns,
     temporary: Temporary,
+    replace: bool,
     packers: Packers,
     /// End of every bag of a block among all values; its buffer is reused.
     ends: Vec<u64>,
@@ -39,6 +42,8 @@ pub struct Writer {
     values: u64,
     values_per_row_max: u64,
     fingerprint: Fingerprint,
+    /// Hash of the key list of every field, 0 without one; `None` where ids are not of keys. `[S]`
+    vocabulary: Option<Vec<u64>>,
 }
 
 impl Writer {
@@ -47,12 +52,14 @@ impl Writer {
     /// # Errors
     /// When the folder cannot be written, or names and cardinalities differ in number.
     pub fn create(path: &Path, info: DatasetInfo) -> Result<Self, DatasetError> {
-        let temporary = Temporary::beside(path)?;
-        let columns = Columns::create(&temporary.path, &info)?;
+        let temporary =
+            Temporary::beside(path).map_err(|_| DatasetError::Path { path: path.to_owned() })?;
+        let columns = Columns::create(temporary.path(), &info)?;
         Ok(Self {
             path: path.to_owned(),
             columns,
             temporary,
+            replace: true,
             packers: Packers::default(),
             ends: Vec::new(),
             id_max: vec![None; info.sparse_names.len()],
@@ -61,20 +68,30 @@ impl Writer {
             values: 0,
             values_per_row_max: 0,
             fingerprint: Fingerprint::default(),
+            vocabulary: None,
         })
+    }
+
+    /// A file that appears at the path before this one is complete is not replaced.
+    #[must_use]
+    pub fn keep_existing(mut self) -> Self {
+        self.replace = false;
+        self
     }
 
     /// Appends the rows of `block`.
     ///
     /// # Errors
-    /// When a column has another length than `block.label`, or a value is outside its range; the
+    /// When a column has another length than `block.rows`, or a value is outside its range; the
     /// dataset is then unchanged. When HDF5 cannot write.
     pub fn append(&mut self, block: &RowBlock<'_>) -> Result<(), DatasetError> {
         self.check(block)?;
         let fields = self.info.sparse_names.len();
         let (columns, packers, path) = (&mut self.columns, &mut self.packers, &self.path);
-        columns.label.push(path, packers, block.label)?;
-        self.fingerprint.label(block.label);
+        if let Some(column) = &mut columns.label {
+            column.push(path, packers, block.label)?;
+            self.fingerprint.label(block.label);
+        }
         if let Some(column) = &mut columns.weight {
             column.push(path, packers, block.weight)?;
             self.fingerprint.weight(block.weight);
@@ -115,12 +132,12 @@ impl Writer {
                 let max = &mut self.id_max[bag % fields];
                 *max = (*max).max(ids.iter().copied().max());
             }
-            for row in 0..block.label.len() {
+            for row in 0..block.rows {
                 let length = block.offsets[(row + 1) * fields] - block.offsets[row * fields];
                 self.values_per_row_max = self.values_per_row_max.max(u64::from(length));
             }
         }
-        self.rows += block.label.len() as u64;
+        self.rows += block.rows as u64;
         self.values += block.values.len() as u64;
         Ok(())
     }
@@ -159,7 +176,18 @@ impl Writer {
                 format!("{:?}..{:?}", offsets.first(), offsets.last()),
             ));
         }
+        let fields = self.info.sparse_names.len();
+        if field < fields {
+            let hashes = self.vocabulary.get_or_insert_with(|| vec![0; fields]);
+            hashes[field] = vocabulary::vocabulary_hash(keys, offsets);
+        }
         vocabulary::write(&self.columns.file, &self.path, &mut self.packers, field, keys, offsets)
+    }
+
+    /// Says that ids are those of the key lists of another file, by their hashes as that file has
+    /// them (`Dataset::vocabulary`). `[S]`
+    pub fn set_vocabulary(&mut self, hashes: Vec<u64>) {
+        self.vocabulary = Some(hashes);
     }
 
     /// Completes the file: attributes, fingerprint, flush to disk, own name.
@@ -172,17 +200,22 @@ impl Writer {
         columns.flush(&path, &mut packers)?;
         let fingerprint = self.fingerprint.finish();
         let file = &columns.file;
-        attributes::write_integer(file, &path, "umbra_version", VERSION)?;
-        attributes::write_integer(file, &path, "rows", self.rows)?;
-        attributes::write_strings(file, &path, "dense_names", &info.dense_names)?;
-        attributes::write_strings(file, &path, "sparse_names", &info.sparse_names)?;
-        attributes::write_slice(file, &path, "cardinality", &info.cardinality)?;
-        attributes::write_integer(file, &path, "values_per_row_max", self.values_per_row_max)?;
-        attributes::write_string(file, &path, "transform", &info.transform)?;
-        attributes::write_string(file, &path, "fingerprint", &fingerprint)?;
+        let described = Described {
+            version: Some(VERSION),
+            rows: Some(self.rows),
+            dense_names: Some(info.dense_names),
+            sparse_names: Some(info.sparse_names),
+            cardinality: Some(info.cardinality.clone()),
+            values_per_row_max: Some(self.values_per_row_max),
+            transform: Some(info.transform),
+            vocabulary: self.vocabulary,
+            fingerprint: Some(fingerprint.clone()),
+        };
+        described.write(file, &path)?;
         file.flush().map_err(|e| DatasetError::hdf5(&path, "flush", "the file", &e))?;
         drop(columns);
-        let file_bytes = temporary.publish(&path)?;
+        let published = temporary.publish(&path, self.replace);
+        let file_bytes = published.map_err(|(doing, e)| DatasetError::io(&path, doing, e))?;
         Ok(DatasetSummary {
             rows: self.rows,
             values: self.values,
@@ -195,7 +228,7 @@ impl Writer {
 
     /// Lengths and ranges of a block.
     fn check(&self, block: &RowBlock<'_>) -> Result<(), DatasetError> {
-        let (rows, fields) = (block.label.len(), self.info.sparse_names.len());
+        let (rows, fields) = (block.rows, self.info.sparse_names.len());
         let count = |what, expected: usize, got: usize| {
             if expected == got {
                 Ok(())
@@ -203,6 +236,7 @@ impl Writer {
                 Err(self.misfit(what, format!("{expected} for {rows} rows"), got.to_string()))
             }
         };
+        count("labels", if self.info.has_label { rows } else { 0 }, block.label.len())?;
         count("weights", if self.info.has_weight { rows } else { 0 }, block.weight.len())?;
         count("groups", if self.info.has_group { rows } else { 0 }, block.group.len())?;
         count("dense features", rows * self.info.dense_names.len(), block.dense.len())?;
@@ -269,7 +303,7 @@ impl Writer {
 /// The open file and its columns. The file is closed when all of them are dropped.
 #[derive(Debug)]
 struct Columns {
-    label: Column<f32>,
+    label: Option<Column<f32>>,
     weight: Option<Column<f32>>,
     group: Option<Column<u64>>,
     dense: Option<Column<f32>>,
@@ -283,11 +317,16 @@ impl Columns {
         let (dense, fields) = (info.dense_names.len(), info.sparse_names.len());
         // The system says better than HDF5 why a file cannot be made.
         fs::File::create(path).map_err(|e| DatasetError::io(path, "create", e))?;
+        // From this version on all of the library's metadata has checksums.
+        let mut builder = File::with_options();
+        builder
+            .with_fapl(|access| access.libver_bounds(LibraryVersion::V110, LibraryVersion::V110));
         let file =
-            File::create(path).map_err(|e| DatasetError::hdf5(path, "create", "the file", &e))?;
+            builder.create(path).map_err(|e| DatasetError::hdf5(path, "create", "the file", &e))?;
         let rows = CHUNK_ROWS;
         let bags = (rows * fields).clamp(BAG_CHUNK.0, BAG_CHUNK.1);
-        let label = Column::vector(&file, path, "label", rows)?;
+        let label =
+            info.has_label.then(|| Column::vector(&file, path, "label", rows)).transpose()?;
         let weight =
             info.has_weight.then(|| Column::vector(&file, path, "weight", rows)).transpose()?;
         let group =
@@ -307,50 +346,11 @@ impl Columns {
     }
 
     fn flush(&mut self, path: &Path, packers: &mut Packers) -> Result<(), DatasetError> {
-        self.label.flush(path, packers)?;
-        for column in [&mut self.weight, &mut self.dense].into_iter().flatten() {
+        for column in [&mut self.label, &mut self.weight, &mut self.dense].into_iter().flatten() {
             column.flush(path, packers)?;
         }
         self.group.iter_mut().try_for_each(|c| c.flush(path, packers))?;
         self.values.iter_mut().try_for_each(|c| c.flush(path, packers))?;
         self.offsets.iter_mut().try_for_each(|c| c.flush(path, packers))
-    }
-}
-
-/// The file under its temporary name; removed when dropped before it is published.
-#[derive(Debug)]
-struct Temporary {
-    path: PathBuf,
-}
-
-impl Temporary {
-    /// A name in the folder of `path` that no other writer uses.
-    fn beside(path: &Path) -> Result<Self, DatasetError> {
-        static NUMBER: AtomicU64 = AtomicU64::new(0);
-        let wrong = || DatasetError::Path { path: path.to_owned() };
-        let name =
-            path.to_str().and(path.file_name()).and_then(|n| n.to_str()).ok_or_else(wrong)?;
-        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let name = format!(".{name}.{}-{number}.partial", std::process::id());
-        Ok(Self { path: path.with_file_name(name) })
-    }
-
-    /// Puts the content on disk and gives it the name `path`. Returns its size in bytes.
-    fn publish(self, path: &Path) -> Result<u64, DatasetError> {
-        let io = |doing| move |e| DatasetError::io(path, doing, e);
-        let file = fs::File::open(&self.path).map_err(io("reopen"))?;
-        file.sync_all().map_err(io("flush"))?;
-        let bytes = file.metadata().map_err(io("measure"))?.len();
-        fs::rename(&self.path, path).map_err(io("rename"))?;
-        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        fs::File::open(folder).and_then(|f| f.sync_all()).map_err(io("flush the folder of"))?;
-        Ok(bytes)
-    }
-}
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        // Once published the name is gone; else an error is already on its way to the user.
-        let _ = fs::remove_file(&self.path);
     }
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::options::BadRow;
 use crate::DatasetError;
+use crate::output::OutputError;
 
 /// Every way [`prepare`](super::prepare) can fail. No output is left behind.
 #[derive(Debug, thiserror::Error)]
@@ -96,29 +97,12 @@ pub enum PrepareError {
         /// The limit.
         max_bad_rows: u64,
     },
-    /// The folder of the output is not there.
-    #[error("{}: the folder {} does not exist: create it first", path.display(), folder.display())]
-    OutputFolder {
-        /// The output.
-        path: PathBuf,
-        /// Its folder.
-        folder: PathBuf,
-    },
-    /// The output is there already.
-    #[error(
-        "{}: the output exists: choose another name, or replace it with --overwrite",
-        path.display()
-    )]
-    OutputExists {
-        /// The output.
-        path: PathBuf,
-    },
-    /// The output would replace a file that is being read.
-    #[error("{}: the output is one of the files to read: choose another name", path.display())]
-    OutputIsInput {
-        /// The output.
-        path: PathBuf,
-    },
+    /// The output cannot be written, or would harm what is there.
+    #[error(transparent)]
+    Output(#[from] OutputError),
+    /// Asked to stop before the end.
+    #[error("stopped before the end: nothing was written")]
+    Interrupted,
     /// The file given by `--vocabulary` has none.
     #[error("{}: no vocabulary inside: {cure}", path.display())]
     NoVocabulary {
@@ -191,9 +175,7 @@ impl PrepareError {
             Self::Options(_)
                 | Self::SchemaUnreadable { .. }
                 | Self::Schema { .. }
-                | Self::OutputFolder { .. }
-                | Self::OutputExists { .. }
-                | Self::OutputIsInput { .. }
+                | Self::Output(_)
         )
     }
 

@@ -110,10 +110,17 @@ fn write(
         cardinality: ids.cardinality(plan),
         transform: plan.recipe.to_text(),
         one_hot: !layout.is_bag,
+        has_label: true,
         has_weight: layout.has_weight,
         has_group: layout.has_group,
     };
-    let mut writer = Writer::create(&options.output, info)?;
+    let mut writer = Writer::create(&plan.output, info)?;
+    if !options.overwrite {
+        writer = writer.keep_existing();
+    }
+    if let Some(hashes) = ids.hashes() {
+        writer.set_vocabulary(hashes);
+    }
     for (field, list) in ids.to_store().iter().enumerate() {
         pool.install(|| writer.write_vocabulary(field, &list.bytes, &list.offsets))?;
     }

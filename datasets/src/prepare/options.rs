@@ -3,7 +3,9 @@
 //! The fields of [`PrepareOptions`] are the flags of `umbra prepare`, one to one; the doc of each
 //! names its flag.
 
+use core::sync::atomic::AtomicBool;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// One split of raw text to turn into one HDF5 file.
 #[derive(Clone, Debug)]
@@ -38,6 +40,8 @@ pub struct PrepareOptions {
     pub dense_transform: Option<DenseTransform>,
     /// `--overwrite`: replace an existing output.
     pub overwrite: bool,
+    /// Set by whoever wants the work to end early; then nothing is written.
+    pub stop: Arc<AtomicBool>,
     /// `--threads N`: threads that parse; `None` is one per core. The output does not depend on it.
     pub threads: Option<usize>,
 }
@@ -57,6 +61,7 @@ impl PrepareOptions {
             fields: None,
             dense_transform: None,
             overwrite: false,
+            stop: Arc::default(),
             threads: None,
         }
     }

@@ -9,11 +9,14 @@ mod zipf;
 
 use core::fmt;
 use core::str::FromStr;
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::path::Path;
+use std::sync::Arc;
 
 use rayon::prelude::*;
 use umbra_core::metrics::{AucPart, LossSums, MetricError, Scored};
 
+use crate::output::{self, OutputError};
 use crate::{DatasetError, DatasetInfo, RowBlock, Writer};
 use world::World;
 
@@ -92,10 +95,14 @@ impl FromStr for Preset {
 }
 
 /// What may be chosen beyond rows, preset and seed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct SynthOptions {
     /// Number in its world of the first row: files with different rows share one planted model.
     pub first_row: u64,
+    /// Replace an output that is there.
+    pub overwrite: bool,
+    /// Set by whoever wants the work to end early; then nothing is written.
+    pub stop: Arc<AtomicBool>,
 }
 
 /// What was made, and what the planted model itself scores on it.
@@ -120,6 +127,12 @@ pub enum SynthError {
     /// The file could not be written.
     #[error(transparent)]
     Dataset(#[from] DatasetError),
+    /// The output cannot be written, or would harm what is there.
+    #[error(transparent)]
+    Output(Arc<OutputError>),
+    /// Asked to stop before the end.
+    #[error("stopped before the end: nothing was written")]
+    Interrupted,
     /// The planted model gave no number.
     #[error("planted model: {0}")]
     Metric(#[from] MetricError),
@@ -144,12 +157,20 @@ pub fn synth(
     options: SynthOptions,
     progress: &mut dyn FnMut(u64),
 ) -> Result<SynthSummary, SynthError> {
+    let path = output::check(path, [], options.overwrite)
+        .map_err(|error| SynthError::Output(Arc::new(error)))?;
     let world = World::new(preset, seed);
-    let mut writer = Writer::create(path, info(preset, seed, options))?;
+    let mut writer = Writer::create(&path, info(preset, seed))?;
+    if !options.overwrite {
+        writer = writer.keep_existing();
+    }
     let mut scores = Scores::default();
     let mut made = Vec::new();
     let mut first = 0;
     while first < rows || !made.is_empty() {
+        if options.stop.load(Ordering::Relaxed) {
+            return Err(SynthError::Interrupted);
+        }
         let last = rows.min(first + BLOCKS * BLOCK_ROWS);
         let range = options.first_row + first..options.first_row + last;
         // The next rows are made while one thread compresses these.
@@ -176,18 +197,17 @@ pub fn synth(
     })
 }
 
-fn info(preset: Preset, seed: u64, options: SynthOptions) -> DatasetInfo {
+fn info(preset: Preset, seed: u64) -> DatasetInfo {
     let names = |prefix: &str, n: usize| (1..=n).map(|i| format!("{prefix}{i}")).collect();
     DatasetInfo {
         dense_names: names("I", preset.dense_features()),
         sparse_names: names("C", preset.cardinality().len()),
         cardinality: preset.cardinality().to_vec(),
         transform: format!(
-            "format = \"synthetic\"\npreset = \"{preset}\"\nseed = {seed}\nfirst_row = {}\n\
-             dense = \"ln(1+x)\"\n",
-            options.first_row
+            "format = \"synthetic\"\npreset = \"{preset}\"\nseed = {seed}\ndense = \"ln(1+x)\"\n"
         ),
         one_hot: true,
+        has_label: true,
         has_weight: false,
         has_group: false,
     }
@@ -205,6 +225,7 @@ struct Block {
 impl Block {
     fn rows(&self) -> RowBlock<'_> {
         RowBlock {
+            rows: self.label.len(),
             label: &self.label,
             weight: &[],
             dense: &self.dense,

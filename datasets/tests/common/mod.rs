@@ -81,6 +81,7 @@ impl Table {
         offsets.extend(bounds.iter().map(|o| o - bounds[0]));
         let cut = |there: bool| if there { from..to } else { 0..0 };
         RowBlock {
+            rows: to - from,
             label: &self.label[from..to],
             weight: &self.weight[cut(shape.weight)],
             dense: &self.dense[from * shape.dense..to * shape.dense],
@@ -148,6 +149,7 @@ pub(crate) fn info(shape: Shape) -> DatasetInfo {
         cardinality: shape.cardinality.to_vec(),
         transform: "kind = \"test\"\n".into(),
         one_hot: !shape.bags,
+        has_label: true,
         has_weight: shape.weight,
         has_group: shape.group,
     }

@@ -47,6 +47,13 @@ pub struct Manifest {
     pub lanes: usize,
     /// Fingerprint of the training data.
     pub data_fingerprint: String,
+    /// Hash of the key list behind the ids of every field, 0 without one; `None` where the data do
+    /// not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub vocabulary: Option<Vec<u64>>,
+    /// What was done to the raw values, as the data say.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub transform: String,
     /// Dense features of the data.
     pub dense_features: usize,
     /// Names of the sparse fields.
@@ -92,6 +99,8 @@ impl Manifest {
             batch_size: 0,
             lanes: 0,
             data_fingerprint: data.fingerprint().to_owned(),
+            vocabulary: data.vocabulary().map(<[u64]>::to_vec),
+            transform: data.transform().to_owned(),
             dense_features: data.dense_features(),
             sparse_names: data.sparse_names().to_vec(),
             cardinality: data.cardinality().to_vec(),
@@ -222,6 +231,8 @@ impl Manifest {
             batch_size: 128,
             lanes: 8,
             data_fingerprint: "absent".to_owned(),
+            vocabulary: None,
+            transform: String::new(),
             dense_features: 3,
             sparse_names: vec!["user \"id\"".to_owned()],
             cardinality: vec![7, 9],

@@ -5,9 +5,11 @@
 
 mod bench;
 mod checkpoint;
+mod data;
 mod doctor;
 mod eval;
 mod export;
+mod interrupt;
 mod launch;
 mod leftovers;
 mod predict;
@@ -30,6 +32,7 @@ use umbra_core::kernel::{self, Simd, UnknownSimd};
 use crate::comm::guard::ThreadLevel;
 use crate::comm::{self, Comm};
 use crate::error::Error;
+use crate::launch::data_guard;
 use crate::launch::environment::{self, LaunchError};
 use crate::launch::signals::{Signals, install_panic_hook};
 use crate::launch::world::World;
@@ -52,6 +55,7 @@ enum Verb {
     Predict(predict::PredictArguments),
     Bench(bench::BenchArguments),
     Simulate(simulate::SimulateArguments),
+    Data(data::DataArguments),
     Checkpoint(checkpoint::CheckpointArguments),
     Export(export::ExportArguments),
     Launch(launch::LaunchArguments),
@@ -100,6 +104,7 @@ pub fn main() -> ExitCode {
         Verb::Simulate(arguments) => {
             with_world(true, LIMIT, |world, control| simulate::run(&arguments, world, control))
         }
+        Verb::Data(arguments) => alone("data", || data::run(&arguments)),
         Verb::Checkpoint(arguments) => alone("checkpoint", || checkpoint::run(&arguments)),
         Verb::Export(arguments) => alone("export", || export::run(&arguments)),
         // It starts what starts MPI.
@@ -138,6 +143,7 @@ fn alone(verb: &'static str, run: impl FnOnce() -> Result<(), Error>) -> u8 {
             speak(&error, "");
         });
     }
+    data_guard::install(LIMIT_ALONE);
     run().map_or_else(|error| speak(&error, ""), |()| 0)
 }
 
@@ -161,6 +167,7 @@ fn with_world(
     if check && let Err(error) = environment::check(&variable, world.rank, world.size) {
         return refuse(&error.into());
     }
+    data_guard::install(limit);
     install_panic_hook(world.rank, world.size, &world.host, comm::abort_saying);
     let watch = world.watch();
     let control = watch.or_end(world.communicator(watch));
@@ -210,6 +217,10 @@ fn together(code: u8, speak: impl FnOnce()) -> u8 {
 /// Longest wait of a verb without a configuration, or before there is one: the default of
 /// `run.watchdog_s`.
 const LIMIT: Duration = Duration::from_secs(300);
+
+/// Longest that HDF5 may take over the metadata of a file, or a block of its rows, in a verb that
+/// nobody else waits for.
+const LIMIT_ALONE: Duration = Duration::from_secs(60);
 
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok()

@@ -23,6 +23,9 @@ pub(super) struct PredictArguments {
     /// Text file to write
     #[arg(long, value_name = "FILE")]
     output: PathBuf,
+    /// Replace an existing output
+    #[arg(long)]
+    overwrite: bool,
 }
 
 /// Runs the verb. *Collective over all ranks.*
@@ -31,8 +34,8 @@ pub(super) fn run(
     world: &World,
     control: &Comm,
 ) -> Result<(), Error> {
-    let PredictArguments { checkpoint, data, output } = arguments;
-    let rows = predict(world, control, checkpoint, data, output)?;
+    let PredictArguments { checkpoint, data, output, overwrite } = arguments;
+    let rows = predict(world, control, checkpoint, data, output, *overwrite)?;
     if world.rank == 0 {
         let mut table = Table::default();
         table.row("file", output.display());

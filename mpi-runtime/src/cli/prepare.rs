@@ -1,12 +1,14 @@
 //! `umbra prepare`: raw text to an HDF5 dataset.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use umbra_datasets::prepare::{
     DenseTransform, Fields, Format, PrepareError, PrepareOptions, PrepareSummary, Progress, prepare,
 };
 
+use super::interrupt::Interrupt;
 use super::table::Table;
 use crate::error::Error;
 use crate::record::progress::{bar, say};
@@ -81,7 +83,9 @@ enum TransformName {
 
 /// Runs the verb.
 pub(super) fn run(arguments: PrepareArguments) -> Result<(), Error> {
-    let options = options(arguments);
+    let interrupt = Interrupt::install()?;
+    let mut options = options(arguments);
+    options.stop = Arc::clone(&interrupt.stop);
     let progress = bar(0, "bytes");
     let mut pass = 0;
     let mut show = |now: Progress| {
@@ -95,8 +99,13 @@ pub(super) fn run(arguments: PrepareArguments) -> Result<(), Error> {
     };
     let prepared = prepare(&options, &mut show);
     progress.finish_and_clear();
-    print(&options, &prepared?);
-    Ok(())
+    match prepared {
+        Err(PrepareError::Interrupted) => Err(interrupt.error()),
+        prepared => {
+            print(&options, &prepared?);
+            Ok(())
+        }
+    }
 }
 
 fn options(arguments: PrepareArguments) -> PrepareOptions {
@@ -122,6 +131,7 @@ fn options(arguments: PrepareArguments) -> PrepareOptions {
             TransformName::None => DenseTransform::None,
         }),
         overwrite: arguments.overwrite,
+        stop: Arc::default(),
         threads: arguments.threads,
     }
 }
@@ -176,9 +186,7 @@ impl From<PrepareError> for Error {
             PrepareError::Options(_)
             | PrepareError::SchemaUnreadable { .. }
             | PrepareError::Schema { .. }
-            | PrepareError::OutputFolder { .. }
-            | PrepareError::OutputExists { .. }
-            | PrepareError::OutputIsInput { .. } => Self::Usage(error.to_string()),
+            | PrepareError::Output(_) => Self::Usage(error.to_string()),
             PrepareError::Threads { .. } => Self::Launch(error.to_string()),
             PrepareError::Dataset(error) => error.into(),
             _ => Self::Data(error.to_string()),

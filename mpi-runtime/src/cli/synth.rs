@@ -1,12 +1,14 @@
 //! `umbra synth`: a synthetic click log whose best possible AUC is known.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Instant;
 
 use clap::Args;
 use umbra_datasets::synthetic::SynthError;
 use umbra_datasets::{DatasetError, Preset, SynthOptions, synth};
 
+use super::interrupt::Interrupt;
 use super::table::Table;
 use crate::error::Error;
 use crate::record::progress::bar;
@@ -31,11 +33,14 @@ pub(super) struct SynthArguments {
     /// --first-row N makes the test file for a training file of N rows
     #[arg(long, default_value_t = 0, value_name = "N")]
     first_row: u64,
+    /// Replace an existing output
+    #[arg(long)]
+    overwrite: bool,
 }
 
 /// Runs the verb.
 pub(super) fn run(arguments: &SynthArguments) -> Result<(), Error> {
-    let SynthArguments { rows, output, preset, seed, first_row } = arguments;
+    let SynthArguments { rows, output, preset, seed, first_row, overwrite } = arguments;
     if first_row.checked_add(*rows).is_none() {
         return Err(Error::Usage(format!(
             "--first-row {first_row}: expected at most {}, so that --rows {rows} can be counted",
@@ -44,11 +49,16 @@ pub(super) fn run(arguments: &SynthArguments) -> Result<(), Error> {
     }
     let started = Instant::now();
     let progress = bar(*rows, "rows");
-    let options = SynthOptions { first_row: *first_row };
+    let interrupt = Interrupt::install()?;
+    let stop = Arc::clone(&interrupt.stop);
+    let options = SynthOptions { first_row: *first_row, overwrite: *overwrite, stop };
     let made =
         synth(*rows, *preset, *seed, output, options, &mut |rows| progress.set_position(rows));
     progress.finish_and_clear();
-    let summary = made?;
+    let summary = match made {
+        Err(SynthError::Interrupted) => return Err(interrupt.error()),
+        made => made?,
+    };
 
     let mut table = Table::default();
     table.row("file", output.display());
@@ -68,7 +78,8 @@ impl From<SynthError> for Error {
     fn from(error: SynthError) -> Self {
         match error {
             SynthError::Dataset(error) => DatasetError::into(error),
-            SynthError::Metric(_) => Self::Failure(error.to_string()),
+            SynthError::Output(_) => Self::Usage(error.to_string()),
+            SynthError::Metric(_) | SynthError::Interrupted => Self::Failure(error.to_string()),
         }
     }
 }

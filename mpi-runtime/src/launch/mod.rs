@@ -5,7 +5,9 @@
 //! - [`roles`]: which rank does what
 //! - [`processor`]: cores, and the time a thread had one
 //! - [`signals`]: requests to stop
+//! - [`data_guard`]: files that HDF5 does not survive
 
+pub mod data_guard;
 pub mod environment;
 pub mod processor;
 pub mod roles;

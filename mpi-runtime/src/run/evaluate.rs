@@ -10,6 +10,8 @@ use std::sync::Arc;
 
 use umbra_core::float::sigmoid;
 use umbra_datasets::Dataset;
+use umbra_datasets::dataset::first_difference;
+use umbra_datasets::output::{self, Temporary};
 
 use crate::checkpoint::{Checkpoint, CheckpointError};
 use crate::comm::Comm;
@@ -32,7 +34,7 @@ pub fn eval(
     checkpoint: &Path,
     data: &[PathBuf],
 ) -> Result<Figures, Error> {
-    let (mut run, dataset) = load(world, control, checkpoint, data)?;
+    let (mut run, dataset) = load(world, control, checkpoint, data, true)?;
     let figures = control.watch().end_if_lost(run.evaluate(&dataset));
     run.finish();
     figures
@@ -49,12 +51,20 @@ pub fn predict(
     checkpoint: &Path,
     data: &[PathBuf],
     output: &Path,
+    overwrite: bool,
 ) -> Result<u64, Error> {
-    let (mut run, dataset) = load(world, control, checkpoint, data)?;
+    let target = if world.rank == 0 {
+        let read = data.iter().map(PathBuf::as_path);
+        output::check(output, read, overwrite).map_err(|e| Error::Usage(e.to_string()))
+    } else {
+        Ok(PathBuf::new())
+    };
+    let target = control.agree(target)?;
+    let (mut run, dataset) = load(world, control, checkpoint, data, false)?;
     let scores = control.watch().end_if_lost(run.score(&dataset));
     run.finish();
     let scores = gather_in_row_order(control, scores?)?;
-    let written = if world.rank == 0 { write(output, &scores) } else { Ok(()) };
+    let written = if world.rank == 0 { write(&target, &scores, overwrite) } else { Ok(()) };
     control.agree(written)?;
     Ok(dataset.rows())
 }
@@ -65,13 +75,20 @@ fn load<'w>(
     control: &'w Comm,
     dir: &Path,
     data: &[PathBuf],
+    with_labels: bool,
 ) -> Result<(Run<'w>, Dataset), Error> {
     let checkpoint = Checkpoint::open(control, dir)?;
     let config = scoring_config(&checkpoint, data);
     let plan = plan(world, control, control.agree(config)?, world.size)?;
     let fits = check_schema(&checkpoint, &plan.train);
     control.agree(fits.map_err(Error::from))?;
-    let dataset = control.agree(Dataset::open(data).map_err(Error::from))?;
+    let dataset = Dataset::open(data).and_then(|dataset| {
+        if with_labels {
+            dataset.check_labels()?
+        }
+        Ok(dataset)
+    });
+    let dataset = control.agree(dataset.map_err(Error::from))?;
     let signals = Arc::new(Signals::none());
     let mut run = Run::start(world, control, plan, &signals, None, None)?;
     if let Err(error) = control.watch().end_if_lost(run.restore(&checkpoint)) {
@@ -113,6 +130,20 @@ fn check_schema(checkpoint: &Checkpoint, data: &Dataset) -> Result<(), Checkpoin
         let (here, there) = (list(data.cardinality()), list(&manifest.cardinality));
         return mismatch("the cardinality of the fields", here, there);
     }
+    if let (Some(there), Some(here)) = (&manifest.vocabulary, data.vocabulary()) {
+        let fields = there.iter().zip(here).zip(&manifest.sparse_names);
+        if let Some(((there, here), name)) = fields.into_iter().find(|((a, b), _)| a != b) {
+            // Of fields that nothing names the number would say no more.
+            let (here, there) = (format!("{name}: {here:016x}"), format!("{name}: {there:016x}"));
+            return mismatch("the keys behind the ids", here, there);
+        }
+    }
+    if !manifest.transform.is_empty()
+        && !data.transform().is_empty()
+        && let Some((here, there)) = first_difference(data.transform(), &manifest.transform)
+    {
+        return mismatch("what was done to the raw values", here, there);
+    }
     Ok(())
 }
 
@@ -129,16 +160,15 @@ fn gather_in_row_order(control: &Comm, scores: Scores) -> Result<Vec<f32>, Lost>
     Ok(control.exchange(&lists, "predictions")?.concat())
 }
 
-fn write(path: &Path, logits: &[f32]) -> Result<(), Error> {
-    let mut temporary = path.as_os_str().to_owned();
-    temporary.push(".tmp");
-    let temporary = PathBuf::from(temporary);
+fn write(path: &Path, logits: &[f32], replace: bool) -> Result<(), Error> {
     let wrong = |source| Error::file(path, "write predictions to it", source);
-    let mut file = BufWriter::new(File::create(&temporary).map_err(wrong)?);
+    let temporary = Temporary::beside(path).map_err(wrong)?;
+    let mut file = BufWriter::new(File::create(temporary.path()).map_err(wrong)?);
     for logit in logits {
         writeln!(file, "{}", sigmoid(*logit)).map_err(wrong)?;
     }
     file.flush().map_err(wrong)?;
-    file.get_ref().sync_all().map_err(wrong)?;
-    std::fs::rename(&temporary, path).map_err(wrong)
+    drop(file);
+    let published = temporary.publish(path, replace);
+    published.map(drop).map_err(|(doing, source)| Error::file(path, doing, source))
 }

@@ -64,6 +64,7 @@ pub fn train(
     let dry_run = matches!(task, Task::Plan(_));
     let ranks = if let Task::Plan(Some(ranks)) = task { ranks } else { world.size };
     let mut plan = plan(world, control, config, ranks)?;
+    control.agree(plan.train.check_labels().map_err(Error::from))?;
     let first = world.rank == 0;
     if dry_run {
         let free = if first { RunFolder::check(&plan.job.config) } else { Ok(()) };

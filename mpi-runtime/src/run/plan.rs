@@ -273,6 +273,7 @@ fn open_compatible(
     }
     let dataset = Dataset::open(paths)?;
     train.check_compatible(&dataset)?;
+    dataset.check_labels()?;
     Ok(Some(dataset))
 }
 

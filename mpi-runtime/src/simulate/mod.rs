@@ -101,6 +101,7 @@ impl Virtual {
         }
         job.warnings.iter().for_each(|warning| say(&format!("umbra: warning: {warning}")));
         let plan = Plan::new(job, ranks)?;
+        plan.train.check_labels()?;
         let steps = match file.fidelity {
             Fidelity::Timing => file.steps.unwrap_or(TIMING_STEPS),
             Fidelity::Training => plan.steps.min(file.steps.unwrap_or(u64::MAX)),

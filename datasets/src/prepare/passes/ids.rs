@@ -10,14 +10,14 @@ use super::plan::{Plan, Recipe};
 use super::run::{self, Reporter};
 use crate::prepare::error::PrepareError;
 use crate::prepare::keys::vocabulary::{Encoder, KeyList};
-use crate::{Dataset, read_vocabulary};
+use crate::{Dataset, read_vocabulary, vocabulary_hash};
 
 /// The ids of all fields, before they are put to use. `[S]` each
 pub(crate) enum Ids {
     /// To be stored in the output.
     Counted(Vec<KeyList>),
-    /// Of another file.
-    Stored(Vec<KeyList>),
+    /// Of another file, and the hashes that it has of them.
+    Stored(Vec<KeyList>, Option<Vec<u64>>),
     /// This many per field.
     Hashed(u32),
 }
@@ -110,13 +110,14 @@ impl Ids {
             lists.push(list);
         }
         plan.recipe = recipe;
-        Ok(Self::Stored(lists))
+        let hashes = dataset.vocabulary().map(<[u64]>::to_vec);
+        Ok(Self::Stored(lists, hashes))
     }
 
     /// Size of the embedding table of each field.
     pub(crate) fn cardinality(&self, plan: &Plan) -> Vec<u64> {
         match self {
-            Self::Counted(lists) | Self::Stored(lists) => {
+            Self::Counted(lists) | Self::Stored(lists, _) => {
                 lists.iter().map(KeyList::cardinality).collect()
             }
             Self::Hashed(size) => vec![u64::from(*size); plan.layout.sparse_names.len()],
@@ -127,7 +128,18 @@ impl Ids {
     pub(crate) fn to_store(&self) -> &[KeyList] {
         match self {
             Self::Counted(lists) => lists,
-            Self::Stored(_) | Self::Hashed(_) => &[],
+            Self::Stored(..) | Self::Hashed(_) => &[],
+        }
+    }
+
+    /// Hashes of the key lists of another file, where ids are of those.
+    pub(crate) fn hashes(&self) -> Option<Vec<u64>> {
+        match self {
+            // A file of version 1 does not say; its lists do.
+            Self::Stored(lists, hashes) => Some(hashes.clone().unwrap_or_else(|| {
+                lists.iter().map(|list| vocabulary_hash(&list.bytes, &list.offsets)).collect()
+            })),
+            Self::Counted(_) | Self::Hashed(_) => None,
         }
     }
 
@@ -144,7 +156,7 @@ impl Ids {
             Self::Hashed(size) => {
                 Ok(names.iter().map(|_| Encoder::Hash { size, spelling }).collect())
             }
-            Self::Counted(lists) | Self::Stored(lists) => pool.install(|| {
+            Self::Counted(lists) | Self::Stored(lists, _) => pool.install(|| {
                 let encoders = lists.into_par_iter().zip(names).map(|(list, name)| {
                     Encoder::from_list(&list, spelling).map_err(|key| {
                         PrepareError::DamagedVocabulary {

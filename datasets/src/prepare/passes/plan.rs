@@ -4,10 +4,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use core::sync::atomic::AtomicU64;
+use core::sync::atomic::{AtomicBool, AtomicU64};
 
 use serde::{Deserialize, Serialize};
 
+use crate::output::{self, OutputError};
 use crate::prepare::error::{OptionsError, PrepareError, SchemaError};
 use crate::prepare::formats::criteo::{self, Criteo};
 use crate::prepare::formats::csv::Csv;
@@ -25,8 +26,11 @@ pub(crate) struct Plan {
     pub(crate) layout: Layout,
     pub(crate) recipe: Recipe,
     pub(crate) inputs: Vec<PathBuf>,
+    /// With links resolved.
+    pub(crate) output: PathBuf,
     pub(crate) input_bytes: u64,
     pub(crate) max_bad_rows: u64,
+    pub(crate) stop: Arc<AtomicBool>,
     pub(crate) block_bytes: usize,
 }
 
@@ -72,7 +76,7 @@ impl Plan {
     /// Checks the options, the output and the inputs, and looks at the first lines of the text.
     pub(crate) fn new(options: &PrepareOptions, block_bytes: usize) -> Result<Self, PrepareError> {
         check_options(options)?;
-        check_output(options)?;
+        let output = check_output(options)?;
         let mut input_bytes = 0;
         for path in &options.inputs {
             let bytes = input::disk_bytes(path)?;
@@ -90,8 +94,10 @@ impl Plan {
             recipe: Recipe::new(options, &layout),
             layout,
             inputs: options.inputs.clone(),
+            output,
             input_bytes,
             max_bad_rows: options.max_bad_rows,
+            stop: Arc::clone(&options.stop),
             block_bytes,
         })
     }
@@ -242,31 +248,10 @@ fn check_options(options: &PrepareOptions) -> Result<(), OptionsError> {
     Ok(())
 }
 
-/// The output can be written, and harms nothing that is there.
-fn check_output(options: &PrepareOptions) -> Result<(), PrepareError> {
-    let path = &options.output;
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
-    if !folder.is_dir() {
-        return Err(PrepareError::OutputFolder {
-            path: path.clone(),
-            folder: folder.to_path_buf(),
-        });
-    }
-    // A file that does not exist yet is none of those that are read.
-    if let Ok(output) = path.canonicalize() {
-        let is_output = |read: &PathBuf| read.canonicalize().is_ok_and(|read| read == output);
-        let read = options.inputs.iter().chain(&options.vocabulary_from).chain(&options.schema);
-        if read.into_iter().any(is_output) {
-            return Err(PrepareError::OutputIsInput { path: path.clone() });
-        }
-    }
-    if path.exists() && !options.overwrite {
-        return Err(PrepareError::OutputExists { path: path.clone() });
-    }
-    Ok(())
+/// The output can be written, and harms nothing that is there. Where it goes.
+fn check_output(options: &PrepareOptions) -> Result<PathBuf, OutputError> {
+    let read = options.inputs.iter().chain(&options.vocabulary_from).chain(&options.schema);
+    output::check(&options.output, read.map(PathBuf::as_path), options.overwrite)
 }
 
 /// The first line of `path` that is wanted; empty when there is none.

@@ -82,7 +82,7 @@ pub(crate) fn count(
             for slot in slots.used() {
                 totals.add(plan, &slot.block, &slot.parsed)?;
             }
-            reporter.report(plan, &bytes_read, totals.rows);
+            reporter.report(plan, &bytes_read, totals.rows)?;
         }
         Ok(())
     })
@@ -120,7 +120,7 @@ pub(crate) fn encode(
                     encoded.unknown[field] += unknown;
                 }
             }
-            reporter.report(plan, &bytes_read, totals.rows);
+            reporter.report(plan, &bytes_read, totals.rows)?;
             // Refused only after the last block.
             let _ = give_back.send(slots);
         }
@@ -174,7 +174,16 @@ impl Totals {
 }
 
 impl Reporter<'_> {
-    fn report(&mut self, plan: &Plan, bytes_read: &AtomicU64, rows: u64) {
+    /// Says how far the work is; an error when it is to end here.
+    fn report(
+        &mut self,
+        plan: &Plan,
+        bytes_read: &AtomicU64,
+        rows: u64,
+    ) -> Result<(), PrepareError> {
+        if plan.stop.load(Ordering::Relaxed) {
+            return Err(PrepareError::Interrupted);
+        }
         (self.progress)(Progress {
             pass: self.pass,
             passes: self.passes,
@@ -183,6 +192,7 @@ impl Reporter<'_> {
             bytes_total: plan.input_bytes,
             rows,
         });
+        Ok(())
     }
 }
 

@@ -63,6 +63,7 @@ impl Slot {
 
     pub(super) fn rows(&self) -> RowBlock<'_> {
         RowBlock {
+            rows: self.parsed.rows,
             label: &self.parsed.label,
             weight: &self.parsed.weight,
             dense: &self.parsed.dense,
