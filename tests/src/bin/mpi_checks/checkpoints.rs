@@ -130,6 +130,8 @@ fn manifest(layout: &TableLayout, written: u32, steps: u64) -> Manifest {
         batch_size: 1,
         lanes: 1,
         data_fingerprint: String::new(),
+        vocabulary: None,
+        transform: String::new(),
         dense_features: 3,
         sparse_names: vec![],
         cardinality: CARDINALITY.to_vec(),
