@@ -3,7 +3,7 @@
 //! Map: [`schema`] says what a dataset is · [`hdf5`] writes, opens and reads the files, which
 //! `codec` compresses · [`dataset`] joins files to a split · [`batch`] is what a worker gets ·
 //! [`order`] decides which worker sees which row when (pure functions) · `lane` reads one lane in
-//! that order · [`pipeline`] is the one thread of a rank that owns HDF5 and fills the workers'
+//! that order, `in_order` all rows in that of the files · [`pipeline`] is the one thread of a rank that owns HDF5 and fills the workers'
 //! batches · [`synthetic`] makes click logs with a planted model · [`prepare`] turns raw text into
 //! datasets · [`output`] keeps what we write from harming what is there · [`attention`] tells which file
 //! HDF5 is at work on · [`error`] says what is wrong with a dataset.
@@ -15,6 +15,7 @@ mod codec;
 pub mod dataset;
 pub mod error;
 pub mod hdf5;
+mod in_order;
 mod lane;
 pub mod order;
 pub mod output;

@@ -9,6 +9,11 @@
 //! sequential inside a chunk: the chunks of the lane are permuted, consecutive chunks form a
 //! *window*, and the rows of a window are permuted. Both permutations are Fisher-Yates on
 //! `Stream(seed, Shuffle(epoch))`, indexed by the lane.
+//!
+//! Without shuffling the order is that of the files, as one pass over a stream of clicks needs it:
+//! global batch `s` is the rows `s·G..(s+1)·G`, and worker `w` takes the `w`-th of its equal
+//! shares, so here too the workers change nothing. The last batch may be short: the last workers
+//! then have less, or nothing.
 
 use core::ops::Range;
 
@@ -36,11 +41,27 @@ pub struct TrainOrder {
     pub lanes: usize,
     /// Examples of one worker in one step.
     pub batch_size: usize,
-    /// Shuffle, or keep the order of the file within every lane.
+    /// Shuffle, or keep the order of the files.
     pub shuffle: bool,
 }
 
 impl TrainOrder {
+    /// Examples of all workers in one step.
+    #[must_use]
+    pub const fn global_batch(&self) -> u64 {
+        (self.batch_size as u64).saturating_mul(self.workers_total as u64)
+    }
+
+    /// Without shuffling: the rows of worker `worker` in step `step` of a pass over `rows` rows.
+    #[must_use]
+    pub fn in_order(&self, rows: u64, worker: usize, step: u64) -> Range<u64> {
+        let bound = |worker: usize| {
+            let before = self.batch_size as u64 * worker as u64;
+            step.saturating_mul(self.global_batch()).saturating_add(before).min(rows)
+        };
+        bound(worker)..bound(worker + 1)
+    }
+
     /// Lanes in use.
     #[must_use]
     pub fn lanes_used(&self) -> usize {
@@ -93,6 +114,9 @@ impl TrainOrder {
 /// Steps that all workers make in one pass over `rows` rows: until the longest lane is used up.
 #[must_use]
 pub fn steps_per_epoch(rows: u64, order: &TrainOrder) -> u64 {
+    if !order.shuffle {
+        return rows.div_ceil(order.global_batch());
+    }
     let lanes = order.lanes_used();
     (0..lanes).map(|lane| lane_steps(lane_rows(rows, lanes, lane), lane, order)).max().unwrap_or(0)
 }
@@ -267,6 +291,13 @@ mod tests {
     fn epoch(files: &[Grid], order: &TrainOrder, epoch: u32) -> Vec<Vec<Vec<u64>>> {
         let rows = files.iter().map(|f| f.rows).sum();
         let lanes = order.lanes_used();
+        if !order.shuffle {
+            let of_step = |step| {
+                let workers = 0..order.workers_total;
+                workers.map(|worker| order.in_order(rows, worker, step).collect()).collect()
+            };
+            return (0..steps_per_epoch(rows, order)).map(of_step).collect();
+        }
         let sequences: Vec<Vec<u64>> = (0..lanes)
             .map(|lane| {
                 let key = LaneKey { seed: order.seed, epoch, lane };
@@ -341,6 +372,7 @@ mod tests {
                         .unwrap();
                     let ended = (0..order.lanes_used())
                         .any(|lane| order.taken(lane, step as u64 + 1) > shortest);
+                    let ended = if order.shuffle { ended } else { step + 1 == steps.len() };
                     prop_assert!(ended || batch.len() == order.batch_size);
                 }
             }
@@ -367,6 +399,22 @@ mod tests {
                     prop_assert_eq!(&one, &of(workers), "{} workers", workers);
                 }
             }
+        }
+
+        #[test]
+        fn without_shuffle_global_batches_are_those_of_the_files_in_order(
+            rows in 1u64..20_000, order in orders(),
+        ) {
+            let order = TrainOrder { shuffle: false, ..order };
+            let steps = epoch(&[Grid { first: 0, rows, chunk_rows: 1000 }], &order, 0);
+            let mut next = 0;
+            for (step, workers) in steps.iter().enumerate() {
+                let batch: Vec<u64> = workers.concat();
+                let end = rows.min((step as u64 + 1) * order.global_batch());
+                prop_assert!(batch.into_iter().eq(next..end));
+                next = end;
+            }
+            prop_assert_eq!(next, rows);
         }
 
         #[test]

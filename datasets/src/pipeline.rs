@@ -19,6 +19,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync
 use std::thread::JoinHandle;
 
 use crate::dataset::DatasetReader;
+use crate::in_order::OrderedReader;
 use crate::lane::{LaneOrder, LaneReader};
 use crate::order::lane_rows;
 use crate::{BatchBuffer, Dataset, DatasetError, TrainOrder, steps_per_epoch};
@@ -292,7 +293,7 @@ fn start(
     Ok((Pipeline { thread }, batches))
 }
 
-/// Reads the lanes of `workers`, step by step, each worker's from its first step on.
+/// Reads the rows of `workers`, step by step, each worker's from its first step on.
 fn read_training(
     dataset: &Dataset,
     order: &TrainOrder,
@@ -301,32 +302,73 @@ fn read_training(
     first_steps: &[u64],
     outlet: &mut Outlet,
 ) -> Result<(), Halt> {
+    let plan = Steps { each: steps_per_epoch(dataset.rows(), order).max(1), epochs };
+    if !order.shuffle {
+        let mut rows = OrderedReader::new(dataset, workers.len());
+        return deal(&plan, first_steps, outlet, |worker, batch| {
+            rows.take(order.in_order(dataset.rows(), workers.start + worker, batch.step), batch)?;
+            if batch.step + 1 == plan.each { rows.unchanged() } else { Ok(()) }
+        });
+    }
     let lanes_total = order.lanes_used();
     let numbers = order.lanes_of(workers.start).start..order.lanes_of(workers.end - 1).end;
     let each = numbers.len() / workers.len();
-    let steps = steps_per_epoch(dataset.rows(), order).max(1);
-    let all = steps * u64::from(epochs.end.saturating_sub(epochs.start));
-    // A step of those of all epochs: which epoch's, and which step there.
-    let place = |step: u64| {
-        let epoch = u32::try_from(step / steps).unwrap_or(u32::MAX);
-        (epochs.start.saturating_add(epoch).min(epochs.end), step % steps)
-    };
     let mut files = DatasetReader::new(dataset, numbers.len());
     let mut lanes = Vec::with_capacity(numbers.len());
     for (number, lane) in numbers.enumerate() {
-        let (epoch, step) = place(first_steps[number / each]);
+        let (epoch, step) = plan.place(first_steps[number / each]);
         let range = lane_rows(dataset.rows(), lanes_total, lane);
         let length = range.end - range.start;
         let lane_order = LaneOrder { seed: order.seed, lane, shuffle: order.shuffle };
-        let mut reader = LaneReader::new(dataset, range, lane_order, epoch..epochs.end);
+        let mut reader = LaneReader::new(dataset, range, lane_order, epoch..plan.epochs.end);
         reader.skip(order.taken(lane, step).min(length), &mut files)?;
         lanes.push((lane, length, reader));
     }
+    deal(&plan, first_steps, outlet, |worker, batch| {
+        let step = batch.step;
+        for (lane, length, reader) in &mut lanes[worker * each..(worker + 1) * each] {
+            let until = |step| order.taken(*lane, step).min(*length);
+            let count = usize::try_from(until(step + 1) - until(step)).unwrap_or(0);
+            reader.take(&mut files, count, batch)?;
+        }
+        Ok(())
+    })
+}
+
+/// The steps of a run.
+struct Steps {
+    /// Of an epoch.
+    each: u64,
+    epochs: Range<u32>,
+}
+
+impl Steps {
+    /// Of all epochs.
+    fn all(&self) -> u64 {
+        self.each * u64::from(self.epochs.end.saturating_sub(self.epochs.start))
+    }
+
+    /// Of a step of those of all epochs: which epoch's, and which step there.
+    fn place(&self, step: u64) -> (u32, u64) {
+        let epoch = u32::try_from(step / self.each).unwrap_or(u32::MAX);
+        (self.epochs.start.saturating_add(epoch).min(self.epochs.end), step % self.each)
+    }
+}
+
+/// Deals batches that `fill` fills, given the worker here and a batch that knows its step, each
+/// worker's from its first step on.
+fn deal(
+    steps: &Steps,
+    first_steps: &[u64],
+    outlet: &mut Outlet,
+    mut fill: impl FnMut(usize, &mut BatchBuffer) -> Result<(), DatasetError>,
+) -> Result<(), Halt> {
+    let all = steps.all();
     let most = first_steps.iter().map(|first| all.saturating_sub(*first)).max().unwrap_or(0);
     // The next batch of each in turn, wherever it is: nobody waits for one that is behind.
     for round in 0..most {
-        for (worker, lanes) in lanes.chunks_exact_mut(each).enumerate() {
-            let step = first_steps[worker] + round;
+        for (worker, first) in first_steps.iter().enumerate() {
+            let step = first + round;
             if !outlet.wants(worker) {
                 continue;
             }
@@ -334,14 +376,9 @@ fn read_training(
                 outlet.end(worker)?;
                 continue;
             }
-            let (epoch, step) = place(step);
             let mut batch = outlet.buffer();
-            (batch.epoch, batch.step) = (epoch, step);
-            for (lane, length, reader) in lanes {
-                let until = |step| order.taken(*lane, step).min(*length);
-                let count = usize::try_from(until(step + 1) - until(step)).unwrap_or(0);
-                reader.take(&mut files, count, &mut batch)?;
-            }
+            (batch.epoch, batch.step) = steps.place(step);
+            fill(worker, &mut batch)?;
             outlet.send(worker, Delivery::Batch(batch))?;
         }
     }

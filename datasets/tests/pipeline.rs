@@ -119,14 +119,19 @@ fn a_run_resumes_at_any_step() {
     let shape = Shape { rows: 70_001, ..PLAIN };
     let (_folder, path, _) = written(shape);
     let dataset = open(&path);
-    let order = TrainOrder { batch_size: 1000, ..ORDER };
-    let whole = train(&dataset, &order, 1..3, 2..4);
-    let steps = steps_per_epoch(dataset.rows(), &order);
+    for shuffle in [true, false] {
+        resumes_at_any_step(&dataset, &TrainOrder { batch_size: 1000, shuffle, ..ORDER });
+    }
+}
+
+fn resumes_at_any_step(dataset: &Dataset, order: &TrainOrder) {
+    let whole = train(dataset, order, 1..3, 2..4);
+    let steps = steps_per_epoch(dataset.rows(), order);
     let alike = [0, 1, 7, steps - 1, steps, steps + 3, 2 * steps].map(|first| [first, first]);
     // Workers that stopped at different places, in different epochs too.
     for first in alike.into_iter().chain([[3, 9], [steps + 2, 5], [2 * steps, 0]]) {
         let (_pipeline, mut batches) =
-            Pipeline::resume(&dataset, &order, 1..3, 2..4, first.to_vec(), 2).unwrap();
+            Pipeline::resume(dataset, order, 1..3, 2..4, first.to_vec(), 2).unwrap();
         let rest = drain(&mut batches);
         for ((rest, whole), first) in rest.iter().zip(&whole).zip(first) {
             assert_eq!(rest[..], whole[first as usize..], "from step {first}");
@@ -148,11 +153,34 @@ fn more_workers_than_rows_still_step_together() {
 }
 
 #[test]
-fn without_shuffle_lanes_keep_the_order_of_the_file() {
-    let (_folder, path, _) = written(PLAIN);
-    let order = TrainOrder { workers_total: 1, lanes: 1, shuffle: false, ..ORDER };
-    let all = train(&open(&path), &order, 0..1, 0..1);
-    assert!(rows(&all[0]).into_iter().eq(0..PLAIN.rows as u64));
+fn without_shuffle_a_pass_is_the_files_in_order_whatever_lanes_and_workers() {
+    let shape = Shape { rows: 20_011, ..RICH };
+    let (_folder, path, table) = written(shape);
+    let (_other, second, _) = written(Shape { rows: 3_000, ..shape });
+    let dataset = Dataset::open(&[path, second]).unwrap();
+    let global = 384;
+    for (workers_total, lanes) in [(1, 8), (2, 8), (4, 3), (8, 8)] {
+        let batch_size = global / workers_total;
+        let order = TrainOrder { workers_total, lanes, batch_size, shuffle: false, ..ORDER };
+        // On as many ranks as there are pairs of workers, or alone.
+        let ranks = (0..workers_total)
+            .step_by(2)
+            .map(|first| train(&dataset, &order, first..workers_total.min(first + 2), 0..2));
+        let workers: Vec<Vec<BatchBuffer>> = ranks.flatten().collect();
+        assert_eq!(workers, train(&dataset, &order, 0..workers_total, 0..2));
+        let steps = 23_011_u64.div_ceil(global as u64);
+        assert_eq!(steps_per_epoch(dataset.rows(), &order), steps);
+        for step in 0..2 * steps {
+            let batches = workers.iter().map(|worker| &worker[step as usize]);
+            let rows: Vec<u64> = batches.clone().flat_map(|b| b.row.iter().copied()).collect();
+            let first = step % steps * global as u64;
+            assert!(rows.into_iter().eq(first..23_011.min(first + global as u64)), "step {step}");
+            let place = ((step / steps) as u32, step % steps);
+            assert!(batches.clone().all(|batch| (batch.epoch, batch.step) == place));
+        }
+        let own = |batch: &&BatchBuffer| batch.row.iter().all(|row| *row < 20_011);
+        workers.iter().flatten().filter(own).for_each(|batch| table.check(shape, batch));
+    }
 }
 
 #[test]
