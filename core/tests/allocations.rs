@@ -122,6 +122,7 @@ fn allocations(config: &ModelConfig) -> usize {
             update: Some(replica::Update::new(&SGD, size, &shared[..parameters_len], &[])),
             rows: &mut d_rows[..found * width],
             statistics: &mut statistics,
+            logits: &mut [],
         };
         let key = StepKey { seed: 4, step };
         let loss = model.train_step(&shared, &input, key, &mut |_| {}, &mut workspace, &mut out);

@@ -140,6 +140,7 @@ fn train_and_score(memory: &mut Memory) -> Option<(f64, f64)> {
             update: None,
             rows: &mut memory.row_gradient,
             statistics: &mut [],
+            logits: &mut [],
         };
         let key = StepKey { seed: SEED, step };
         model.train_step(shared(replica), &input, key, &mut |_| {}, workspace, &mut out);

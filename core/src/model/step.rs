@@ -48,6 +48,8 @@ pub struct Gradients<'a> {
     /// The caller moves the running ones: r += momentum · (s − r). When the global batch has fewer
     /// than two examples these are the running ones themselves. `[replica_len - parameters_len]`
     pub statistics: &'a mut [f32],
+    /// Logit of every example, before any update; empty when nobody wants them. `[n]` or `[0]`
+    pub logits: &'a mut [f32],
 }
 
 /// Loss of this worker's batch.
@@ -153,6 +155,7 @@ impl Model {
         assert_eq!(out.statistics.len(), self.statistics_len, "length of the statistics");
         let batch = &input.batch;
         let n = batch.len();
+        assert!(out.logits.is_empty() || out.logits.len() == n, "logits for {n} examples");
         let weight_sum = batch.weight_sum();
         let mut total = [weight_sum];
         reduce(&mut total);
@@ -181,6 +184,9 @@ impl Model {
             let (replica, training) = (self.parts(replica), Some(training));
             let pass = ForwardPass { replica, training, logits: &mut *logits };
             self.body.forward(&tile, pass, memory.space());
+            if let Some(out) = out.logits.get_mut(start..start + tile.n) {
+                out.copy_from_slice(&logits[..tile.n]);
+            }
             loss_sum += tile.loss(scale, logits, d_logits);
             if update.is_some() && !loss_sum.is_finite() {
                 out.rows.fill(0.0);

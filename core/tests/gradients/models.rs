@@ -63,6 +63,7 @@ pub(crate) fn train(model: &Model, data: &Data, reduce: &mut dyn FnMut(&mut [f64
         update: None,
         rows: &mut rows,
         statistics: &mut statistics,
+        logits: &mut [],
     };
     let (input, mut replica) = (data.input(), data.replica.clone());
     let replica = shared(&mut replica);
@@ -271,6 +272,7 @@ fn an_update_in_the_step_is_the_update_after_it() {
                 update: Some(Update::new(&optimizer, size, parameters, shared(&mut state))),
                 rows: &mut vec![f32::NAN; data.rows.len()],
                 statistics: &mut vec![f32::NAN; model.replica_len() - model.parameters_len()],
+                logits: &mut [],
             };
             let input = data.input();
             model.train_step(words, &input, KEY, &mut |_| {}, &mut workspace, &mut out);

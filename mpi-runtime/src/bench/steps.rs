@@ -126,6 +126,7 @@ impl<'a> Track<'a> {
             batches: read.next().map(Batches::Read),
             client: trained.client(),
             buffers: StepBuffers::new(&subject.model, batch_size, batch_size * values),
+            progressive: None,
         };
         let cores: Vec<usize> = Cores::allowed().numbers().take(workers).collect();
         Ok(Self {

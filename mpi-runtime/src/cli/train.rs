@@ -91,6 +91,9 @@ fn print(summary: &Summary, folder: &std::path::Path) {
         table.row("examples/s", format_args!("{speed:.0}"));
     }
     table.figure("train logloss", summary.train.as_ref().and_then(|train| train.logloss));
+    if let Some(progressive) = &summary.progressive {
+        add_figures(&mut table, "progressive ", &progressive.figures);
+    }
     for (split, figures) in [("valid", &summary.valid), ("test", &summary.test)] {
         if let Some(figures) = figures {
             add_figures(&mut table, &format!("{split} "), figures);

@@ -293,7 +293,7 @@ pub static KEYS: &[Key] = &[
     key("data.test", Kind::Files, "test file or files, scored once at the end"),
     key("data.prefetch_batches", integer(1, 4096), "batches read ahead per worker thread"),
     key("data.lanes", integer(1, COUNT_MAX), "ranges the rows are cut into for shuffling"),
-    key("data.shuffle", Kind::Flag, "shuffle the training rows"),
+    key("data.shuffle", Kind::Flag, "shuffle the training rows; false: the order of the files"),
     key("data.reader_threads", Kind::Later, "HDF5 is read by one thread"),
     key("model.kind", MODELS, "architecture"),
     key("model.embedding_dim", integer(1, 4096), "values of an embedding vector"),
@@ -340,6 +340,7 @@ pub static KEYS: &[Key] = &[
     key("train.worker_threads", integer(1, 4096), "per trainer; default: its share of the cores"),
     key("train.pin_workers", Kind::Flag, "a core for each worker; other threads beside them"),
     key("train.eval_every", at_least(0), "steps between evaluations; 0: at the end of an epoch"),
+    key("train.progressive", Kind::Flag, "figures of the first pass, scored before it is learnt"),
     key("train.eval_batch_size", integer(1, 1 << 20), "default: batch_size"),
     key(
         "train.early_stop.metric",

@@ -66,7 +66,7 @@ pub struct DataConfig {
     /// Contiguous ranges the file is cut into; what makes the order independent of the ranks.
     #[serde(default = "defaults::lanes")]
     pub lanes: usize,
-    /// Shuffle within lanes.
+    /// Shuffle within lanes; else the order of the files.
     #[serde(default = "defaults::yes")]
     pub shuffle: bool,
 }
@@ -235,6 +235,9 @@ pub struct TrainConfig {
     pub pin_workers: bool,
     /// Steps between evaluations; 0 for the end of each epoch.
     pub eval_every: u64,
+    /// Progressive validation: figures of the first pass, every example scored before it is learnt
+    /// from.
+    pub progressive: bool,
     /// Examples per batch of an evaluation; always present once read (default: `batch_size`).
     pub eval_batch_size: usize,
     /// Stop when validation no longer improves.
@@ -346,6 +349,7 @@ impl Default for TrainConfig {
             worker_threads: None,
             pin_workers: false,
             eval_every: 0,
+            progressive: false,
             eval_batch_size: 128,
             early_stop: None,
         }

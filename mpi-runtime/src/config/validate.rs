@@ -190,7 +190,7 @@ impl Config {
         if !self.data.valid.is_empty() {
             return Ok(());
         }
-        if self.train.eval_every > 0 {
+        if self.train.eval_every > 0 && !self.train.progressive {
             return needs("train.eval_every", self.train.eval_every.to_string());
         }
         if let Some(stop) = &self.train.early_stop {

@@ -46,6 +46,9 @@ pub struct Report {
     /// Distance of replicas from what they move towards, over their norm, since the last report.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disagreement: Option<f64>,
+    /// Progressive validation of a window that has just ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub progressive: Option<EvalFigures>,
     /// Validation, when it has just been done.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub valid: Option<EvalFigures>,

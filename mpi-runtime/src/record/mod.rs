@@ -22,8 +22,8 @@ pub use metrics::Report;
 pub use progress::{Progress, SAVED, say};
 pub use run_folder::{Claim, RunFolder};
 pub use summary::{
-    CheckpointFigures, EvalFigures, ExchangedFigures, MemoryFigures, Status, Summary, SyncFigures,
-    TrainFigures, TrainerSync, WaitFigures, WireFigures, WireOfRank,
+    CheckpointFigures, EvalFigures, ExchangedFigures, MemoryFigures, ProgressiveFigures, Status,
+    Summary, SyncFigures, TrainFigures, TrainerSync, WaitFigures, WireFigures, WireOfRank,
 };
 
 use crate::config::Config;

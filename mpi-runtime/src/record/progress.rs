@@ -44,7 +44,7 @@ impl Progress {
             bar.set_position((self.before + report.examples).min(self.total_examples));
             bar.set_message(figures(report));
         }
-        if self.bar.is_none() || report.valid.is_some() {
+        if self.bar.is_none() || report.valid.is_some() || report.progressive.is_some() {
             say(&line(report, self.before, self.total_examples));
         }
         self.spoken = Instant::now();
@@ -126,11 +126,12 @@ fn figures(report: &Report) -> String {
     if let Some(gap) = report.sync_gap {
         parts.push(format!("sync gap {gap:.1}"));
     }
-    if let Some(valid) = &report.valid {
-        let auc = valid.auc.map(|auc| format!("auc {auc:.5}"));
-        let logloss = valid.logloss.map(|logloss| format!("logloss {logloss:.5}"));
+    for (name, scored) in [("progressive", &report.progressive), ("valid", &report.valid)] {
+        let Some(scored) = scored else { continue };
+        let auc = scored.auc.map(|auc| format!("auc {auc:.5}"));
+        let logloss = scored.logloss.map(|logloss| format!("logloss {logloss:.5}"));
         let shown: Vec<String> = auc.into_iter().chain(logloss).collect();
-        parts.push(format!("valid {}", shown.join(" ")));
+        parts.push(format!("{name} {}", shown.join(" ")));
     }
     parts.join(" · ")
 }

@@ -150,6 +150,7 @@ impl RunFolder {
         }
         let Some(events) = &mut self.events else { return Ok(()) };
         let valid = report.valid.as_ref();
+        let before = report.progressive.as_ref();
         let scalars = [
             ("train/logloss", report.logloss),
             ("train/examples_per_second", report.examples_per_second),
@@ -160,6 +161,10 @@ impl RunFolder {
             ("sync/disagreement", report.disagreement),
             ("lr/dense", report.lr_dense),
             ("lr/sparse", report.lr_sparse),
+            ("progressive/auc", before.and_then(|before| before.auc)),
+            ("progressive/logloss", before.and_then(|before| before.logloss)),
+            ("progressive/normalized_entropy", before.and_then(|it| it.normalized_entropy)),
+            ("progressive/calibration", before.and_then(|before| before.calibration)),
             ("valid/auc", valid.and_then(|valid| valid.auc)),
             ("valid/logloss", valid.and_then(|valid| valid.logloss)),
             ("valid/normalized_entropy", valid.and_then(|valid| valid.normalized_entropy)),

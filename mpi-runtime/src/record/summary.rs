@@ -70,6 +70,9 @@ pub struct Summary {
     /// Loss on the training examples as they were learned from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub train: Option<TrainFigures>,
+    /// Figures of the examples of the first pass, each scored before it was learnt from.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub progressive: Option<ProgressiveFigures>,
     /// Figures of `data.valid`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub valid: Option<EvalFigures>,
@@ -156,6 +159,16 @@ pub struct EvalFigures {
     /// AUC within groups; absent when the dataset has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gauc: Option<f64>,
+}
+
+/// Progressive validation.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ProgressiveFigures {
+    /// Steps before those that it counts: of a run that went on, those until then.
+    pub from_step: u64,
+    /// The figures.
+    #[serde(flatten)]
+    pub figures: EvalFigures,
 }
 
 /// Synchronization of dense replicas.
@@ -398,6 +411,7 @@ impl Summary {
             seconds: None,
             examples_per_second: None,
             train: None,
+            progressive: None,
             valid: None,
             test: None,
             test_replica: None,

@@ -112,6 +112,7 @@ fn scoring_config(checkpoint: &Checkpoint, data: &[PathBuf]) -> Result<Config, E
     config.sync.method = SyncMethod::Auto;
     config.train.worker_threads = None;
     config.train.early_stop = None;
+    config.train.progressive = false;
     Ok(config)
 }
 

@@ -17,7 +17,9 @@ use crate::launch::processor::Pins;
 use crate::launch::signals::Signals;
 use crate::launch::world::World;
 use crate::measure::counters::{READING_WORDS, Reading};
-use crate::record::{self, EvalFigures, RunFolder, Status, Summary, say, write_atomically};
+use crate::record::{
+    self, EvalFigures, ProgressiveFigures, RunFolder, Status, Summary, say, write_atomically,
+};
 use crate::run::deadline::Deadline;
 use crate::run::due::Due;
 use crate::run::going_on::{self, Kept};
@@ -28,6 +30,7 @@ use crate::run::reporter::Recorder;
 use crate::run::sections::{Begin, FIGURES, JobState, figures_of, numbers_of};
 use crate::run::{Run, StretchEnd};
 use crate::score::figures::Figures;
+use crate::score::progressive::Progressive;
 use crate::trainer::Segment;
 
 /// What a training run came to.
@@ -167,6 +170,7 @@ pub fn train(
         saved,
         saved_whole,
         valid,
+        progressive: None,
         seconds: Duration::ZERO,
         publishing: Duration::ZERO,
     };
@@ -249,6 +253,8 @@ pub(super) struct Session<'w> {
     pub(super) saved_whole: bool,
     /// Figures of the last evaluation.
     valid: [f64; FIGURES],
+    /// What this run has scored before it learnt from it.
+    progressive: Option<Progressive>,
     /// Training, until the last worker of the slowest trainer has ended.
     pub(super) seconds: Duration,
     /// From there to the model that is evaluated and saved.
@@ -281,6 +287,7 @@ impl Session<'_> {
             let boundary = self.run.plan.segment_end(step);
             let end = self.due.next(step).map_or(boundary, |due| due.min(boundary));
             let ended = self.stretch(Segment { first_step: step, steps: end - step })?;
+            self.count_scored_before()?;
             self.due.trained(end - step, ended.trained);
             // A request that comes with the last step changes nothing: the work is done.
             if ended.stop_asked && (ended.incomplete || end < steps) {
@@ -345,6 +352,21 @@ impl Session<'_> {
         Ok(verdict.stop)
     }
 
+    /// Reports how well the examples of the last stretch were scored before they were learnt from.
+    fn count_scored_before(&mut self) -> Result<(), Error> {
+        let window = self.run.scored_before()?;
+        let Some(window) = window.filter(|window| window.examples() > 0) else { return Ok(()) };
+        let reading = self.total_reading()?;
+        if let Some(recorder) = &self.recorder {
+            recorder.scored_before(reading, eval_figures(&window.figures()));
+        }
+        match &mut self.progressive {
+            Some(all) => all.join(&window),
+            none => *none = Some(window),
+        }
+        Ok(())
+    }
+
     /// A stretch of training, timed.
     fn stretch(&mut self, segment: Segment) -> Result<StretchEnd, Error> {
         let start = Instant::now();
@@ -396,6 +418,10 @@ impl Session<'_> {
         let traced = watch.end_if_lost(traced);
         self.summary.valid = figures_of(self.run.state.valid);
         let workers = self.run.plan.workers_per_trainer() as u64;
+        self.summary.progressive = self.progressive.as_ref().map(|counted| ProgressiveFigures {
+            from_step: self.summary.from_step.unwrap_or(0),
+            figures: eval_figures(&counted.figures()),
+        });
         self.summary.steps = Some(self.run.reading().steps / workers);
         let (step, checkpoint) = (self.saved, self.folders.of(self.saved));
         let Self { world, control, run, recorder, mut summary, signals, .. } = self;

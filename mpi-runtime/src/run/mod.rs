@@ -35,7 +35,7 @@ use umbra_datasets::Dataset;
 use crate::checkpoint::{self, Checkpoint, Dense, Image, Rotation, Saver};
 use crate::comm::Comm;
 use crate::comm::traffic::Traffic;
-use crate::comm::watch::{Backoff, Waiting, Watch};
+use crate::comm::watch::{Backoff, Lost, Waiting, Watch};
 use crate::dense::replica_sync::DenseSync;
 use crate::dense::seat::Gaps;
 use crate::error::Error;
@@ -51,6 +51,7 @@ use crate::run::plan::Plan;
 use crate::run::sections::{Begin, JobState};
 use crate::score::figures::{Figures, FiguresError, Scores};
 use crate::score::pass::{Share, score};
+use crate::score::progressive::Progressive;
 use crate::trainer::Segment;
 use trainer_threads::{Around, TrainerThreads};
 
@@ -274,6 +275,25 @@ impl<'w> Run<'w> {
             ),
             steps: all.chunks(own.len()).map(|rank| rank[3]).min().unwrap_or(0),
         })
+    }
+
+    /// What was scored before it was learnt from since the last call, over all ranks; `None` when
+    /// nobody wants to know.
+    ///
+    /// # Errors
+    /// When not all ranks come in time.
+    pub fn scored_before(&mut self) -> Result<Option<Progressive>, Lost> {
+        if !self.plan.job.config.train.progressive {
+            return Ok(None);
+        }
+        let mut all = Progressive::default();
+        let workers = self.trainer.iter_mut().flat_map(|side| &mut side.workers);
+        for counted in workers.filter_map(|worker| worker.progressive.as_mut()) {
+            all.join(counted);
+            counted.clear();
+        }
+        all.over_ranks(self.control)?;
+        Ok(Some(all))
     }
 
     /// Scores a dataset; this trainer's share of the scores.

@@ -222,13 +222,16 @@ impl Plan {
         checkpoint.background && (checkpoint.every.is_some() || self.keeps_best())
     }
 
-    /// The first step after `step` at which the validation data are scored, or the run ends.
+    /// The first step after `step` at which the validation data are scored, a window of progressive
+    /// validation ends, or the run.
     #[must_use]
     pub fn segment_end(&self, step: u64) -> u64 {
         let length = match (&self.valid, self.job.config.train.eval_every) {
             (Some(_), 0) => self.steps_per_epoch,
             (Some(_), every) => every,
-            (None, _) => self.steps,
+            // Windows of progressive validation.
+            (None, every @ 1..) => every,
+            (None, 0) => self.steps,
         };
         ((step / length + 1) * length).min(self.steps)
     }

@@ -203,6 +203,7 @@ fn step_sums(model: &Model, fields: usize, global_norm: bool) -> Vec<Sum> {
         update: None,
         rows: &mut [],
         statistics: &mut buffers.contribution.statistics,
+        logits: &mut [],
     };
     let input = Input { batch: batch.batch(), rows: &[], slot: &[] };
     let key = StepKey { seed: 0, step: 0 };

@@ -84,7 +84,7 @@ impl Recorder {
                 let due = inner.seconds() >= inner.last.1 + inner.every;
                 let new = reading.steps > inner.last.0.steps;
                 if inner.since.is_some() && (now || due && new) {
-                    inner.report(reading, None);
+                    inner.report(reading, Scored::NONE);
                 }
             });
         })
@@ -106,14 +106,20 @@ impl Recorder {
 
     /// Reports an evaluation.
     pub fn evaluated(&self, reading: Reading, figures: EvalFigures) {
-        self.with(|inner| inner.report(reading, Some(figures)));
+        self.with(|inner| inner.report(reading, Scored { valid: Some(figures), ..Scored::NONE }));
+    }
+
+    /// Reports progressive validation of a window.
+    pub fn scored_before(&self, reading: Reading, figures: EvalFigures) {
+        let scored = Scored { progressive: Some(figures), ..Scored::NONE };
+        self.with(|inner| inner.report(reading, scored));
     }
 
     /// Reports what no report has told yet, and takes the progress bar away.
     pub fn end_progress(&self, reading: Reading) {
         self.with(|inner| {
             if reading.steps > inner.last.0.steps {
-                inner.report(reading, None);
+                inner.report(reading, Scored::NONE);
             }
             if let Some(progress) = inner.progress.take() {
                 progress.finish();
@@ -143,12 +149,22 @@ impl Recorder {
     }
 }
 
+/// What was scored just before a report.
+struct Scored {
+    progressive: Option<EvalFigures>,
+    valid: Option<EvalFigures>,
+}
+
+impl Scored {
+    const NONE: Self = Self { progressive: None, valid: None };
+}
+
 impl Inner {
     fn seconds(&self) -> Duration {
         self.before + self.since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
-    fn report(&mut self, reading: Reading, valid: Option<EvalFigures>) {
+    fn report(&mut self, reading: Reading, scored: Scored) {
         let seconds = self.seconds();
         let (last, then) = self.last;
         let (weight, elapsed) =
@@ -178,7 +194,8 @@ impl Inner {
             sync_bytes_per_second: per_second(rounds.bytes),
             disagreement: (rounds.disagreements > 0)
                 .then(|| rounds.disagreement / rounds.disagreements as f64),
-            valid,
+            progressive: scored.progressive,
+            valid: scored.valid,
         };
         self.last = (reading, seconds);
         if let Some(progress) = &mut self.progress {

@@ -22,6 +22,7 @@ use crate::measure::counters::{Counters, Reading, WorkerCounters};
 use crate::measure::trace::{Trace, Track};
 use crate::run::plan::Plan;
 use crate::run::sections::Begin;
+use crate::score::progressive::Progressive;
 use crate::trainer::batches::Batches;
 use crate::trainer::{Segment, Trainer, Worker};
 
@@ -96,6 +97,7 @@ impl TrainerThreads {
                 batches,
                 client,
                 buffers: plan.step_buffers(local),
+                progressive: config.train.progressive.then(Progressive::default),
             })
             .collect();
         Ok(Self {

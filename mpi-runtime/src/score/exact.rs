@@ -30,6 +30,13 @@ impl ExactSum {
         self.0 as f64 / STEPS
     }
 
+    /// The sum of whole numbers that are not negative.
+    #[must_use]
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "counts")]
+    pub const fn whole(self) -> u64 {
+        (self.0 >> 64) as u64
+    }
+
     /// As it travels: low word, high word.
     #[must_use]
     #[expect(clippy::cast_possible_truncation, reason = "splitting a word in two")]

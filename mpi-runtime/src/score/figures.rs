@@ -165,7 +165,7 @@ impl Scores {
 }
 
 /// Bins of the histogram of order keys: their upper 16 bits.
-const BIN_SHIFT: u32 = 16;
+pub(super) const BIN_SHIFT: u32 = 16;
 pub(super) const BINS: usize = 1 << (32 - BIN_SHIFT);
 
 /// What waits say they are waiting for.

@@ -2,6 +2,7 @@
 //!
 //! - [`pass`]: a trainer scores its share of a dataset
 //! - [`figures`]: the figures over all ranks
+//! - [`progressive`]: figures of examples before they are learnt from
 //! - [`exact`]: sums whose order does not matter · `deal.rs`: examples to the ranks that count them
 //! - [`memory`]: what an evaluation holds
 
@@ -10,3 +11,4 @@ pub mod exact;
 pub mod figures;
 pub mod memory;
 pub mod pass;
+pub mod progressive;

@@ -105,6 +105,7 @@ impl Learners {
                 batches: batches.into_iter().next().map(Batches::Read),
                 client,
                 buffers: plan.step_buffers(local),
+                progressive: None,
             });
         }
         let counters = workers.iter().map(|_| WorkerCounters::default()).collect();

@@ -30,6 +30,7 @@ use crate::measure::counters::{Reading, WorkerCounters};
 use crate::measure::trace::Track;
 use crate::memory::Words;
 use crate::rows::client::{Client, Lookup};
+use crate::score::progressive::Progressive;
 use crate::state::RateFactor;
 use crate::trainer::batches::Batches;
 use crate::trainer::buffers::StepBuffers;
@@ -187,6 +188,9 @@ pub struct Worker {
     pub client: Client,
     /// Its memory for a step.
     pub buffers: StepBuffers,
+    /// How well it scored the examples of the first pass before it learnt from them, where
+    /// somebody wants to know.
+    pub progressive: Option<Progressive>,
 }
 
 impl Worker {
@@ -367,6 +371,7 @@ impl Worker {
             update,
             rows: &mut buffers.row_gradients[..lookup.rows.len()],
             statistics: &mut buffers.contribution.statistics,
+            logits: &mut buffers.logits[..batch.len()],
         };
         let loss = model.train_step(
             &trainer.replica,
@@ -385,6 +390,10 @@ impl Worker {
             trainer.updates.fetch_sub(1, Relaxed);
         }
         let sound = loss.loss_sum.is_finite() && all_finite(row_gradients);
+        if let (Some(progressive), true) = (&mut self.progressive, sound && lookup.batch.epoch == 0)
+        {
+            progressive.add(&batch, &buffers.logits[..batch.len()]);
+        }
         if sound {
             (reading.loss_sum, reading.weight_sum) = (loss.loss_sum, loss.weight_sum);
         }

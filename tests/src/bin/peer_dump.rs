@@ -218,6 +218,7 @@ fn run(config: &ModelConfig<'_>, dump: &mut Arrays) -> Result<(), Box<dyn Error>
                 update: None,
                 rows: &mut d_rows,
                 statistics: &mut statistics,
+                logits: &mut [],
             },
         );
         losses.push(loss.loss_sum / loss.weight_sum);

@@ -63,6 +63,7 @@ fn names_are_those_of_the_contract() {
     (summary.seconds, summary.examples_per_second) = (Some(1.0), Some(1.0));
     summary.train = Some(TrainFigures { logloss: Some(0.5), normalized_entropy: Some(0.5) });
     (summary.valid, summary.test) = (Some(eval.clone()), Some(eval.clone()));
+    summary.progressive = Some(ProgressiveFigures { from_step: 1, figures: eval.clone() });
     summary.test_replica = Some(eval);
     summary.sync = Some(SyncFigures {
         method: "bsp".into(),
@@ -136,11 +137,12 @@ const CONTRACT: &[(&str, &str)] = &[
     (
         "",
         "version status git config_hash data_fingerprint seed virtual ranks roles \
-         worker_threads batch_size elp examples steps seconds examples_per_second train valid \
+         worker_threads batch_size elp examples steps seconds examples_per_second train progressive valid \
          test test_replica sync wire checkpoint recovery memory wait",
     ),
     ("roles", "trainers embedding_ps sync_ps"),
     ("train", "logloss normalized_entropy"),
+    ("progressive", "from_step examples auc logloss normalized_entropy calibration gauc"),
     ("valid", "examples auc logloss normalized_entropy calibration gauc"),
     ("test", "examples auc logloss normalized_entropy calibration gauc"),
     (
