@@ -101,6 +101,23 @@ pub enum CheckpointError {
         /// There is one.
         another: bool,
     },
+    /// A table here has fewer rows than the one it would take them from.
+    #[error(
+        "{}: field {field} `{name}` has {written} rows in the checkpoint and {here} here: a \
+         vocabulary may only grow, at its end", path.display()
+    )]
+    Shrunk {
+        /// The folder.
+        path: PathBuf,
+        /// Which.
+        field: usize,
+        /// Its name.
+        name: String,
+        /// Rows here.
+        here: u64,
+        /// Rows in the checkpoint.
+        written: u64,
+    },
     /// It does not belong to this data or model.
     #[error("{}: {what} is {got} in the checkpoint and {expected} here", path.display())]
     Mismatch {

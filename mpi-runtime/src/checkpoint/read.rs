@@ -129,6 +129,17 @@ impl Checkpoint {
         PartReader::tensor(&self.dir, &file.name, tensor)
     }
 
+    /// The tensor `name` has these extents.
+    pub(super) fn has_shape(&self, name: &str, shape: &[u64]) -> Result<(), CheckpointError> {
+        let got = &self.tensor(name)?.1.shape;
+        if got == shape {
+            return Ok(());
+        }
+        let (what, path) = ("the shape of a tensor", self.dir.clone());
+        let (expected, got) = (format!("{shape:?} of {name}"), format!("{got:?}"));
+        Err(CheckpointError::Mismatch { path, what, expected, got })
+    }
+
     /// Values of the tensor `name`.
     pub(super) fn values(&self, name: &str) -> Result<u64, CheckpointError> {
         // Of extents that cannot be none can be read.

@@ -12,11 +12,11 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::collections::VecDeque;
 
 use umbra_core::model::Model;
-use umbra_core::sparse::Partitioning;
+use umbra_core::sparse::{Numbering, Partitioning};
 
 use super::contents::{self, DenseTensor};
 use super::error::CheckpointError;
-use super::manifest::MANIFEST;
+use super::manifest::{MANIFEST, Manifest};
 use super::part::PartReader;
 use super::read::Checkpoint;
 use super::rows::RowReader;
@@ -58,9 +58,42 @@ impl Checkpoint {
     /// When it does not fit or is damaged: on every rank, of whom one has the message.
     pub fn read(&self, control: &Comm, target: &Target<'_>) -> Result<u64, Error> {
         control.agree(self.fits_rows(target.layout).map_err(Error::from))?;
+        self.read_model(control, target, None)
+    }
+
+    /// Reads the model for a run of its own, into tables that may have grown at their ends: what is
+    /// written stays by field and id, what is new stays as it is. Without `state` optimizer state
+    /// stays as it is, too. Returns the bytes that this rank read. *Collective over `control`.*
+    ///
+    /// # Errors
+    /// When it does not fit or is damaged: on every rank, of whom one has the message.
+    pub fn read_grown(
+        &self,
+        control: &Comm,
+        target: &Target<'_>,
+        state: bool,
+    ) -> Result<u64, Error> {
+        control.agree(self.fits_grown(target.layout, state).map_err(Error::from))?;
+        let Manifest { cardinality, row_width, row_state_len, .. } = &self.manifest;
+        let mut first = vec![0; cardinality.len() + 1];
+        // It is no longer than the one here, which has been filled.
+        let filled = Numbering::fill(cardinality, &mut first);
+        control.agree(filled.map_err(|error| Error::Data(error.to_string())))?;
+        let words = row_width + if state { *row_state_len } else { 0 };
+        let grown = Grown { written: Numbering::new(&first), words };
+        let dense = Dense { state: if state { target.dense.state } else { &[] }, ..target.dense };
+        self.read_model(control, &Target { dense, ..*target }, Some(&grown))
+    }
+
+    fn read_model(
+        &self,
+        control: &Comm,
+        target: &Target<'_>,
+        grown: Option<&Grown<'_>>,
+    ) -> Result<u64, Error> {
         let dense = self.read_dense(control, target.dense)?;
         let dense = control.agree(dense.map_err(Error::from))?;
-        let rows = self.read_rows(control, target)?;
+        let rows = self.read_rows(control, target, grown)?;
         // Own files take as long as they take.
         control.barrier(WHAT, true)?;
         Ok(dense + control.agree(rows.map_err(Error::from))?)
@@ -72,6 +105,34 @@ impl Checkpoint {
         self.same("length of a row's state", layout.state_len, manifest.row_state_len)?;
         let rows = layout.numbering().rows();
         self.same("number of rows", u64::from(rows), manifest.cardinality.iter().sum())?;
+        self.has_partitions()
+    }
+
+    fn fits_grown(&self, layout: &TableLayout, state: bool) -> Result<(), CheckpointError> {
+        let (manifest, numbering) = (&self.manifest, layout.numbering());
+        self.same("width of a row", layout.width, manifest.row_width)?;
+        if state {
+            self.same("length of a row's state", layout.state_len, manifest.row_state_len)?;
+        }
+        self.same("number of fields", numbering.fields(), manifest.cardinality.len())?;
+        for (field, written) in manifest.cardinality.iter().enumerate() {
+            let here = u64::from(numbering.cardinality(field));
+            if *written > here {
+                let name = manifest.sparse_names.get(field).map_or("", String::as_str);
+                return Err(CheckpointError::Shrunk {
+                    path: self.dir().to_owned(),
+                    field,
+                    name: name.to_owned(),
+                    here,
+                    written: *written,
+                });
+            }
+        }
+        self.has_partitions()
+    }
+
+    fn has_partitions(&self) -> Result<(), CheckpointError> {
+        let manifest = &self.manifest;
         if manifest.partitions == 0 {
             let message = "it says 0 partitions".to_owned();
             return Err(CheckpointError::Manifest { path: self.dir().join(MANIFEST), message });
@@ -83,7 +144,9 @@ impl Checkpoint {
     fn open_dense(&self, model: &Model, planes: usize) -> Result<Chain, CheckpointError> {
         let tensors = contents::values(model).chain(contents::states(model, planes));
         let open = |DenseTensor { name, shape, .. }: DenseTensor| {
-            self.reader(&name, shape.map(|extent| extent as u64).iter().product())
+            let shape = shape.map(|extent| extent as u64);
+            self.has_shape(&name, &shape)?;
+            self.reader(&name, shape.iter().product())
         };
         Ok(Chain { parts: tensors.map(open).collect::<Result<_, _>>()?, bytes: 0 })
     }
@@ -122,12 +185,20 @@ impl Checkpoint {
     }
 
     /// The outer error is that not all came in time.
-    fn read_rows(&self, control: &Comm, target: &Target<'_>) -> Result<ReadBytes, Lost> {
+    fn read_rows(
+        &self,
+        control: &Comm,
+        target: &Target<'_>,
+        grown: Option<&Grown<'_>>,
+    ) -> Result<ReadBytes, Lost> {
         let Target { layout, partitions, .. } = target;
-        let here = layout.partitioning;
+        let (here, numbering) = (layout.partitioning, layout.numbering());
         let owners = owners(control, here, partitions)?;
-        let rows = layout.numbering().rows();
-        let plan = Files::new(self.manifest.partitions, here, rows, layout.record_len(), &owners);
+        let rows = grown.map_or(numbering, |grown| grown.written).rows();
+        let record_len = self.manifest.row_width + self.manifest.row_state_len;
+        let kept = grown.map_or(record_len, |grown| grown.words);
+        let written = (self.manifest.partitions, rows, record_len);
+        let plan = Files::new(written, here, &owners, grown.is_some());
         let mut source = plan.source(self, control.rank());
         let store = |row: u32, record: &[u32]| {
             let owner = here.partition(row);
@@ -140,6 +211,8 @@ impl Checkpoint {
         for _ in 0..plan.rounds() {
             outgoing.iter_mut().for_each(Vec::clear);
             source.next_block(|row, record| {
+                let row = grown.map_or(row, |grown| grown.row(row, numbering));
+                let record = &record[..kept];
                 let owner = owners[here.partition(row) as usize];
                 if owner == control.rank() {
                     store(row, record);
@@ -151,7 +224,7 @@ impl Checkpoint {
             if !plan.stay {
                 let lists: Vec<&[u32]> = outgoing.iter().map(Vec::as_slice).collect();
                 for words in control.exchange(&lists, "rows of a checkpoint")? {
-                    for record in words.chunks_exact(1 + layout.record_len()) {
+                    for record in words.chunks_exact(1 + kept) {
                         store(record[0], &record[1..]);
                     }
                 }
@@ -203,6 +276,22 @@ fn owners(
     Ok(owners.into_iter().map(|owner| usize::try_from(owner).unwrap_or(usize::MAX)).collect())
 }
 
+/// Tables that may have grown since they were written.
+struct Grown<'a> {
+    /// As they were.
+    written: Numbering<'a>,
+    /// Of a record, those that are kept.
+    words: usize,
+}
+
+impl Grown<'_> {
+    /// Where the row that had number `row` is now.
+    fn row(&self, row: u32, now: Numbering<'_>) -> u32 {
+        let (field, id) = self.written.locate(row);
+        now.first(field) + id
+    }
+}
+
 /// Who reads which files of rows: the same on every rank.
 struct Files {
     /// Partitions of the run that wrote them.
@@ -216,15 +305,15 @@ struct Files {
 }
 
 impl Files {
+    /// Of `rows` rows in so many partitions, which have other numbers here if they are `moved`.
     fn new(
-        written: u32,
+        (written, rows, record_len): (u32, u32, usize),
         here: Partitioning,
-        rows: u32,
-        record_len: usize,
         owners: &[usize],
+        moved: bool,
     ) -> Self {
         // Rows P, P + written, … are in one partition if its number is the same for all of them.
-        let stay = written.is_multiple_of(here.partitions);
+        let stay = written.is_multiple_of(here.partitions) && !moved;
         let mut holders = owners.to_vec();
         holders.sort_unstable();
         holders.dedup();

@@ -29,6 +29,11 @@ pub struct CheckpointConfig {
     pub row_precision: RowPrecision,
     /// What a run goes on from: "auto", the newest in `dir`; "none"; or a checkpoint's path.
     pub resume: String,
+    /// A saved model that a new run begins with, when it does not go on from a checkpoint.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warm_start: Option<PathBuf>,
+    /// With its optimizer state.
+    pub warm_state: bool,
 }
 
 fn is_empty(path: &std::path::Path) -> bool {
@@ -47,6 +52,8 @@ impl Default for CheckpointConfig {
             full_every: 1,
             row_precision: RowPrecision::F32,
             resume,
+            warm_start: None,
+            warm_state: true,
         }
     }
 }

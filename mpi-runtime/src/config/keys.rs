@@ -425,6 +425,8 @@ pub static KEYS: &[Key] = &[
         "what rows are written as",
     ),
     key("checkpoint.resume", Kind::Path, "go on from: \"auto\" (the newest), \"none\", or a path"),
+    key("checkpoint.warm_start", Kind::Path, "a saved model that a new run begins with"),
+    key("checkpoint.warm_state", Kind::Flag, "with its optimizer state; default true"),
     key("recovery.inject.nan_trainer", integer(0, COUNT_MAX), "test: this replica gets a NaN"),
     key("recovery.inject.nan_step", at_least(0), "test: before this step"),
     key("recovery.inject.stop_step", at_least(0), "test: a request to stop in this step"),

@@ -276,6 +276,7 @@ fn keys_and_types_agree() {
         "optim.dense.decay_steps=5",
         "train.max_examples=100",
         "checkpoint.every=5",
+        "checkpoint.warm_start=runs/other",
         "run.max_time=60",
         "optim.sparse.decay_start_step=5",
         "optim.sparse.decay_steps=5",

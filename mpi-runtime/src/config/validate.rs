@@ -92,6 +92,13 @@ impl Config {
 
     fn check_checkpoints(&self) -> Result<(), ConfigError> {
         let checkpoint = &self.checkpoint;
+        if checkpoint.warm_start.is_none() && !checkpoint.warm_state {
+            return Err(ConfigError::Missing {
+                key: "checkpoint.warm_start",
+                expected: "the model whose optimizer state is left, as checkpoint.warm_state says"
+                    .into(),
+            });
+        }
         if checkpoint.full_every > 1 && !checkpoint.background {
             return Err(ConfigError::value(
                 "checkpoint.full_every",

@@ -28,7 +28,7 @@ use crate::run::plan::Plan;
 use crate::run::prediction::Prediction;
 use crate::run::reporter::Recorder;
 use crate::run::sections::{Begin, FIGURES, JobState, figures_of, numbers_of};
-use crate::run::{Run, StretchEnd};
+use crate::run::{Run, StretchEnd, warm_start};
 use crate::score::figures::Figures;
 use crate::score::progressive::Progressive;
 use crate::trainer::Segment;
@@ -77,6 +77,8 @@ pub fn train(
         let prediction = control.agree(prediction.transpose())?;
         return Ok(Outcome::Planned(Box::new(plan), prediction));
     }
+    let elsewhere = if first { warm_start::is_elsewhere(&plan.job.config) } else { Ok(()) };
+    control.agree(elsewhere)?;
     // Before anything of an earlier run is looked at, or removed: it may not have ended.
     let wanted = plan.job.config.run.dir.clone();
     let job = environment::scheduled_job(&|name| std::env::var(name).ok());
@@ -99,6 +101,7 @@ pub fn train(
     let from = going_on::find(control, &plan.job.config)?;
     let fits = from.as_ref().map(|checkpoint| going_on::kept(&plan, checkpoint)).transpose();
     let kept = control.agree(fits.map_err(Error::from))?;
+    let warm = if from.is_none() { warm_start::find(control, &plan)? } else { None };
     let step = from.as_ref().map_or(0, |checkpoint| going_on::step_here(&plan, checkpoint));
     let mut state = JobState::new(plan.job.config.train.early_stop.clone());
     state.step = step;
@@ -153,6 +156,22 @@ pub fn train(
         if first {
             let (dir, steps) = (checkpoint.dir().display(), run.plan.steps);
             say(&format!("umbra: going on from {dir}, step {step} of {steps}: {}", kept.says()));
+        }
+    }
+    if let Some(checkpoint) = &warm {
+        let taken = match control.watch().end_if_lost(run.warm_start(checkpoint)) {
+            Ok(taken) => taken,
+            Err(error) => {
+                run.finish();
+                return Err(error);
+            }
+        };
+        if first {
+            let (dir, rows) = (checkpoint.dir().display(), run.plan.layout.numbering().rows());
+            let new = u64::from(rows) - taken;
+            say(&format!(
+                "umbra: begins with the model of {dir}: {taken} rows, and {new} new ones"
+            ));
         }
     }
     let valid = run.state.valid;

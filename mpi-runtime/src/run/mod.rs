@@ -6,7 +6,8 @@
 //! Map: `job.rs` a run from start to summary, `measures.rs` what it measured · `plan.rs`,
 //! `prediction.rs` what it will be · `trainer_threads.rs` a trainer's replica and threads ·
 //! `publish.rs` the model that is evaluated and saved · `sections.rs` everything that a run goes on
-//! from, `going_on.rs` what of it is kept · `due.rs` when a checkpoint is due, `deadline.rs` when a
+//! from, `going_on.rs` what of it is kept ·
+//! `warm_start.rs` a new run with a saved model · `due.rs` when a checkpoint is due, `deadline.rs` when a
 //! run stops by itself · `early_stop.rs`, `evaluate.rs`, `heartbeat.rs`, `reporter.rs`.
 
 mod deadline;
@@ -24,6 +25,7 @@ pub mod reporter;
 mod saves;
 pub mod sections;
 mod trainer_threads;
+pub mod warm_start;
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use core::time::Duration;
