@@ -3,10 +3,11 @@
 //! Map: [`schema`] says what a dataset is · [`hdf5`] writes, opens and reads the files, which
 //! `codec` compresses · [`dataset`] joins files to a split · [`batch`] is what a worker gets ·
 //! [`order`] decides which worker sees which row when (pure functions) · `lane` reads one lane in
-//! that order, `in_order` all rows in that of the files · [`pipeline`] is the one thread of a rank that owns HDF5 and fills the workers'
-//! batches · [`synthetic`] makes click logs with a planted model · [`prepare`] turns raw text into
-//! datasets · [`output`] keeps what we write from harming what is there · [`attention`] tells which file
-//! HDF5 is at work on · [`error`] says what is wrong with a dataset.
+//! that order, `in_order` all rows in that of the files · [`pipeline`] is the one thread of a rank
+//! that owns HDF5 and fills the workers' batches · [`synthetic`] makes click logs with a planted
+//! model · [`prepare`] turns raw text into datasets · [`output`] keeps what we write from harming
+//! what is there · [`attention`] tells which file HDF5 is at work on · [`error`] says what is wrong
+//! with a dataset.
 #![deny(unsafe_code)]
 
 pub mod attention;

@@ -120,7 +120,8 @@ def main():
     for (arm, day), values in sorted(found.items(), key=lambda item: (item[0][1], item[0][0])):
         paired = [grow - other for grow, other in zip(found["grow", day], values)]
         print(f"{day:4} {arm:>8} {mean(values):9.5f} {mean(paired):11.5f} {error(paired):9.5f}")
-    of = lambda arm: [value for day in DAYS[1:] for value in found[arm, day]]
+    # A seed is one sample: its days share a world.
+    of = lambda arm: [mean(days) for days in zip(*(found[arm, day] for day in DAYS[1:]))]
     print(f"progressive_auc_grow_over_fixed {mean(g / f for g, f in zip(of('grow'), of('fixed'))):.6f}")
     differences = [grow - scratch for grow, scratch in zip(of("grow"), of("scratch"))]
     print(f"progressive_auc_grow_minus_scratch {mean(differences):.6f}")

@@ -6,9 +6,9 @@
 //! Map: `job.rs` a run from start to summary, `measures.rs` what it measured · `plan.rs`,
 //! `prediction.rs` what it will be · `trainer_threads.rs` a trainer's replica and threads ·
 //! `publish.rs` the model that is evaluated and saved · `sections.rs` everything that a run goes on
-//! from, `going_on.rs` what of it is kept ·
-//! `warm_start.rs` a new run with a saved model · `due.rs` when a checkpoint is due, `deadline.rs` when a
-//! run stops by itself · `early_stop.rs`, `evaluate.rs`, `heartbeat.rs`, `reporter.rs`.
+//! from, `going_on.rs` what of it is kept · `warm_start.rs` a new run with a saved model · `due.rs`
+//! when a checkpoint is due, `deadline.rs` when a run stops by itself · `early_stop.rs`,
+//! `evaluate.rs`, `heartbeat.rs`, `reporter.rs`.
 
 mod deadline;
 mod due;
@@ -52,9 +52,9 @@ use crate::run::heartbeat::{Heartbeat, Pulse, Report};
 use crate::run::plan::Plan;
 use crate::run::sections::{Begin, JobState};
 use crate::score::figures::{Figures, FiguresError, Scores};
-use crate::score::pass::{Share, score};
 use crate::score::progressive::Progressive;
 use crate::trainer::Segment;
+use crate::trainer::pass::{Share, score};
 use trainer_threads::{Around, TrainerThreads};
 
 /// How a stretch of training ended; equal on all ranks.

@@ -1,6 +1,5 @@
 //! Metrics that ranks do not change.
 //!
-//! - [`pass`]: a trainer scores its share of a dataset
 //! - [`figures`]: the figures over all ranks
 //! - [`progressive`]: figures of examples before they are learnt from
 //! - [`exact`]: sums whose order does not matter · `deal.rs`: examples to the ranks that count them
@@ -10,5 +9,4 @@ mod deal;
 pub mod exact;
 pub mod figures;
 pub mod memory;
-pub mod pass;
 pub mod progressive;

@@ -29,8 +29,8 @@ use crate::rows::servers::{ServiceConfig, Services};
 use crate::rows::tables::TableLayout;
 use crate::run::plan::Plan;
 use crate::score::figures::{Figures, FiguresError};
-use crate::score::pass::{Share, score};
 use crate::trainer::batches::Batches;
+use crate::trainer::pass::{Share, score};
 use crate::trainer::{Segment, Trainer, Worker};
 
 /// The trainers of a virtual cluster.

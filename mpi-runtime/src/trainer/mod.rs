@@ -8,6 +8,7 @@
 
 pub mod batches;
 pub mod buffers;
+pub mod pass;
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::io;

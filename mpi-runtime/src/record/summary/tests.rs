@@ -137,8 +137,8 @@ const CONTRACT: &[(&str, &str)] = &[
     (
         "",
         "version status git config_hash data_fingerprint seed virtual ranks roles \
-         worker_threads batch_size elp examples steps seconds examples_per_second train progressive valid \
-         test test_replica sync wire checkpoint recovery memory wait",
+         worker_threads batch_size elp examples steps seconds examples_per_second train \
+         progressive valid test test_replica sync wire checkpoint recovery memory wait",
     ),
     ("roles", "trainers embedding_ps sync_ps"),
     ("train", "logloss normalized_entropy"),
