@@ -24,6 +24,7 @@ impl LineFormat for Criteo {
         Parsed {
             dense_features: INTEGERS,
             keys: (0..IDS).map(|_| Keys::Number(Vec::new())).collect(),
+            bag_ends: vec![None; IDS],
             ..Parsed::default()
         }
     }

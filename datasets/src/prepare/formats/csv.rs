@@ -216,6 +216,7 @@ impl LineFormat for Csv {
         Parsed {
             dense_features: self.dense.len(),
             keys: self.sparse.iter().map(|_| Keys::Text(TextKeys::default())).collect(),
+            bag_ends: vec![None; self.sparse.len()],
             ..Parsed::default()
         }
     }

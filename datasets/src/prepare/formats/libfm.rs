@@ -36,13 +36,13 @@ impl Libfm {
 
 impl LineFormat for Libfm {
     fn columns(&self) -> Parsed {
-        let fields = match self.fields {
-            Fields::Positional => self.width,
-            Fields::Bag => 1,
+        let bag_ends = match self.fields {
+            Fields::Positional => vec![None; self.width],
+            Fields::Bag => vec![Some(Vec::new())],
         };
         Parsed {
-            keys: (0..fields).map(|_| Keys::Number(Vec::new())).collect(),
-            bag_ends: (self.fields == Fields::Bag).then(Vec::new),
+            keys: bag_ends.iter().map(|_| Keys::Number(Vec::new())).collect(),
+            bag_ends,
             ..Parsed::default()
         }
     }
@@ -64,12 +64,12 @@ impl LineFormat for Libfm {
                 Fields::Positional => {}
             }
         }
-        match &mut columns.bag_ends {
-            Some(ends) => ends.push(columns.keys[0].len()),
-            None if features != self.width => {
+        match (self.fields, &mut columns.bag_ends[..]) {
+            (Fields::Bag, [Some(ends)]) => ends.push(columns.keys[0].len()),
+            (Fields::Positional, _) if features != self.width => {
                 return Err(Malformed::Features { expected: self.width, got: features });
             }
-            None => {}
+            _ => {}
         }
         Ok(Line::Row)
     }
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(parsed.label, [0.0]);
         let keys = [91, 3055, 7].map(|key| Keys::Number(vec![key]));
         assert_eq!(parsed.keys, keys);
-        assert_eq!(parsed.bag_ends, None);
+        assert_eq!(parsed.bag_ends, [None, None, None]);
         assert_eq!(format.sparse_names(), ["F1", "F2", "F3"]);
     }
 
@@ -154,9 +154,9 @@ mod tests {
     fn bags_have_any_length() {
         let format = Libfm::new(Fields::Bag, b"");
         let parsed = parse(&format, "+1 3:1 11:1 ").unwrap();
-        assert_eq!((parsed.label[0], parsed.bag_ends), (1.0, Some(vec![2])));
+        assert_eq!((parsed.label[0], parsed.bag_ends), (1.0, vec![Some(vec![2])]));
         assert_eq!(parsed.keys, [Keys::Number(vec![3, 11])]);
-        assert_eq!(parse(&format, "0").unwrap().bag_ends, Some(vec![0]));
+        assert_eq!(parse(&format, "0").unwrap().bag_ends, [Some(vec![0])]);
     }
 
     #[test]

@@ -2,8 +2,8 @@
 //! them.
 //!
 //! Shapes: `label` [n] · `weight` [n] or empty · `group` [n] or empty · `dense` [n, D] row-major ·
-//! `keys` one column per field, [n] each, or for a bag one column of all values with `bag_ends`
-//! [n].
+//! `keys` one column per field: [n], or where `bag_ends` of the field are [n] as well, all values of
+//! its bags.
 //!
 //! Invariant: a malformed line leaves no trace in the columns.
 
@@ -53,8 +53,8 @@ pub(crate) struct Parsed {
     pub(crate) group: Vec<u64>,
     pub(crate) dense: Vec<f32>,
     pub(crate) keys: Vec<Keys>,
-    /// Number of values of rows 0..=i; `None` when every field has one value per row.
-    pub(crate) bag_ends: Option<Vec<usize>>,
+    /// Of each field the number of values of rows 0..=i; `None` for one value per row. `[S]`
+    pub(crate) bag_ends: Vec<Option<Vec<usize>>>,
     /// D.
     pub(crate) dense_features: usize,
     /// Rows complete so far, n.
@@ -111,14 +111,14 @@ impl Parsed {
         self.weight.truncate(rows);
         self.group.truncate(rows);
         self.dense.truncate(rows * self.dense_features);
-        let values = match &mut self.bag_ends {
-            Some(ends) => {
-                ends.truncate(rows);
-                ends.last().copied().unwrap_or(0)
-            }
-            None => rows,
-        };
-        for keys in &mut self.keys {
+        for (keys, ends) in self.keys.iter_mut().zip(&mut self.bag_ends) {
+            let values = match ends {
+                Some(ends) => {
+                    ends.truncate(rows);
+                    ends.last().copied().unwrap_or(0)
+                }
+                None => rows,
+            };
             keys.truncate(values);
         }
     }

@@ -12,7 +12,6 @@ use super::plan::Plan;
 use crate::RowBlock;
 use crate::prepare::error::PrepareError;
 use crate::prepare::formats::parsed::{LineFormat, Parsed};
-use crate::prepare::keys::key_column::Keys;
 use crate::prepare::keys::vocabulary::Encoder;
 use crate::prepare::text::blocks::{Blocks, TextBlock};
 
@@ -20,10 +19,12 @@ use crate::prepare::text::blocks::{Blocks, TextBlock};
 pub(super) struct Slot {
     pub(super) block: TextBlock,
     pub(super) parsed: Parsed,
-    /// `[n, S]`, or the values of a bag.
+    /// `[n, S]`, or the ids of all bags, row by row.
     ids: Vec<u32>,
-    /// Empty for one id per field, else `[n + 1]`.
+    /// Empty for one id per field, else `[n * S + 1]`.
     offsets: Vec<u32>,
+    /// Ids of each field, where there are bags. `[S]`
+    field_ids: Vec<Vec<u32>>,
     /// `[S]`
     pub(super) unknown: Vec<u64>,
 }
@@ -34,27 +35,47 @@ impl Slot {
     }
 
     fn encode(&mut self, plan: &Plan, encoders: &[Encoder]) -> Result<(), PrepareError> {
-        let Self { block, parsed, ids, offsets, unknown } = self;
+        self.unknown.clear();
+        self.unknown.resize(encoders.len(), 0);
+        self.offsets.clear();
+        if plan.layout.is_bag {
+            return self.encode_bags(plan, encoders);
+        }
+        let Self { parsed, ids, unknown, .. } = self;
         let stride = encoders.len();
         // Every place is written.
-        ids.resize(parsed.keys.iter().map(Keys::len).sum(), 0);
-        unknown.clear();
-        unknown.resize(stride, 0);
+        ids.resize(parsed.rows * stride, 0);
         // Some rows of all fields at a time: their ids stay in the first cache until all are there.
-        let all = parsed.keys.first().map_or(0, Keys::len);
-        for start in (0..all).step_by(ROWS_ENCODED_AT_ONCE) {
-            let range = start..all.min(start + ROWS_ENCODED_AT_ONCE);
+        for start in (0..parsed.rows).step_by(ROWS_ENCODED_AT_ONCE) {
+            let range = start..parsed.rows.min(start + ROWS_ENCODED_AT_ONCE);
             for (field, (encoder, keys)) in encoders.iter().zip(&parsed.keys).enumerate() {
                 let places = &mut ids[start * stride + field..];
                 unknown[field] += encoder.encode(keys, range.clone(), places, stride);
             }
         }
-        offsets.clear();
-        if let Some(ends) = &parsed.bag_ends {
-            offsets.push(0);
-            for &end in ends {
-                offsets.push(u32::try_from(end).map_err(|_| PrepareError::TooManyValues {
-                    path: plan.inputs[block.file].clone(),
+        Ok(())
+    }
+
+    /// Encodes field by field, then brings the bags of a row together.
+    fn encode_bags(&mut self, plan: &Plan, encoders: &[Encoder]) -> Result<(), PrepareError> {
+        let Self { block, parsed, ids, offsets, field_ids, unknown } = self;
+        field_ids.resize(encoders.len(), Vec::new());
+        for (field, (encoder, keys)) in encoders.iter().zip(&parsed.keys).enumerate() {
+            // Every place is written.
+            field_ids[field].resize(keys.len(), 0);
+            unknown[field] = encoder.encode(keys, 0..keys.len(), &mut field_ids[field], 1);
+        }
+        ids.clear();
+        offsets.push(0);
+        for row in 0..parsed.rows {
+            for (field_ids, ends) in field_ids.iter().zip(&parsed.bag_ends) {
+                let bag = match ends {
+                    Some(ends) => row.checked_sub(1).map_or(0, |before| ends[before])..ends[row],
+                    None => row..row + 1,
+                };
+                ids.extend_from_slice(&field_ids[bag]);
+                offsets.push(u32::try_from(ids.len()).map_err(|_| {
+                    PrepareError::TooManyValues { path: plan.inputs[block.file].clone() }
                 })?);
             }
         }
@@ -100,6 +121,7 @@ impl Slots {
                     parsed: plan.layout.format.columns(),
                     ids: Vec::new(),
                     offsets: Vec::new(),
+                    field_ids: Vec::new(),
                     unknown: Vec::new(),
                 }),
             }
