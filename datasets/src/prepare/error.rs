@@ -52,6 +52,35 @@ pub enum PrepareError {
         /// The command that unpacks it.
         cure: &'static str,
     },
+    /// An input is no Parquet file.
+    #[error(
+        "{}: not a Parquet file: expected PAR1 at its beginning: for text use --format csv",
+        path.display()
+    )]
+    NotParquet {
+        /// The input.
+        path: PathBuf,
+    },
+    /// A Parquet file that contradicts itself, is cut short or uses what is not read.
+    #[error("{}: damaged Parquet file: {reason}", path.display())]
+    Parquet {
+        /// The input.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A Parquet file is compressed in a way that is not read here.
+    #[error(
+        "{}: columns compressed with {name} are not read: write the file with \
+         compression=\"zstd\" (snappy, gzip and lz4 are read too)",
+        path.display()
+    )]
+    ParquetCompression {
+        /// The input.
+        path: PathBuf,
+        /// Name of the compression.
+        name: &'static str,
+    },
     /// An input has no text.
     #[error("{}: the input is empty", path.display())]
     EmptyInput {
@@ -191,11 +220,14 @@ pub enum OptionsError {
     /// Nothing to read.
     #[error("--input: expected at least one file")]
     NoInput,
-    /// A csv without a schema.
-    #[error("--format csv needs --schema S.toml, which says what the columns are")]
-    SchemaNeeded,
+    /// Columns without a schema.
+    #[error("--format {format} needs --schema S.toml, which says what the columns are")]
+    SchemaNeeded {
+        /// The format.
+        format: &'static str,
+    },
     /// A schema that would be ignored.
-    #[error("--schema is for --format csv: the columns of {format} are fixed")]
+    #[error("--schema is for --format csv and parquet: the columns of {format} are fixed")]
     SchemaUnused {
         /// The format.
         format: &'static str,
@@ -289,6 +321,32 @@ pub enum SchemaError {
     /// Nothing to learn from.
     #[error("expected at least one column under dense or sparse")]
     NoFeatures,
+    /// A key about text, of a schema for Parquet.
+    #[error("{key}: is about text: remove it for --format parquet, whose columns have names")]
+    TextKey {
+        /// The key.
+        key: &'static str,
+    },
+    /// An input lacks a column that the first one has.
+    #[error("no column `{column}` in {}", path.display())]
+    NoColumnInFile {
+        /// The input.
+        path: PathBuf,
+        /// The column.
+        column: String,
+    },
+    /// A column of a type that is not read.
+    #[error("column `{column}` of {}: {kind} is not read: {cure}", path.display())]
+    ColumnType {
+        /// The input.
+        path: PathBuf,
+        /// The column.
+        column: String,
+        /// Its type.
+        kind: String,
+        /// What to do.
+        cure: &'static str,
+    },
     /// Headers of two inputs differ.
     #[error(
         "the header of {} differs from that of the first file: expected {expected}, got {got}",

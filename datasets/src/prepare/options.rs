@@ -10,14 +10,15 @@ use std::sync::Arc;
 /// One split of raw text to turn into one HDF5 file.
 #[derive(Clone, Debug)]
 pub struct PrepareOptions {
-    /// `--format criteo|libfm|csv`
+    /// `--format criteo|libfm|csv|parquet`
     pub format: Format,
-    /// `--input FILE…`: read in this order, each plain, gzip or zstd (told by its first bytes, not
-    /// by its name).
+    /// `--input FILE…`: read in this order; text is plain, gzip or zstd (told by its first bytes,
+    /// not by its name).
     pub inputs: Vec<PathBuf>,
     /// `--output FILE.h5`
     pub output: PathBuf,
-    /// `--schema S.toml`: the columns of a csv; needed by `csv`, refused by the others.
+    /// `--schema S.toml`: which column is what; needed by `csv` and `parquet`, refused by
+    /// the others.
     pub schema: Option<PathBuf>,
     /// `--vocabulary FROM.h5`: encode with the ids that FROM was written with. Ids unknown to it
     /// become 0.
@@ -67,7 +68,7 @@ impl PrepareOptions {
     }
 }
 
-/// The raw text formats.
+/// The raw formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// Tab separated, no header: label, 13 integers, 26 ids of eight hex digits.
@@ -76,6 +77,8 @@ pub enum Format {
     Libfm,
     /// Delimited text whose columns a TOML schema describes.
     Csv,
+    /// Apache Parquet; the same schema.
+    Parquet,
 }
 
 impl Format {
@@ -85,7 +88,22 @@ impl Format {
             Self::Criteo => "criteo",
             Self::Libfm => "libfm",
             Self::Csv => "csv",
+            Self::Parquet => "parquet",
         }
+    }
+
+    /// The name stored in the output: Parquet is read as a csv of the same values, and the splits
+    /// of a dataset may be either.
+    pub(crate) fn recipe_name(self) -> &'static str {
+        match self {
+            Self::Parquet => Self::Csv.name(),
+            other => other.name(),
+        }
+    }
+
+    /// True if a schema says what the columns are.
+    pub(crate) fn has_schema(self) -> bool {
+        matches!(self, Self::Csv | Self::Parquet)
     }
 }
 
@@ -192,7 +210,7 @@ pub struct FieldSummary {
 pub struct BadRow {
     /// The input file.
     pub file: PathBuf,
-    /// Line number from 1, headers and blank lines included.
+    /// Line number from 1, headers and blank lines included; of Parquet the row, from 1.
     pub line: u64,
     /// What was expected and what was there.
     pub reason: String,

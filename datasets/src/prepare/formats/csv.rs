@@ -7,6 +7,8 @@
 //! Missing values: an empty value, or one of the schema's. A missing number is 0 before its
 //! transform, a missing category is the key `""`, a missing label or weight is malformed.
 
+use std::cell::RefCell;
+
 use csv_core::ReadRecordResult;
 
 use super::malformed::{Malformed, Quoted};
@@ -33,6 +35,19 @@ pub(crate) struct Csv {
     sparse: Vec<usize>,
     weight: Option<usize>,
     group: Vec<usize>,
+    /// Columns that one of the above names. `[names]`
+    used: Vec<bool>,
+    /// Columns that hold lists, which lines never do. `[names]`
+    lists: Vec<bool>,
+}
+
+/// The values of one row, by the number of their column.
+pub(crate) trait Row {
+    /// The text of a value.
+    fn at(&self, column: usize) -> &[u8];
+
+    /// The items of a list; `None` of a column without lists.
+    fn items(&self, column: usize) -> Option<impl Iterator<Item = &[u8]>>;
 }
 
 /// How a value becomes a label.
@@ -46,24 +61,26 @@ enum LabelRule {
 }
 
 impl Csv {
-    /// Looks up the columns of `schema`. `header` is the first line of the text when the schema
-    /// says that there is one; `dense_transform` overrides the schema's default.
+    /// Looks up the columns of `schema` among `names`, which are all there are; `dense_transform`
+    /// overrides the schema's default.
     pub(crate) fn new(
         schema: &SchemaFile,
-        header: &[u8],
+        names: Vec<String>,
         dense_transform: Option<DenseTransform>,
     ) -> Result<Self, SchemaError> {
-        let names = schema.column_names(header);
+        let used = RefCell::new(vec![false; names.len()]);
         let find = |key: &'static str, column: &Column| {
             let found = match column {
                 Column::Name(name) => names.iter().position(|known| known == name),
                 Column::Number(number) => number.checked_sub(1).filter(|at| *at < names.len()),
             };
-            found.ok_or_else(|| SchemaError::NoColumn {
+            let found = found.ok_or_else(|| SchemaError::NoColumn {
                 key,
                 column: column.to_string(),
                 known: names.join(", "),
-            })
+            })?;
+            used.borrow_mut()[found] = true;
+            Ok(found)
         };
         let find_all = |key, columns: &[Column]| {
             columns.iter().map(|column| find(key, column)).collect::<Result<Vec<_>, _>>()
@@ -89,6 +106,8 @@ impl Csv {
             sparse: find_all("sparse", &schema.sparse)?,
             weight: schema.weight.as_ref().map(|column| find("weight", column)).transpose()?,
             group: find_all("group", &schema.group)?,
+            used: used.into_inner(),
+            lists: vec![false; names.len()],
             names,
         };
         csv.check_uses()?;
@@ -118,6 +137,41 @@ impl Csv {
     /// All column names of a header line.
     pub(crate) fn names(&self) -> &[String] {
         &self.names
+    }
+
+    /// Numbers and names of the columns that are read.
+    pub(crate) fn used(&self) -> impl Iterator<Item = (usize, &str)> {
+        let all = self.names.iter().map(String::as_str).enumerate();
+        all.filter(|(column, _)| self.used[*column])
+    }
+
+    /// Sparse fields among the columns that hold lists are bags from now on.
+    pub(crate) fn set_lists(&mut self, holds_lists: impl Fn(&str) -> bool) {
+        for &column in &self.sparse {
+            let is_group = self.group.contains(&column) || self.weight == Some(column);
+            self.lists[column] = !is_group && holds_lists(&self.names[column]);
+        }
+    }
+
+    /// True of a column whose lists are bags.
+    pub(crate) fn is_list(&self, column: usize) -> bool {
+        self.lists[column]
+    }
+
+    /// True if a row can have any number of keys in a field.
+    pub(crate) fn is_bag(&self) -> bool {
+        self.lists.contains(&true)
+    }
+
+    /// Empty columns of this schema's shape.
+    pub(crate) fn empty_columns(&self) -> Parsed {
+        let ends = |column: &usize| self.lists[*column].then(Vec::new);
+        Parsed {
+            dense_features: self.dense.len(),
+            keys: self.sparse.iter().map(|_| Keys::Text(TextKeys::default())).collect(),
+            bag_ends: self.sparse.iter().map(ends).collect(),
+            ..Parsed::default()
+        }
     }
 
     pub(crate) fn dense_names(&self) -> Vec<String> {
@@ -162,6 +216,15 @@ impl Csv {
         if got != self.names.len() {
             return Err(Malformed::Columns { expected: self.names.len(), got, hint: "" });
         }
+        self.parse_row(&values, columns)
+    }
+
+    /// Appends a row whose values are apart. After an error the columns may hold part of it.
+    pub(crate) fn parse_row(
+        &self,
+        values: &impl Row,
+        columns: &mut Parsed,
+    ) -> Result<(), Malformed> {
         let value = |column: usize| self.clean(values.at(column));
         columns.label.push(self.label_rule.label(value(self.label))?);
         if let Some(column) = self.weight {
@@ -181,8 +244,15 @@ impl Csv {
             };
             columns.dense.push(feature);
         }
-        for (keys, column) in columns.keys.iter_mut().zip(&self.sparse) {
-            keys.push_text(value(*column));
+        let fields = columns.keys.iter_mut().zip(&mut columns.bag_ends);
+        for ((keys, ends), column) in fields.zip(&self.sparse) {
+            match (ends, values.items(*column)) {
+                (Some(ends), Some(items)) => {
+                    items.for_each(|item| keys.push_text(self.clean(item)));
+                    ends.push(keys.len());
+                }
+                _ => keys.push_text(value(*column)),
+            }
         }
         match self.group[..] {
             [] => {}
@@ -213,12 +283,7 @@ impl Csv {
 
 impl LineFormat for Csv {
     fn columns(&self) -> Parsed {
-        Parsed {
-            dense_features: self.dense.len(),
-            keys: self.sparse.iter().map(|_| Keys::Text(TextKeys::default())).collect(),
-            bag_ends: vec![None; self.sparse.len()],
-            ..Parsed::default()
-        }
+        self.empty_columns()
     }
 
     fn has_header(&self) -> bool {
@@ -298,9 +363,16 @@ impl<'a> Values<'a> {
         Ok(Self { text: line, ends, gap: 1 })
     }
 
-    fn at(&self, column: usize) -> &'a [u8] {
+}
+
+impl Row for Values<'_> {
+    fn at(&self, column: usize) -> &[u8] {
         let start = if column == 0 { 0 } else { self.ends[column - 1] + self.gap };
         &self.text[start..self.ends[column]]
+    }
+
+    fn items(&self, _column: usize) -> Option<impl Iterator<Item = &[u8]>> {
+        None::<core::iter::Empty<&[u8]>>
     }
 }
 
@@ -327,7 +399,13 @@ fn unquote(
     if result == ReadRecordResult::Record { Ok(()) } else { Err(Malformed::OpenQuote) }
 }
 
+/// A finite number; a truth value, as Python writes it, is 1 or 0.
 fn number(text: &[u8]) -> Option<f64> {
+    match text {
+        b"True" => return Some(1.0),
+        b"False" => return Some(0.0),
+        _ => {}
+    }
     core::str::from_utf8(text).ok()?.parse::<f64>().ok().filter(|x| x.is_finite())
 }
 

@@ -3,6 +3,8 @@
 //! - `parsed`: what a format is ([`LineFormat`](parsed::LineFormat)), and the columns that the
 //!   lines of one block become.
 //! - `criteo`, `libfm`, `csv`: the formats. `schema_file`: the TOML file that a csv needs.
+//! - `parquet`: columns instead of lines, through the same schema; `parquet_file` reads them,
+//!   `parquet_text` spells them.
 //! - `transform`: numbers to dense features.
 //! - `malformed`: why a line is not a row.
 
@@ -10,6 +12,9 @@ pub(super) mod criteo;
 pub(super) mod csv;
 pub(super) mod libfm;
 mod malformed;
+pub(super) mod parquet;
+mod parquet_file;
+mod parquet_text;
 pub(super) mod parsed;
 pub(super) mod schema_file;
 pub(super) mod transform;

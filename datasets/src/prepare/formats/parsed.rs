@@ -10,6 +10,7 @@
 use core::ops::Range;
 
 use super::malformed::Malformed;
+use super::parquet::{Parquet, Table};
 use crate::prepare::keys::key_column::Keys;
 use crate::prepare::text::blocks::TextBlock;
 
@@ -35,13 +36,69 @@ pub(crate) trait LineFormat: Send + Sync {
     fn parse_line(&self, line: &[u8], columns: &mut Parsed) -> Result<Line, Malformed>;
 }
 
+/// A raw format: of lines, or of columns.
+pub(crate) enum RowFormat {
+    Lines(Box<dyn LineFormat>),
+    Columns(Parquet),
+}
+
+/// Rows of one file, as they were read.
+pub(crate) enum Block {
+    Text(TextBlock),
+    Table(Table),
+}
+
+impl RowFormat {
+    /// Empty columns of this format's shape.
+    pub(crate) fn columns(&self) -> Parsed {
+        match self {
+            Self::Lines(format) => format.columns(),
+            Self::Columns(format) => format.columns(),
+        }
+    }
+
+    /// What is wrong with a row of `block` that was found malformed.
+    pub(crate) fn defect(&self, block: &Block, bad: &BadLine) -> String {
+        let mut columns = self.columns();
+        let again = match (self, block) {
+            (Self::Lines(format), Block::Text(text)) => {
+                format.parse_line(&text.bytes[bad.span.clone()], &mut columns).map(drop)
+            }
+            (Self::Columns(format), Block::Table(table)) => {
+                format.parse_row(&format.texts(table), bad.span.start, &mut columns)
+            }
+            _ => Ok(()),
+        };
+        // Reading a row depends on nothing but the row.
+        again.err().map_or_else(|| "malformed".into(), |malformed| malformed.to_string())
+    }
+}
+
+impl Block {
+    /// Which of the inputs.
+    pub(crate) fn file(&self) -> usize {
+        match self {
+            Self::Text(text) => text.file,
+            Self::Table(table) => table.file,
+        }
+    }
+
+    /// The first row of this block is the first of the file.
+    pub(crate) fn starts_file(&self) -> bool {
+        match self {
+            Self::Text(text) => text.starts_file,
+            Self::Table(table) => table.starts_file,
+        }
+    }
+}
+
 /// A malformed line of a block.
 #[derive(Debug, PartialEq)]
 pub(crate) struct BadLine {
     /// From 0, within the block.
     pub(crate) line: u64,
-    /// Where it stands in the block, without its line end. Its defect is found again when it is to
-    /// be shown.
+    /// Where it stands in the block: its text without its line end, or its row. Its defect is
+    /// found again when it is to be shown.
     pub(crate) span: Range<usize>,
 }
 
@@ -78,8 +135,30 @@ pub(crate) struct Scratch {
 
 impl Parsed {
     /// Replaces the contents with the rows of `block`.
-    pub(crate) fn parse(&mut self, format: &dyn LineFormat, block: &TextBlock) {
+    pub(crate) fn parse(&mut self, format: &RowFormat, block: &Block) {
         self.clear();
+        match (format, block) {
+            (RowFormat::Lines(format), Block::Text(text)) => self.lines(format.as_ref(), text),
+            (RowFormat::Columns(format), Block::Table(table)) => self.table(format, table),
+            // A format reads the blocks that it has made.
+            _ => {}
+        }
+    }
+
+    fn table(&mut self, format: &Parquet, table: &Table) {
+        let texts = format.texts(table);
+        for row in 0..table.rows() {
+            if format.parse_row(&texts, row, self).is_ok() {
+                self.rows += 1;
+            } else {
+                self.truncate_to_rows();
+                self.bad.push(BadLine { line: row as u64, span: row..row + 1 });
+            }
+        }
+        self.lines = table.rows() as u64;
+    }
+
+    fn lines(&mut self, format: &dyn LineFormat, block: &TextBlock) {
         let bytes = &block.bytes;
         let mut start = 0;
         while start < bytes.len() {

@@ -111,6 +111,25 @@ impl SchemaFile {
         Self::parse(&text).map_err(|error| PrepareError::Schema { path: path.to_path_buf(), error })
     }
 
+    /// As [`SchemaFile::read`], for columns that have names and types of their own: keys about text
+    /// are refused.
+    ///
+    /// # Errors
+    /// As [`SchemaFile::read`].
+    pub(crate) fn read_without_text(path: &Path) -> Result<Self, PrepareError> {
+        let schema = Self::read(path)?;
+        let wrong = |error| PrepareError::Schema { path: path.to_path_buf(), error };
+        let text = std::fs::read_to_string(path).map_err(|source| {
+            PrepareError::SchemaUnreadable { path: path.to_path_buf(), source }
+        })?;
+        let keys: toml::Table =
+            toml::from_str(&text).map_err(|error| wrong(SchemaError::Toml(error.to_string())))?;
+        match TEXT_KEYS.into_iter().find(|key| keys.contains_key(*key)) {
+            Some(key) => Err(wrong(SchemaError::TextKey { key })),
+            None => Ok(schema),
+        }
+    }
+
     /// Parses the text of a schema, and checks what can be checked without its columns.
     pub(crate) fn parse(text: &str) -> Result<Self, SchemaError> {
         let schema: Self =
@@ -143,6 +162,9 @@ impl SchemaFile {
         self.delimiter.as_bytes().first().copied().unwrap_or(b',')
     }
 }
+
+/// What only text has.
+const TEXT_KEYS: [&str; 4] = ["delimiter", "quote", "header", "columns"];
 
 fn comma() -> String {
     ",".into()

@@ -13,7 +13,8 @@ use crate::prepare::error::{OptionsError, PrepareError, SchemaError};
 use crate::prepare::formats::criteo::{self, Criteo};
 use crate::prepare::formats::csv::Csv;
 use crate::prepare::formats::libfm::{self, Libfm};
-use crate::prepare::formats::parsed::LineFormat;
+use crate::prepare::formats::parquet::Parquet;
+use crate::prepare::formats::parsed::{Block, LineFormat, RowFormat};
 use crate::prepare::formats::schema_file::SchemaFile;
 use crate::prepare::formats::transform::NumberTransform;
 use crate::prepare::keys::vocabulary::Spelling;
@@ -36,9 +37,9 @@ pub(crate) struct Plan {
 
 /// A format with its columns found.
 pub(crate) struct Layout {
-    pub(crate) format: Box<dyn LineFormat>,
+    pub(crate) format: RowFormat,
     /// Reads labels and keys alone, where that is less work.
-    pub(crate) key_format: Option<Box<dyn LineFormat>>,
+    pub(crate) key_format: Option<RowFormat>,
     pub(crate) dense_names: Vec<String>,
     pub(crate) sparse_names: Vec<String>,
     pub(crate) has_weight: bool,
@@ -89,6 +90,7 @@ impl Plan {
             Format::Criteo => Layout::criteo(options),
             Format::Libfm => Layout::libfm(options)?,
             Format::Csv => Layout::csv(options)?,
+            Format::Parquet => Layout::parquet(options)?,
         };
         Ok(Self {
             recipe: Recipe::new(options, &layout),
@@ -103,13 +105,33 @@ impl Plan {
     }
 }
 
+impl Plan {
+    /// The rows of all inputs in order. Bytes taken from disk are added to `bytes_read`.
+    pub(crate) fn blocks(
+        &self,
+        bytes_read: Arc<AtomicU64>,
+    ) -> Box<dyn Iterator<Item = Result<Block, PrepareError>> + Send> {
+        let inputs = self.inputs.clone();
+        match &self.layout.format {
+            RowFormat::Lines(_) => {
+                let blocks = Blocks::new(inputs, self.block_bytes, bytes_read);
+                Box::new(blocks.map(|block| block.map(Block::Text)))
+            }
+            RowFormat::Columns(format) => {
+                let rows = (self.block_bytes / BYTES_PER_ROW).max(1);
+                Box::new(format.tables(inputs, rows, bytes_read))
+            }
+        }
+    }
+}
+
 impl Layout {
     fn criteo(options: &PrepareOptions) -> Self {
         let transform = options.dense_transform.unwrap_or(DenseTransform::Log);
         let dense_names = criteo::dense_names();
         Self {
-            format: Box::new(Criteo { transform: Some(NumberTransform::new(transform)) }),
-            key_format: Some(Box::new(Criteo { transform: None })),
+            format: lines(Criteo { transform: Some(NumberTransform::new(transform)) }),
+            key_format: Some(lines(Criteo { transform: None })),
             transforms: vec![transform; dense_names.len()],
             dense_names,
             sparse_names: criteo::sparse_names(),
@@ -129,7 +151,7 @@ impl Layout {
         Ok(Self {
             dense_names: Vec::new(),
             sparse_names: format.sparse_names(),
-            format: Box::new(format),
+            format: lines(format),
             key_format: None,
             has_weight: false,
             has_group: false,
@@ -142,14 +164,14 @@ impl Layout {
     }
 
     fn csv(options: &PrepareOptions) -> Result<Self, PrepareError> {
-        let path = options.schema.as_ref().ok_or(OptionsError::SchemaNeeded)?;
+        let path = options.schema.as_ref().ok_or_else(|| schema_needed(options))?;
         let schema = SchemaFile::read(path)?;
         let wrong = |error| PrepareError::Schema { path: path.clone(), error };
         let read_header = |input: &Path| {
             if schema.header { first_line(input, |_| true) } else { Ok(Vec::new()) }
         };
-        let header = read_header(&options.inputs[0])?;
-        let format = Csv::new(&schema, &header, options.dense_transform).map_err(wrong)?;
+        let names = schema.column_names(&read_header(&options.inputs[0])?);
+        let format = Csv::new(&schema, names, options.dense_transform).map_err(wrong)?;
         for input in &options.inputs[1..] {
             let names = schema.column_names(&read_header(input)?);
             if names != format.names() {
@@ -160,22 +182,42 @@ impl Layout {
                 }));
             }
         }
-        Ok(Self {
-            dense_names: format.dense_names(),
-            sparse_names: format.sparse_names(),
-            has_weight: format.has_weight(),
-            has_group: format.has_group(),
-            is_bag: false,
-            spelling: None,
-            label: format.label_rule(),
-            transforms: format.dense_transforms().collect(),
-            keys: format!(
-                "values of the columns, trim = {}; missing (empty or among {:?}) is the empty key",
-                schema.trim, schema.missing
-            ),
-            format: Box::new(format),
-            key_format: None,
-        })
+        let layout = of_schema(&schema, &format);
+        Ok(layout(lines(format)))
+    }
+
+    fn parquet(options: &PrepareOptions) -> Result<Self, PrepareError> {
+        let path = options.schema.as_ref().ok_or_else(|| schema_needed(options))?;
+        let schema = SchemaFile::read_without_text(path)?;
+        let format = Parquet::new(&schema, path, &options.inputs, options.dense_transform)?;
+        let layout = of_schema(&schema, format.csv());
+        Ok(layout(RowFormat::Columns(format)))
+    }
+}
+
+/// All of a layout that follows from a schema, waiting for the format.
+fn of_schema(schema: &SchemaFile, csv: &Csv) -> impl FnOnce(RowFormat) -> Layout + use<> {
+    let dense_names = csv.dense_names();
+    let sparse_names = csv.sparse_names();
+    let (has_weight, has_group, is_bag) = (csv.has_weight(), csv.has_group(), csv.is_bag());
+    let label = csv.label_rule();
+    let transforms = csv.dense_transforms().collect();
+    let keys = format!(
+        "values of the columns, trim = {}; missing (empty or among {:?}) is the empty key",
+        schema.trim, schema.missing
+    );
+    move |format| Layout {
+        format,
+        key_format: None,
+        dense_names,
+        sparse_names,
+        has_weight,
+        has_group,
+        is_bag,
+        spelling: None,
+        label,
+        transforms,
+        keys,
     }
 }
 
@@ -183,7 +225,7 @@ impl Recipe {
     fn new(options: &PrepareOptions, layout: &Layout) -> Self {
         let hashed = options.hash_size.is_some();
         Self {
-            format: options.format.name().into(),
+            format: options.format.recipe_name().into(),
             label: layout.label.clone(),
             dense: layout.transforms.iter().map(|transform| transform.name().into()).collect(),
             keys: layout.keys.clone(),
@@ -213,12 +255,20 @@ impl Recipe {
     }
 }
 
+fn lines(format: impl LineFormat + 'static) -> RowFormat {
+    RowFormat::Lines(Box::new(format))
+}
+
+fn schema_needed(options: &PrepareOptions) -> OptionsError {
+    OptionsError::SchemaNeeded { format: options.format.name() }
+}
+
 fn check_options(options: &PrepareOptions) -> Result<(), OptionsError> {
     let format = options.format.name();
     if options.inputs.is_empty() {
         return Err(OptionsError::NoInput);
     }
-    if options.schema.is_some() && options.format != Format::Csv {
+    if options.schema.is_some() && !options.format.has_schema() {
         return Err(OptionsError::SchemaUnused { format });
     }
     if options.fields.is_some() && options.format != Format::Libfm {
@@ -270,6 +320,9 @@ fn first_line(path: &Path, wanted: impl Fn(&[u8]) -> bool) -> Result<Vec<u8>, Pr
 
 /// Read at once when only the first line is wanted.
 const HEAD_BYTES: usize = 64 * 1024;
+
+/// Blocks of columns have as many rows as so long ones would fill: 8192 of those of 4 MiB.
+const BYTES_PER_ROW: usize = 512;
 
 const VOCABULARY_IDS: &str =
     "key number i of /vocabulary/<field> (from 0) has id i + 1; every other key has id 0";

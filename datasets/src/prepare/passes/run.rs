@@ -21,10 +21,9 @@ use super::plan::Plan;
 use super::slots::{Slots, encode_ahead, read_ahead};
 use crate::Writer;
 use crate::prepare::error::PrepareError;
-use crate::prepare::formats::parsed::{LineFormat, Parsed};
+use crate::prepare::formats::parsed::{Block, Parsed};
 use crate::prepare::keys::vocabulary::{Counter, Encoder};
 use crate::prepare::options::{BAD_ROWS_SHOWN, BadRow, Progress};
-use crate::prepare::text::blocks::TextBlock;
 
 /// What a pass has seen.
 #[derive(Debug, Default)]
@@ -62,7 +61,7 @@ pub(crate) fn count(
     reporter: &mut Reporter<'_>,
 ) -> Result<(Vec<Counter>, Totals), PrepareError> {
     let spelling = plan.layout.spelling;
-    let format = plan.layout.key_format.as_ref().unwrap_or(&plan.layout.format).as_ref();
+    let format = plan.layout.key_format.as_ref().unwrap_or(&plan.layout.format);
     let mut counters: Vec<Counter> =
         plan.layout.sparse_names.iter().map(|_| Counter::new(spelling)).collect();
     let mut totals = Totals::default();
@@ -131,19 +130,18 @@ pub(crate) fn encode(
 
 impl Totals {
     /// Adds a block; blocks come in the order of the text.
-    fn add(&mut self, plan: &Plan, block: &TextBlock, parsed: &Parsed) -> Result<(), PrepareError> {
-        if block.starts_file {
+    fn add(&mut self, plan: &Plan, block: &Block, parsed: &Parsed) -> Result<(), PrepareError> {
+        if block.starts_file() {
             self.lines_before = 0;
         }
         for bad in &parsed.bad {
             let is_past_limit = self.rows_bad == plan.max_bad_rows;
             self.rows_bad += 1;
             if is_past_limit || self.bad_rows.len() < BAD_ROWS_SHOWN {
-                let line = &block.bytes[bad.span.clone()];
                 let row = BadRow {
-                    file: plan.inputs[block.file].clone(),
+                    file: plan.inputs[block.file()].clone(),
                     line: self.lines_before + bad.line + 1,
-                    reason: defect(plan.layout.format.as_ref(), line),
+                    reason: plan.layout.format.defect(block, bad),
                 };
                 if is_past_limit {
                     let max_bad_rows = plan.max_bad_rows;
@@ -193,14 +191,5 @@ impl Reporter<'_> {
             rows,
         });
         Ok(())
-    }
-}
-
-/// What is wrong with a line that was found malformed.
-fn defect(format: &dyn LineFormat, line: &[u8]) -> String {
-    match format.parse_line(line, &mut format.columns()) {
-        Err(malformed) => malformed.to_string(),
-        // Reading a line depends on nothing but the line.
-        Ok(_) => "malformed".into(),
     }
 }

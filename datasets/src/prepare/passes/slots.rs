@@ -11,13 +11,12 @@ use rayon::prelude::*;
 use super::plan::Plan;
 use crate::RowBlock;
 use crate::prepare::error::PrepareError;
-use crate::prepare::formats::parsed::{LineFormat, Parsed};
+use crate::prepare::formats::parsed::{Block, Parsed, RowFormat};
 use crate::prepare::keys::vocabulary::Encoder;
-use crate::prepare::text::blocks::{Blocks, TextBlock};
 
 /// A block on its way: text, columns, ids. Its buffers are used again and again.
 pub(super) struct Slot {
-    pub(super) block: TextBlock,
+    pub(super) block: Block,
     pub(super) parsed: Parsed,
     /// `[n, S]`, or the ids of all bags, row by row.
     ids: Vec<u32>,
@@ -30,7 +29,7 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    pub(super) fn parse(&mut self, format: &dyn LineFormat) {
+    pub(super) fn parse(&mut self, format: &RowFormat) {
         self.parsed.parse(format, &self.block);
     }
 
@@ -75,7 +74,7 @@ impl Slot {
                 };
                 ids.extend_from_slice(&field_ids[bag]);
                 offsets.push(u32::try_from(ids.len()).map_err(|_| {
-                    PrepareError::TooManyValues { path: plan.inputs[block.file].clone() }
+                    PrepareError::TooManyValues { path: plan.inputs[block.file()].clone() }
                 })?);
             }
         }
@@ -106,7 +105,7 @@ impl Slots {
     /// Takes up to one block per thread. False at the end of the text.
     pub(super) fn fill(
         &mut self,
-        blocks: &Receiver<Result<TextBlock, PrepareError>>,
+        blocks: &Receiver<Result<Block, PrepareError>>,
         plan: &Plan,
         pool: &ThreadPool,
     ) -> Result<bool, PrepareError> {
@@ -145,8 +144,8 @@ pub(super) fn read_ahead<'scope>(
     plan: &Plan,
     pool: &ThreadPool,
     bytes_read: &Arc<AtomicU64>,
-) -> Receiver<Result<TextBlock, PrepareError>> {
-    let blocks = Blocks::new(plan.inputs.clone(), plan.block_bytes, Arc::clone(bytes_read));
+) -> Receiver<Result<Block, PrepareError>> {
+    let blocks = plan.blocks(Arc::clone(bytes_read));
     let (give, take) = sync_channel(pool.current_num_threads());
     scope.spawn(move || {
         for block in blocks {
@@ -163,7 +162,7 @@ pub(super) fn encode_ahead(
     plan: &Plan,
     pool: &ThreadPool,
     encoders: &[Encoder],
-    blocks: &Receiver<Result<TextBlock, PrepareError>>,
+    blocks: &Receiver<Result<Block, PrepareError>>,
     used: &Receiver<Slots>,
     give: &SyncSender<Result<Slots, PrepareError>>,
 ) {
@@ -172,7 +171,7 @@ pub(super) fn encode_ahead(
         let filled = slots.fill(blocks, plan, pool).and_then(|filled| {
             pool.install(|| {
                 slots.used_mut().par_iter_mut().try_for_each(|slot| {
-                    slot.parse(plan.layout.format.as_ref());
+                    slot.parse(&plan.layout.format);
                     slot.encode(plan, encoders)
                 })
             })?;
