@@ -5,9 +5,9 @@
 //! [`order`] decides which worker sees which row when (pure functions) · `lane` reads one lane in
 //! that order, `in_order` all rows in that of the files · [`pipeline`] is the one thread of a rank
 //! that owns HDF5 and fills the workers' batches · [`synthetic`] makes click logs with a planted
-//! model · [`prepare`] turns raw text into datasets · [`output`] keeps what we write from harming
-//! what is there · [`attention`] tells which file HDF5 is at work on · [`error`] says what is wrong
-//! with a dataset.
+//! model · [`prepare`] turns raw text and Parquet into datasets · [`scores`] writes what a model
+//! says of the rows · [`output`] keeps what we write from harming what is there · [`attention`]
+//! tells which file HDF5 is at work on · [`error`] says what is wrong with a dataset.
 #![deny(unsafe_code)]
 
 pub mod attention;
@@ -23,6 +23,7 @@ pub mod output;
 pub mod pipeline;
 pub mod prepare;
 pub mod schema;
+pub mod scores;
 pub mod synthetic;
 
 pub use batch::BatchBuffer;

@@ -101,7 +101,11 @@ fn rows(first: usize, rows: usize) -> (RecordBatch, String) {
     columns.push(("mobile", Arc::new(mobile)));
     columns.push(("weight", Arc::new(weight)));
     columns.push(("user", Arc::new(user)));
-    (RecordBatch::try_from_iter_with_nullable(columns.into_iter().map(|(n, a)| (n, a, true))).unwrap(), csv)
+    (
+        RecordBatch::try_from_iter_with_nullable(columns.into_iter().map(|(n, a)| (n, a, true)))
+            .unwrap(),
+        csv,
+    )
 }
 
 fn write(path: &Path, batch: &RecordBatch, compression: Compression, rows_per_group: usize) {
@@ -249,7 +253,8 @@ fn lists_are_bags() {
 #[test]
 fn bad_values_are_malformed_rows_with_their_number() {
     let folder = Folder::new();
-    let price: Float64Array = (0..100).map(|i| Some(if i == 71 { f64::INFINITY } else { 1.0 })).collect();
+    let price: Float64Array =
+        (0..100).map(|i| Some(if i == 71 { f64::INFINITY } else { 1.0 })).collect();
     let y: Int64Array = (0..100).map(|i| (i != 20).then_some(i % 2)).collect();
     let columns: [(&str, ArrayRef); 2] = [("price", Arc::new(price)), ("y", Arc::new(y))];
     let batch = RecordBatch::try_from_iter(columns).unwrap();
@@ -258,7 +263,10 @@ fn bad_values_are_malformed_rows_with_their_number() {
     let error = folder.run(Format::Parquet, schema, &["a.parquet"], "a.h5").unwrap_err();
     assert!(!error.is_usage());
     let message = error.to_string();
-    assert!(message.contains("a.parquet:21: label: expected a number from 0 to 1, got nothing"), "{message}");
+    assert!(
+        message.contains("a.parquet:21: label: expected a number from 0 to 1, got nothing"),
+        "{message}"
+    );
     let options = PrepareOptions {
         max_bad_rows: 2,
         ..folder.options(Format::Parquet, schema, &["a.parquet"], "a.h5")
@@ -268,7 +276,10 @@ fn bad_values_are_malformed_rows_with_their_number() {
     let lines: Vec<u64> = summary.bad_rows.iter().map(|bad| bad.line).collect();
     assert_eq!(lines, [21, 72]);
     let reason = &summary.bad_rows[1].reason;
-    assert!(reason.contains("column price: expected a finite number") && reason.contains("`inf`"), "{reason}");
+    assert!(
+        reason.contains("column price: expected a finite number") && reason.contains("`inf`"),
+        "{reason}"
+    );
 }
 
 #[test]
@@ -364,7 +375,8 @@ fn damage(cases: u64, seed: u64) -> [u64; 2] {
         let footer = u32::from_le_bytes(bytes[bytes.len() - 8..][..4].try_into().unwrap()) as u64;
         for _ in 0..1 + random(&mut state) % 3 {
             // Half of the damage goes to the footer, which is most of what can be misread.
-            let from = if random(&mut state) % 2 == 0 { bytes.len() as u64 - 8 - footer } else { 0 };
+            let from =
+                if random(&mut state) % 2 == 0 { bytes.len() as u64 - 8 - footer } else { 0 };
             let from = from.min(bytes.len() as u64 - 1);
             let at = (from + random(&mut state) % (bytes.len() as u64 - from)) as usize;
             match random(&mut state) % 6 {
@@ -382,7 +394,10 @@ fn damage(cases: u64, seed: u64) -> [u64; 2] {
             Err(error) => {
                 ends[1] += 1;
                 let message = error.to_string();
-                assert!(message.contains("a.parquet") || message.contains("schema.toml"), "{message}");
+                assert!(
+                    message.contains("a.parquet") || message.contains("schema.toml"),
+                    "{message}"
+                );
             }
         }
     }

@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
+use umbra_datasets::scores::ScoresFormat;
 
 use super::table::Table;
 use crate::comm::Comm;
@@ -10,8 +11,7 @@ use crate::error::Error;
 use crate::launch::world::World;
 use crate::run::evaluate::predict;
 
-/// Write one probability per row, a text line each, in the order of the rows. On any number of
-/// ranks.
+/// Write the probability of a click for each row, in the order of the rows. On any number of ranks.
 #[derive(Args, Debug)]
 pub(super) struct PredictArguments {
     /// Folder of the saved model, for example runs/job/checkpoints/last
@@ -20,12 +20,27 @@ pub(super) struct PredictArguments {
     /// HDF5 file or files
     #[arg(long, required = true, num_args = 1.., value_name = "FILE.h5")]
     data: Vec<PathBuf>,
-    /// Text file to write
+    /// File to write
     #[arg(long, value_name = "FILE")]
     output: PathBuf,
+    /// What to write [default: by the end of the file's name: .csv, .npy, .parquet; else text]
+    #[arg(long, value_enum)]
+    output_format: Option<OutputFormat>,
     /// Replace an existing output
     #[arg(long)]
     overwrite: bool,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum OutputFormat {
+    /// A probability a line
+    Text,
+    /// row,score and, where the data have them, label and group
+    Csv,
+    /// The probabilities as a NumPy array of float32
+    Npy,
+    /// The columns of csv as Parquet
+    Parquet,
 }
 
 /// Runs the verb. *Collective over all ranks.*
@@ -34,8 +49,9 @@ pub(super) fn run(
     world: &World,
     control: &Comm,
 ) -> Result<(), Error> {
-    let PredictArguments { checkpoint, data, output, overwrite } = arguments;
-    let rows = predict(world, control, checkpoint, data, output, *overwrite)?;
+    let PredictArguments { checkpoint, data, output, output_format, overwrite } = arguments;
+    let format = output_format.map_or_else(|| ScoresFormat::of(output), ScoresFormat::from);
+    let rows = predict(world, control, checkpoint, data, output, format, *overwrite)?;
     if world.rank == 0 {
         let mut table = Table::default();
         table.row("file", output.display());
@@ -43,4 +59,15 @@ pub(super) fn run(
         table.print();
     }
     Ok(())
+}
+
+impl From<OutputFormat> for ScoresFormat {
+    fn from(format: OutputFormat) -> Self {
+        match format {
+            OutputFormat::Text => Self::Text,
+            OutputFormat::Csv => Self::Csv,
+            OutputFormat::Npy => Self::Npy,
+            OutputFormat::Parquet => Self::Parquet,
+        }
+    }
 }

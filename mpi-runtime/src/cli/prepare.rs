@@ -13,7 +13,7 @@ use super::table::Table;
 use crate::error::Error;
 use crate::record::progress::{bar, say};
 
-/// Turn raw text (plain, gzip or zstd) into an HDF5 dataset: streaming, in bounded memory. Prepare
+/// Turn raw text (plain, gzip or zstd) or Parquet into an HDF5 dataset: streaming, in bounded memory. Prepare
 /// the training file first, and the others with --vocabulary TRAIN.h5 so that ids mean the same.
 #[derive(Args, Debug)]
 pub(super) struct PrepareArguments {
@@ -26,7 +26,7 @@ pub(super) struct PrepareArguments {
     /// HDF5 file to write
     #[arg(long, value_name = "FILE.h5")]
     output: PathBuf,
-    /// csv: which column is what
+    /// csv, parquet: which column is what
     #[arg(long, value_name = "S.toml")]
     schema: Option<PathBuf>,
     /// Use the ids of a dataset written before; ids it does not know become 0
@@ -63,6 +63,8 @@ enum FormatName {
     Libfm,
     /// Delimited text with a --schema
     Csv,
+    /// Parquet with the same --schema, whose columns are names
+    Parquet,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -114,6 +116,7 @@ fn options(arguments: PrepareArguments) -> PrepareOptions {
             FormatName::Criteo => Format::Criteo,
             FormatName::Libfm => Format::Libfm,
             FormatName::Csv => Format::Csv,
+            FormatName::Parquet => Format::Parquet,
         },
         inputs: arguments.input,
         output: arguments.output,

@@ -4,14 +4,16 @@
 //! the launch at hand.
 
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use mpi::traits::Equivalence;
 use umbra_core::float::sigmoid;
 use umbra_datasets::Dataset;
 use umbra_datasets::dataset::first_difference;
 use umbra_datasets::output::{self, Temporary};
+use umbra_datasets::scores::{ScoredRows, ScoresFormat};
 
 use crate::checkpoint::{Checkpoint, CheckpointError};
 use crate::comm::Comm;
@@ -40,8 +42,7 @@ pub fn eval(
     figures
 }
 
-/// Writes one probability per row of `data` to `output`, a text line each, in the order of rows.
-/// Returns how many. *Collective over all ranks, main thread only.*
+/// Writes a probability for each row of `data` to `output`, in the order of rows. Returns how many. *Collective over all ranks, main thread only.*
 ///
 /// # Errors
 /// The same exit code on every rank; one of them has the message.
@@ -51,6 +52,7 @@ pub fn predict(
     checkpoint: &Path,
     data: &[PathBuf],
     output: &Path,
+    format: ScoresFormat,
     overwrite: bool,
 ) -> Result<u64, Error> {
     let target = if world.rank == 0 {
@@ -63,8 +65,11 @@ pub fn predict(
     let (mut run, dataset) = load(world, control, checkpoint, data, false)?;
     let scores = control.watch().end_if_lost(run.score(&dataset));
     run.finish();
-    let scores = gather_in_row_order(control, scores?)?;
-    let written = if world.rank == 0 { write(&target, &scores, overwrite) } else { Ok(()) };
+    let Columns { score, label, group } =
+        Columns::gather(control, scores?, dataset.has_labels())?;
+    let rows = ScoredRows { score: &score, label: &label, group: &group };
+    let written =
+        if world.rank == 0 { write(&target, format, &rows, overwrite) } else { Ok(()) };
     control.agree(written)?;
     Ok(dataset.rows())
 }
@@ -148,28 +153,51 @@ fn check_schema(checkpoint: &Checkpoint, data: &Dataset) -> Result<(), Checkpoin
     Ok(())
 }
 
-/// Logits of all rows in their order; on the first rank.
-fn gather_in_row_order(control: &Comm, scores: Scores) -> Result<Vec<f32>, Lost> {
-    let mut own: Vec<(u64, f32)> =
-        scores.row.into_iter().zip(scores.scored.iter().map(|example| example.score)).collect();
-    own.sort_unstable_by_key(|(row, _)| *row);
-    let own: Vec<f32> = own.into_iter().map(|(_, score)| score).collect();
-    // Shares are contiguous and in rank order, so sorted shares only need to be joined.
-    let nothing: &[f32] = &[];
-    let mut lists = vec![nothing; control.size()];
-    lists[0] = &own;
+/// What is known of all rows, in their order; on the first rank. `[n]`, or empty where there is
+/// none.
+struct Columns {
+    score: Vec<f32>,
+    label: Vec<f32>,
+    group: Vec<u64>,
+}
+
+impl Columns {
+    /// *Collective.*
+    fn gather(control: &Comm, scores: Scores, has_labels: bool) -> Result<Self, Lost> {
+        let Scores { scored, group, row } = scores;
+        let mut order: Vec<usize> = (0..row.len()).collect();
+        order.sort_unstable_by_key(|&at| row[at]);
+        let score: Vec<f32> = order.iter().map(|&at| sigmoid(scored[at].score)).collect();
+        let labelled = if has_labels { &order[..] } else { &[] };
+        let label: Vec<f32> = labelled.iter().map(|&at| scored[at].label).collect();
+        let group: Vec<u64> =
+            if group.is_empty() { group } else { order.iter().map(|&at| group[at]).collect() };
+        Ok(Self {
+            score: to_first(control, &score)?,
+            label: to_first(control, &label)?,
+            group: to_first(control, &group)?,
+        })
+    }
+}
+
+/// The lists of all ranks, joined; on the first rank. Shares are contiguous and in rank order, so
+/// sorted shares only need to be joined. *Collective.*
+fn to_first<T: Equivalence + Copy + Default>(control: &Comm, own: &[T]) -> Result<Vec<T>, Lost> {
+    let mut lists = vec![&[][..]; control.size()];
+    lists[0] = own;
     Ok(control.exchange(&lists, "predictions")?.concat())
 }
 
-fn write(path: &Path, logits: &[f32], replace: bool) -> Result<(), Error> {
+fn write(
+    path: &Path,
+    format: ScoresFormat,
+    rows: &ScoredRows<'_>,
+    replace: bool,
+) -> Result<(), Error> {
     let wrong = |source| Error::file(path, "write predictions to it", source);
     let temporary = Temporary::beside(path).map_err(wrong)?;
-    let mut file = BufWriter::new(File::create(temporary.path()).map_err(wrong)?);
-    for logit in logits {
-        writeln!(file, "{}", sigmoid(*logit)).map_err(wrong)?;
-    }
-    file.flush().map_err(wrong)?;
-    drop(file);
+    let file = File::create(temporary.path()).map_err(wrong)?;
+    rows.write(format, BufWriter::new(file)).map_err(wrong)?;
     let published = temporary.publish(path, replace);
     published.map(drop).map_err(|(doing, source)| Error::file(path, doing, source))
 }

@@ -97,9 +97,11 @@ const AHEAD: usize = 2;
 
 fn collect(scores: &mut Scores, input: &Input<'_>, logits: &[f32]) {
     let batch = &input.batch;
-    for (i, (score, label)) in logits.iter().zip(batch.label).enumerate() {
+    for (i, score) in logits.iter().enumerate() {
+        // Rows without labels are predicted, and never measured.
+        let label = batch.label.get(i).copied().unwrap_or(0.0);
         let weight = if batch.weight.is_empty() { 1.0 } else { batch.weight[i] };
-        scores.scored.push(Scored { score: *score, label: *label, weight });
+        scores.scored.push(Scored { score: *score, label, weight });
     }
     scores.row.extend_from_slice(batch.row);
 }

@@ -362,7 +362,6 @@ impl<'a> Values<'a> {
         ends.push(line.len());
         Ok(Self { text: line, ends, gap: 1 })
     }
-
 }
 
 impl Row for Values<'_> {

@@ -137,11 +137,7 @@ enum Wrong {
 }
 
 /// Compares what the footer says with itself and with the length of the file. Returns the rows.
-fn check(
-    footer: &ArrowReaderMetadata,
-    mask: &ProjectionMask,
-    length: u64,
-) -> Result<u64, Wrong> {
+fn check(footer: &ArrowReaderMetadata, mask: &ProjectionMask, length: u64) -> Result<u64, Wrong> {
     let metadata = footer.metadata();
     let mut rows = 0u64;
     for (number, group) in metadata.row_groups().iter().enumerate() {
@@ -165,7 +161,9 @@ fn check(
                 return Err(wrong(format!("column {name}: its bytes are not within the file")));
             }
             let (values, is_flat) = (chunk.num_values(), chunk.column_descr().max_rep_level() == 0);
-            if u64::try_from(values).ok().is_none_or(|v| v < group_rows || is_flat && v > group_rows)
+            if u64::try_from(values)
+                .ok()
+                .is_none_or(|v| v < group_rows || is_flat && v > group_rows)
             {
                 let what = format!("column {name}: expected {group_rows} values, got {values}");
                 return Err(wrong(what));

@@ -222,7 +222,8 @@ mod tests {
         ];
         let array = Float64Array::from_iter_values(wide.map(|(x, _)| x));
         assert_eq!(texts(Arc::new(array)), wide.map(|(_, text)| text));
-        let narrow = [(0.1f32, "0.1"), (16777216.0, "16777216.0"), (1e-7, "1e-07"), (3e9, "3000000000.0")];
+        let narrow =
+            [(0.1f32, "0.1"), (16777216.0, "16777216.0"), (1e-7, "1e-07"), (3e9, "3000000000.0")];
         let array = Float32Array::from_iter_values(narrow.map(|(x, _)| x));
         assert_eq!(texts(Arc::new(array)), narrow.map(|(_, text)| text));
         let array = UInt64Array::from(vec![Some(u64::MAX), None, Some(0)]);
