@@ -19,9 +19,10 @@ static ALONE: Mutex<()> = Mutex::new(());
 /// Runs `script` with `arguments`, or `None` without h5py.
 fn python(script: &str, arguments: &[&Path]) -> Option<Output> {
     let program = std::env::var("UMBRA_PYTHON").unwrap_or_else(|_| "python3".into());
-    let found = Command::new(&program).args(["-c", "import h5py"]).output();
+    let needed = if script.contains("pandas") { "h5py, pandas" } else { "h5py" };
+    let found = Command::new(&program).args(["-c", &format!("import {needed}")]).output();
     if !found.is_ok_and(|o| o.status.success()) {
-        println!("SKIPPED: no h5py in {program}; set UMBRA_PYTHON to a Python that has it");
+        println!("SKIPPED: no {needed} in {program}; set UMBRA_PYTHON to a Python that has it");
         return None;
     }
     Some(Command::new(program).arg("-c").arg(script).args(arguments).output().unwrap())
@@ -158,4 +159,52 @@ fn we_read_what_h5py_writes() {
             .ends_with("filters of dataset `dense`: expected compression by gzip or none, got lzf"),
         "{error}"
     );
+}
+
+/// Frames for the documented writer: what it makes of each is in the test.
+const FRAMES: &str = r#"
+import sys
+frame = pd.DataFrame({
+    'click': [1, 0, 1, 0], 'price': [1.5, None, 2, 3],
+    'count': pd.array([1, None, 2, 3], dtype='Int64'), 'new': [True, False, True, True],
+    'site': pd.Categorical(['a', 'b', None, 'a'], categories=['z', 'a', 'b']),
+    'tags': [['x', 'y'], [], None, ['y']], 'user': [5, 5, 7, 5], 'weight': [1, 2, 0.5, 1],
+})
+keys = vocabulary(frame, ['site', 'user', 'tags'])
+dense = ['price', 'count', 'new']
+write(f'{sys.argv[1]}/bags.h5', frame, 'click', dense, keys, weight='weight', group='user')
+some = {name: keys[name] for name in ['site', 'user']}
+write(f'{sys.argv[1]}/plain.h5', frame.iloc[[3, 1, 2]], 'click', [], some)
+"#;
+
+#[test]
+fn the_documented_writer_writes_what_we_read() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let document = include_str!("../../docs/formats.md");
+    let lines = document.split("```python\n").filter_map(|text| text.split("```").next());
+    let writer = lines.last().filter(|text| text.contains("def write(")).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let Some(output) = python(&format!("{writer}\n{FRAMES}"), &[folder.path()]) else { return };
+    succeed(&output);
+    let read = |name: &str| {
+        let path = folder.path().join(name);
+        verify(&path).unwrap();
+        let dataset = Dataset::open(&[path]).unwrap();
+        let (_pipeline, mut batches) = Pipeline::evaluate(&dataset, 0, 1, 1, 128, 2).unwrap();
+        (dataset, drain(&mut batches).swap_remove(0).swap_remove(0))
+    };
+    let (dataset, bags) = read("bags.h5");
+    assert_eq!(dataset.dense_names(), ["price", "count", "new"]);
+    assert_eq!(dataset.sparse_names(), ["site", "user", "tags"]);
+    assert_eq!(dataset.cardinality(), [3, 3, 3]);
+    assert_eq!(bags.label, [1.0, 0.0, 1.0, 0.0]);
+    assert_eq!(bags.weight, [1.0, 2.0, 0.5, 1.0]);
+    assert_eq!(bags.group, [0, 0, 1, 0]);
+    assert_eq!(bags.dense, [1.5, 1.0, 1.0, 0.0, 0.0, 0.0, 2.0, 2.0, 1.0, 3.0, 3.0, 1.0]);
+    // site: a 1, b 2, missing 0; user: 5 1, 7 2; tags: y 1, x 2.
+    assert_eq!(bags.values, [1, 1, 2, 1, 2, 1, 0, 2, 1, 1, 1]);
+    assert_eq!(bags.offsets, [0, 1, 2, 4, 5, 6, 6, 7, 8, 8, 9, 10, 11]);
+    let (dataset, plain) = read("plain.h5");
+    assert_eq!((dataset.dense_features(), dataset.cardinality()), (0, &[3, 3][..]));
+    assert_eq!(plain.values, [1, 1, 2, 1, 0, 2]);
 }
