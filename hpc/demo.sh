@@ -27,11 +27,11 @@ stage() {
 umbra=${CARGO_TARGET_DIR:-target}/release/umbra
 # The train rows come first in one endless log, the test rows right after them.
 make_train() {
-    "$umbra" synth --preset small --seed 1 --rows $train_rows --output $data/demo_train.h5
+    "$umbra" synth --preset small --seed 1 --rows $train_rows --output $data/demo_train.h5 --overwrite
 }
 make_test() {
     "$umbra" synth --preset small --seed 1 --first-row $train_rows --rows $test_rows \
-        --output $data/demo_test.h5 | tee $data/demo_test.txt
+        --output $data/demo_test.h5 --overwrite | tee $data/demo_test.txt
 }
 train() {
     mpirun -n "$ranks" "$umbra" train -c hpc/jobs/demo.toml --set run.dir=$run --set run.overwrite=true

@@ -26,7 +26,7 @@ rm -rf $out
 mkdir -p "$(dirname $data)" $out
 
 echo "== $rows rows of synthetic clicks"
-"$umbra" synth --preset criteo-kaggle --seed $seed --rows $rows --output $data
+"$umbra" synth --preset criteo-kaggle --seed $seed --rows $rows --output $data --overwrite
 
 # What is measured by others' leave: how much of the machine they used meanwhile is a check.
 alone() {
