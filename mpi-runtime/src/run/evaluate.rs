@@ -65,11 +65,9 @@ pub fn predict(
     let (mut run, dataset) = load(world, control, checkpoint, data, false)?;
     let scores = control.watch().end_if_lost(run.score(&dataset));
     run.finish();
-    let Columns { score, label, group } =
-        Columns::gather(control, scores?, dataset.has_labels())?;
+    let Columns { score, label, group } = Columns::gather(control, scores?, dataset.has_labels())?;
     let rows = ScoredRows { score: &score, label: &label, group: &group };
-    let written =
-        if world.rank == 0 { write(&target, format, &rows, overwrite) } else { Ok(()) };
+    let written = if world.rank == 0 { write(&target, format, &rows, overwrite) } else { Ok(()) };
     control.agree(written)?;
     Ok(dataset.rows())
 }
