@@ -141,6 +141,12 @@ fn a_model_that_does_not_fit_is_refused() {
     let rows =
         "field 0 `user` has 13 rows in the checkpoint and 9 here: a vocabulary may only grow";
     refused(4, rows, &["data.train=day1.h5"]);
+    // Other keys, or keys of which nobody can tell.
+    folder.write("others.csv", day(14, 1).replace(",u", ",v"));
+    prepare(&folder, "others", "others", &[]);
+    let keys = "field 0 `user`: its key list does not begin with the saved model's";
+    refused(4, keys, &["data.train=others.h5"]);
+    refused(4, "none of data.train keeps it", &["data.train=day1-as-3.h5"]);
     refused(4, "[model] is", &["model.top=[24, 8]"]);
     refused(4, "checkpoint.warm_state = false", &["optim.dense.kind=adam"]);
     refused(4, "is no checkpoint", &["checkpoint.warm_start=nowhere"]);

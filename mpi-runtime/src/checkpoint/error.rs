@@ -118,6 +118,19 @@ pub enum CheckpointError {
         /// Rows in the checkpoint.
         written: u64,
     },
+    /// The keys behind the ids of a table here are not those of the one it would take rows from,
+    /// with new ones behind them.
+    #[error("{}: field {field} `{name}`: {why}", path.display())]
+    OtherKeys {
+        /// The folder.
+        path: PathBuf,
+        /// Which.
+        field: usize,
+        /// Its name.
+        name: String,
+        /// What is known of it.
+        why: &'static str,
+    },
     /// It does not belong to this data or model.
     #[error("{}: {what} is {got} in the checkpoint and {expected} here", path.display())]
     Mismatch {

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use umbra_datasets::dataset::first_difference;
+
 use super::error::CheckpointError;
 use super::file::{FileEntry, TensorEntry};
 use super::folders;
@@ -175,6 +177,20 @@ impl Checkpoint {
         }
         let (expected, got) = (here.to_string(), got.to_string());
         Err(CheckpointError::Mismatch { path: self.dir.clone(), what, expected, got })
+    }
+
+    /// What was done to the raw values is what `transform` says, where both say something.
+    ///
+    /// # Errors
+    /// When it is something else, with the first line that differs.
+    pub fn same_transform(&self, transform: &str) -> Result<(), CheckpointError> {
+        let there = &self.manifest.transform;
+        if there.is_empty() || transform.is_empty() {
+            return Ok(());
+        }
+        let Some((expected, got)) = first_difference(transform, there) else { return Ok(()) };
+        let (what, path) = ("what was done to the raw values", self.dir.clone());
+        Err(CheckpointError::Mismatch { path, what, expected, got })
     }
 
     /// The folder.

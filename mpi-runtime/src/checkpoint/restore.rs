@@ -108,7 +108,11 @@ impl Checkpoint {
         self.has_partitions()
     }
 
-    fn fits_grown(&self, layout: &TableLayout, state: bool) -> Result<(), CheckpointError> {
+    /// Tables of `layout` can take its rows over.
+    ///
+    /// # Errors
+    /// When they have fewer rows, or rows of another size.
+    pub fn fits_grown(&self, layout: &TableLayout, state: bool) -> Result<(), CheckpointError> {
         let (manifest, numbering) = (&self.manifest, layout.numbering());
         self.same("width of a row", layout.width, manifest.row_width)?;
         if state {

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use mpi::traits::Equivalence;
 use umbra_core::float::sigmoid;
 use umbra_datasets::Dataset;
-use umbra_datasets::dataset::first_difference;
 use umbra_datasets::output::{self, Temporary};
 use umbra_datasets::scores::{ScoredRows, ScoresFormat};
 
@@ -142,13 +141,7 @@ fn check_schema(checkpoint: &Checkpoint, data: &Dataset) -> Result<(), Checkpoin
             return mismatch("the keys behind the ids", here, there);
         }
     }
-    if !manifest.transform.is_empty()
-        && !data.transform().is_empty()
-        && let Some((here, there)) = first_difference(data.transform(), &manifest.transform)
-    {
-        return mismatch("what was done to the raw values", here, there);
-    }
-    Ok(())
+    checkpoint.same_transform(data.transform())
 }
 
 /// What is known of all rows, in their order; on the first rank. `[n]`, or empty where there is

@@ -8,6 +8,8 @@
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::path::Path;
 
+use umbra_datasets::{Dataset, read_vocabulary, vocabulary_hash};
+
 use super::Run;
 use super::plan::Plan;
 use crate::checkpoint::{Checkpoint, CheckpointError, Dense, Target};
@@ -25,6 +27,9 @@ pub fn find(control: &Comm, plan: &Plan) -> Result<Option<Checkpoint>, Error> {
     let checkpoint = Checkpoint::open(control, path)?;
     checkpoint.verify_together(control)?;
     control.agree(fits(plan, &checkpoint))?;
+    // Key lists may be long: one rank reads them.
+    let first = control.rank() == 0;
+    control.agree(if first { keeps_ids(&checkpoint, &plan.train) } else { Ok(()) })?;
     Ok(Some(checkpoint))
 }
 
@@ -61,11 +66,6 @@ fn fits(plan: &Plan, checkpoint: &Checkpoint) -> Result<(), Error> {
     if now != was {
         return Err(different(checkpoint, "[model]", format!("{now:?}"), format!("{was:?}")));
     }
-    let features = plan.train.dense_features();
-    checkpoint.same("the number of dense features", features, manifest.dense_features)?;
-    let names = |names: &[String]| format!("{names:?}");
-    let (here, written) = (plan.train.sparse_names(), &manifest.sparse_names);
-    checkpoint.same("the list of fields", names(here), names(written))?;
     if config.checkpoint.warm_state {
         let kinds = |config: &Config| {
             format!("{:?}, {:?}", config.optim.dense.kind, config.optim.sparse.kind)
@@ -76,8 +76,54 @@ fn fits(plan: &Plan, checkpoint: &Checkpoint) -> Result<(), Error> {
             kinds(&then),
         )?;
     }
+    checkpoint.fits_grown(&plan.layout, config.checkpoint.warm_state)?;
+    let features = plan.train.dense_features();
+    checkpoint.same("the number of dense features", features, manifest.dense_features)?;
+    checkpoint.same_transform(plan.train.transform())?;
+    let names = |names: &[String]| format!("{names:?}");
+    let (here, written) = (plan.train.sparse_names(), &manifest.sparse_names);
+    checkpoint.same("the list of fields", names(here), names(written))?;
     Ok(())
 }
+
+/// Every id of `checkpoint` means the same key in `data`, as far as both say what ids mean.
+fn keeps_ids(checkpoint: &Checkpoint, data: &Dataset) -> Result<(), Error> {
+    let manifest = &checkpoint.manifest;
+    let (Some(then), Some(now)) = (&manifest.vocabulary, data.vocabulary()) else { return Ok(()) };
+    for (field, name) in data.sparse_names().iter().enumerate() {
+        let other = |why| {
+            let (path, name) = (checkpoint.dir().to_owned(), name.clone());
+            Err(CheckpointError::OtherKeys { path, field, name, why }.into())
+        };
+        let (then, now) = (then[field], now[field]);
+        let rows = [manifest.cardinality[field], data.cardinality()[field]];
+        if then == now {
+            if rows[0] != rows[1] {
+                return other(HASHED);
+            }
+            continue;
+        }
+        let mut lists = data.paths().filter_map(|path| read_vocabulary(path, field).transpose());
+        let Some((keys, bounds)) = lists.next().transpose()? else { return other(NO_LIST) };
+        // Ids before the first key's are of no key.
+        let first = rows[1].saturating_sub(bounds.len() as u64 - 1);
+        let old = rows[0].checked_sub(first).and_then(|old| usize::try_from(old).ok());
+        if !old.is_some_and(|old| {
+            vocabulary_hash(&keys, bounds.get(..=old).unwrap_or_default()) == then
+        }) {
+            return other(OTHER);
+        }
+    }
+    Ok(())
+}
+
+const HASHED: &str = "its ids are hashes into another number of rows, so all of them are others: \
+                      give it the number that the saved model has";
+const NO_LIST: &str = "its key list is another one than the saved model's, and none of data.train \
+                       keeps it, so nobody can tell whether it only grew: name the file that was \
+                       written with --grow among them";
+const OTHER: &str = "its key list does not begin with the saved model's: prepare the data with \
+                     --vocabulary and --grow from the file which that was trained on";
 
 fn different(checkpoint: &Checkpoint, what: &'static str, expected: String, got: String) -> Error {
     let path = checkpoint.dir().to_owned();
