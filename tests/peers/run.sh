@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # umbra's models against PyTorch: the same parameters, batches and steps on both sides; and the Python lines of
-# docs/formats.md on fresh checkpoints.
+# docs/formats.md on fresh checkpoints, and for datasets.
 #
 # Needs the Python registry once: PyTorch goes to target/peers/venv, 5 GB where the registry only has
-# wheels with CUDA (PIP_INDEX_URL names another registry, UMBRA_PEERS_PYTHON a Python that has torch
-# and numpy already). Exits 1 where the two differ.
+# wheels with CUDA (PIP_INDEX_URL names another registry, UMBRA_PEERS_PYTHON a Python that has torch,
+# numpy, h5py and pandas already). Exits 1 where the two differ.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 hpc/setup.sh --quiet
@@ -12,9 +12,9 @@ hpc/setup.sh --quiet
 
 folder=target/peers
 python=${UMBRA_PEERS_PYTHON:-$folder/venv/bin/python}
-if ! "$python" -c 'import torch, numpy' 2>/dev/null; then
+if ! "$python" -c 'import torch, numpy, h5py, pandas' 2>/dev/null; then
     if [ -n "${UMBRA_PEERS_PYTHON:-}" ]; then
-        echo "test-peers: $python has no torch or no numpy; install them there or unset UMBRA_PEERS_PYTHON" >&2
+        echo "test-peers: $python lacks torch, numpy, h5py or pandas; install them there or unset UMBRA_PEERS_PYTHON" >&2
         exit 5
     fi
     if ! python3 -c 'import venv, ensurepip' 2>/dev/null; then
@@ -23,7 +23,7 @@ if ! "$python" -c 'import torch, numpy' 2>/dev/null; then
     fi
     echo "test-peers: installing PyTorch into $folder/venv"
     python3 -m venv "$folder/venv"
-    "$python" -m pip install -q torch numpy
+    "$python" -m pip install -q torch numpy h5py pandas
 fi
 
 rm -rf "$folder/cases"
@@ -62,4 +62,10 @@ for model in "${models[@]}"; do
     cargo run -q -p umbra-tests --bin peer_rows -- "$own/rows" "$own/model.flat" "$folder/documented/rows.h5"
 done
 "$python" -B tests/peers/documented.py "$folder/documented"
+# What the lines for datasets write, umbra learns from.
+"$python" -B tests/peers/dataset.py "$folder/documented"
+umbra train --set="data.train=$folder/documented/python.h5" --set="data.test=$folder/documented/python_test.h5" \
+    --set="run.dir=$folder/documented/python" --set=model.kind=lr --set=train.epochs=5 --set=train.batch_size=64 \
+    --set=optim.sparse.kind=rowwise_adagrad --set=optim.sparse.lr=0.5 --set=run.tensorboard=false
+"$python" -B tests/peers/dataset.py "$folder/documented" --learnt
 echo "test-peers: all agree"

@@ -124,7 +124,8 @@ def rows_wrong(folder, frame, label, data, model):
     read = {}
     for kind in ("parquet", "csv", "npy", "txt"):
         output = f"scores.{kind}"
-        call(folder, "predict", "--checkpoint", f"{model}/checkpoints/last", "--data", data, "--output", output)
+        call(folder, "predict", "--checkpoint", f"{model}/checkpoints/last", "--data", data, "--output", output,
+             "--overwrite")
         read[kind] = folder / output
     parquet, csv = pd.read_parquet(read["parquet"]), pd.read_csv(read["csv"], dtype=parquet_types(read["parquet"]))
     array, text = np.load(read["npy"]), np.loadtxt(read["txt"], dtype="f4")

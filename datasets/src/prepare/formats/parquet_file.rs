@@ -4,8 +4,9 @@
 //! of places and lengths is compared with the file before anything is read from there; what is read
 //! after that is the crate's, and a panic of the crate is an error that names the file.
 //!
-//! Invariants: no read reaches beyond the end of the file, and none allocates more than the file
-//! has; a file gives as many rows as its footer says, or an error.
+//! Invariants: no read reaches beyond the end of the file, none takes more memory than the file has
+//! bytes, and no page more than `PAGE_BYTES_MAX`; a file gives as many rows as its footer says, or
+//! an error.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -262,6 +263,15 @@ impl ChunkReader for Bytes {
     type T = io::BufReader<From>;
 
     fn get_read(&self, start: u64) -> Result<Self::T, ParquetError> {
+        let mut head = [0; 12];
+        // At the end of the file there are fewer, and no page.
+        let _ = self.file.read_at(&mut head, start)?;
+        if let Some(bytes) = page_bytes(&head)
+            && bytes > PAGE_BYTES_MAX
+        {
+            let reason = format!("a page of {bytes} bytes; at most {PAGE_BYTES_MAX} are read");
+            return Err(ParquetError::General(reason));
+        }
         // Of a page's header, of some tens of bytes.
         Ok(io::BufReader::with_capacity(HEADER_BYTES, From { bytes: self.clone(), at: start }))
     }
@@ -278,6 +288,30 @@ impl ChunkReader for Bytes {
         self.bytes_read.fetch_add(length as u64, Ordering::Relaxed);
         Ok(buffer.into())
     }
+}
+
+/// Bytes of a page once it is unpacked, for which the crate makes room as soon as it has read them:
+/// the second field of its header, after the kind of page, in Thrift's compact protocol. `None` for
+/// what is no such header.
+fn page_bytes(header: &[u8]) -> Option<u64> {
+    let mut rest = header.iter();
+    let mut field = || -> Option<u64> {
+        let mut number = 0;
+        if *rest.next()? != THRIFT_NEXT_I32 {
+            return None;
+        }
+        for shift in (0..35).step_by(7) {
+            let byte = *rest.next()?;
+            number |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                // Zigzag; a negative one is refused by the crate.
+                return Some(number >> 1);
+            }
+        }
+        None
+    };
+    field()?;
+    field()
 }
 
 /// Reads on from a place in a file.
@@ -301,3 +335,24 @@ const MAGIC: [u8; 4] = *b"PAR1";
 const FILE_BYTES_MIN: u64 = 12;
 
 const HEADER_BYTES: usize = 1024;
+
+/// Writers make pages of about a megabyte.
+const PAGE_BYTES_MAX: u64 = 256 << 20;
+
+/// The field after the one before, an integer of 32 bits.
+const THRIFT_NEXT_I32: u8 = 0x15;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A data page of 300 bytes, packed to 70, by the specification of the protocol.
+    #[test]
+    fn the_size_of_a_page_is_read() {
+        assert_eq!(page_bytes(&[0x15, 0x00, 0x15, 0xd8, 0x04, 0x15, 0x8c, 0x01]), Some(300));
+        let most = [0x15, 0x06, 0x15, 0xfe, 0xff, 0xff, 0xff, 0x0f, 0x15];
+        assert_eq!(page_bytes(&most), Some(i32::MAX as u64));
+        assert_eq!(page_bytes(&[0x15, 0x00, 0x25, 0x02]), None);
+        assert_eq!(page_bytes(&[0x15, 0x80]), None);
+    }
+}
