@@ -12,6 +12,8 @@
 
 pub mod attention;
 pub mod batch;
+#[doc(hidden)]
+pub mod bench;
 mod codec;
 pub mod dataset;
 pub mod error;

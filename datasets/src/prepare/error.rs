@@ -61,6 +61,12 @@ pub enum PrepareError {
         /// The input.
         path: PathBuf,
     },
+    /// A pipe, of which the end cannot be read first.
+    #[error("{}: a Parquet file is read from its end, which a pipe cannot be: use a file", path.display())]
+    ParquetPipe {
+        /// The pipe.
+        path: PathBuf,
+    },
     /// A Parquet file that contradicts itself, is cut short or uses what is not read.
     #[error("{}: damaged Parquet file: {reason}", path.display())]
     Parquet {
@@ -80,6 +86,22 @@ pub enum PrepareError {
         path: PathBuf,
         /// Name of the compression.
         name: &'static str,
+    },
+    /// A folder or a pattern that stands for no file.
+    #[error("{}: no file there that could be read as input", argument.display())]
+    NoFiles {
+        /// As given.
+        argument: PathBuf,
+    },
+    /// A pipe where two passes are needed.
+    #[error(
+        "{}: a pipe can be read once, and counting keys or numbers takes a first pass: use \
+         --hash-size or --vocabulary, or a file",
+        path.display()
+    )]
+    PipeTwice {
+        /// The pipe.
+        path: PathBuf,
     },
     /// An input has no text.
     #[error("{}: the input is empty", path.display())]
@@ -102,6 +124,31 @@ pub enum PrepareError {
         lines_skipped: u64,
         /// Malformed lines.
         rows_bad: u64,
+    },
+    /// The first line has no id.
+    #[error("{}: its first row has no feature: there is nothing to learn from", path.display())]
+    NoFeatures {
+        /// The input.
+        path: PathBuf,
+    },
+    /// The two passes have not seen the same text.
+    #[error(
+        "{}{}: the input changed while it was read: the first pass saw {expected} {what}, the \
+         second {got}: prepare it once nothing writes to it",
+        path.display(),
+        others(*files)
+    )]
+    InputChanged {
+        /// The first input.
+        path: PathBuf,
+        /// How many inputs there are.
+        files: usize,
+        /// What differs.
+        what: &'static str,
+        /// What the first pass saw.
+        expected: String,
+        /// What the second pass saw.
+        got: String,
     },
     /// A line without an end in sight.
     #[error(
@@ -150,7 +197,7 @@ pub enum PrepareError {
         /// The file.
         path: PathBuf,
         /// What differs.
-        what: &'static str,
+        what: String,
         /// What this run has.
         expected: String,
         /// What the file has.
@@ -205,6 +252,8 @@ impl PrepareError {
                 | Self::SchemaUnreadable { .. }
                 | Self::Schema { .. }
                 | Self::Output(_)
+                | Self::PipeTwice { .. }
+                | Self::ParquetPipe { .. }
         )
     }
 
@@ -256,9 +305,35 @@ pub enum OptionsError {
     /// Two sources of ids.
     #[error("--hash-size and --vocabulary exclude each other: remove one of the two")]
     TwoSourcesOfIds,
-    /// No thread to work.
-    #[error("--threads: expected at least 1, got 0")]
-    Threads,
+    /// No thread to work, or too many.
+    #[error("--threads: expected 1 to 1024, got {got}")]
+    Threads {
+        /// As given.
+        got: usize,
+    },
+    /// `--no-label` with a schema, which says itself whether there is one.
+    #[error("--no-label is for criteo and libfm: leave `label` out of the schema instead")]
+    NoLabelUnused,
+    /// A z-score where it is not computed.
+    #[error("--dense-transform zscore is for --format csv")]
+    ZScore,
+    /// Nothing that could grow.
+    #[error("--grow needs --vocabulary FROM.h5, the vocabulary that grows")]
+    GrowAlone,
+    /// A setting of zero.
+    #[error("{flag}: expected at least 1, got 0")]
+    FromOne {
+        /// The flag.
+        flag: &'static str,
+    },
+    /// A setting that would be ignored.
+    #[error("{flag} is for a vocabulary that this run begins: remove {other}, or {flag}")]
+    SettingUnused {
+        /// The flag.
+        flag: &'static str,
+        /// The other flag.
+        other: &'static str,
+    },
 }
 
 /// What is wrong with a schema.
@@ -296,12 +371,38 @@ pub enum SchemaError {
         /// All columns.
         known: String,
     },
-    /// Two columns with the same name.
-    #[error("two columns are called `{name}`: use numbers, or rename one")]
-    SameName {
+    /// Two features with the same name.
+    #[error("two features are called `{name}`: use each column once")]
+    SameFeature {
         /// The name.
         name: String,
     },
+    /// A name that a dataset cannot hold.
+    #[error("the name of column `{name}` has a NUL in it: rename the column")]
+    NulInName {
+        /// The name, escaped.
+        name: String,
+    },
+    /// A cross of fewer than two columns.
+    #[error("cross: expected two columns or more")]
+    ShortCross,
+    /// A setting that makes no sense.
+    #[error("{list}: {name}: {key}: expected {expected}")]
+    Setting {
+        /// `dense` or `sparse`.
+        list: &'static str,
+        /// The feature.
+        name: String,
+        /// The setting.
+        key: &'static str,
+        /// What would make sense.
+        expected: &'static str,
+    },
+    /// A rule for labels without a label.
+    #[error(
+        "label_positive and label_at_least: expected that the schema says which column the label is"
+    )]
+    RuleWithoutLabel,
     /// A column that is the label and a feature, or a feature twice.
     #[error("column `{name}` is used as {first} and as {second}")]
     UsedTwice {
@@ -319,7 +420,7 @@ pub enum SchemaError {
     #[error("label_negative needs label_positive")]
     NegativeAlone,
     /// Nothing to learn from.
-    #[error("expected at least one column under dense or sparse")]
+    #[error("expected at least one column under dense, sparse or cross")]
     NoFeatures,
     /// A key about text, of a schema for Parquet.
     #[error("{key}: is about text: remove it for --format parquet, whose columns have names")]

@@ -35,16 +35,21 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 
 pub use error::{OptionsError, PrepareError, SchemaError};
 pub use keys::hash::hash_key;
+pub(crate) use keys::number_map::NumberMap;
 pub use options::{
     BAD_ROWS_SHOWN, BadRow, DenseTransform, FieldSummary, Fields, Format, PrepareOptions,
     PrepareSummary, Progress,
 };
 
-use passes::ids::{Ids, KeysSeen};
+use formats::transform::Moments;
+use passes::ids::Ids;
+use passes::outputs::Outputs;
 use passes::plan::Plan;
-use passes::run::{self, EncodedTotals, Reporter, Totals};
+use passes::run::{self, Reporter};
+use passes::totals::Totals;
+use text::source::expand;
 
-use crate::{DatasetInfo, Writer};
+use crate::DatasetInfo;
 
 /// Turns raw text into one HDF5 dataset.
 ///
@@ -66,88 +71,100 @@ fn prepare_blocks(
     progress: &mut dyn FnMut(Progress),
 ) -> Result<PrepareSummary, PrepareError> {
     let started = Instant::now();
+    let options = &PrepareOptions { inputs: expand(&options.inputs)?, ..options.clone() };
     let mut plan = Plan::new(options, block_bytes)?;
     let pool = start_pool(options.threads)?;
-    let mut reporter = Reporter { pass: 1, passes: 1, progress };
-    let (ids, seen) = match (&options.vocabulary_from, options.hash_size) {
-        (Some(path), _) => (Ids::stored(path, &mut plan)?, None),
-        (None, Some(size)) => (Ids::Hashed(size), None),
-        (None, None) => {
-            reporter.passes = 2;
-            let (ids, seen) = Ids::count(&plan, &pool, options.min_count, &mut reporter)?;
-            reporter.pass = 2;
-            (ids, Some(seen))
-        }
+    let mut ids = match &options.vocabulary_from {
+        Some(path) => Ids::stored(path, &mut plan)?,
+        None => Ids::new(&plan),
     };
-    let cardinality = ids.cardinality(&plan);
-    let (totals, encoded) = write(options, &plan, &pool, ids, &mut reporter)?;
+    let is_begun = options.vocabulary_from.is_none();
+    let counted = if is_begun || options.grow { ids.counted() } else { Vec::new() };
+    let measures = is_begun && !plan.layout.measured.is_empty();
+    let has_two_passes = counted.contains(&true) || measures;
+    if has_two_passes {
+        plan.check_two_passes()?;
+    }
+    let layout = &plan.layout;
+    let info = DatasetInfo {
+        dense_names: layout.dense_names.clone(),
+        sparse_names: layout.sparse_names.clone(),
+        cardinality: Vec::new(),
+        transform: String::new(),
+        one_hot: !layout.is_bag,
+        has_label: layout.has_label,
+        has_weight: layout.has_weight,
+        has_group: layout.has_group,
+    };
+    let outputs = Outputs::create(&plan, options, info)?;
+    let mut reporter = Reporter { pass: 1, passes: 1, progress };
+    let mut first = None;
+    let mut seen = Vec::new();
+    if has_two_passes {
+        reporter.passes = 2;
+        let mut counts = run::count(&plan, &pool, &counted, &mut reporter)?;
+        let totals = core::mem::take(&mut counts.totals);
+        totals.check_rows(&plan)?;
+        first = Some(totals);
+        if is_begun {
+            let moments: Vec<_> = counts.moments.iter().map(Moments::finish).collect();
+            plan.learn(&moments);
+        }
+        seen = ids.add(&plan, &pool, counts)?;
+        reporter.pass = 2;
+    }
+    let cardinality = ids.cardinality();
+    let (totals, unknown) =
+        write(options, &plan, &pool, outputs, ids, first.as_ref(), &mut reporter)?;
+    let fields = plan.layout.sparse_names.iter().zip(&cardinality).enumerate();
+    let fields = fields.map(|(field, (name, &cardinality))| {
+        let seen = seen.get(field).copied().flatten();
+        FieldSummary {
+            name: name.clone(),
+            cardinality,
+            keys: seen.map(|seen| seen.all),
+            keys_left_out: seen.map(|seen| seen.left_out),
+            values: totals.values[field],
+            values_out_of_vocabulary: unknown[field],
+        }
+    });
     Ok(PrepareSummary {
         rows_read: totals.rows + totals.rows_bad,
         rows_written: totals.rows,
         rows_bad: totals.rows_bad,
+        rows_open: totals.rows_open,
         lines_skipped: totals.lines_skipped,
-        label_sum: totals.label_sum,
-        bad_rows: totals.bad_rows,
+        label_sum: plan.layout.has_label.then_some(totals.label_sum),
         dense_features: plan.layout.dense_names.len(),
-        fields: summarise_fields(&plan, &cardinality, seen.as_deref(), &encoded),
+        fields: fields.collect(),
+        bad_rows: totals.bad_rows,
         input_bytes: plan.input_bytes,
         seconds: started.elapsed().as_secs_f64(),
     })
 }
 
-/// Writes the output: vocabulary first, then the rows.
+/// Writes the output: vocabulary first, then the rows. `first` is what a first pass has seen.
+/// Returns what this pass has seen, and of each field the values whose keys are unknown.
 fn write(
     options: &PrepareOptions,
     plan: &Plan,
     pool: &ThreadPool,
+    mut outputs: Outputs,
     ids: Ids,
+    first: Option<&Totals>,
     reporter: &mut Reporter<'_>,
-) -> Result<(Totals, EncodedTotals), PrepareError> {
-    let layout = &plan.layout;
-    let info = DatasetInfo {
-        dense_names: layout.dense_names.clone(),
-        sparse_names: layout.sparse_names.clone(),
-        cardinality: ids.cardinality(plan),
-        transform: plan.recipe.to_text(),
-        one_hot: !layout.is_bag,
-        has_label: true,
-        has_weight: layout.has_weight,
-        has_group: layout.has_group,
-    };
-    let mut writer = Writer::create(&plan.output, info)?;
-    if !options.overwrite {
-        writer = writer.keep_existing();
-    }
-    if let Some(hashes) = ids.hashes() {
-        writer.set_vocabulary(hashes);
-    }
-    for (field, list) in ids.to_store().iter().enumerate() {
-        pool.install(|| writer.write_vocabulary(field, &list.bytes, &list.offsets))?;
+) -> Result<(Totals, Vec<u64>), PrepareError> {
+    outputs.settle(ids.cardinality(), plan.recipe.to_text(), ids.hashes());
+    for (field, list) in ids.to_store() {
+        pool.install(|| outputs.first().write_vocabulary(field, &list.bytes, &list.offsets))?;
     }
     let vocabulary_path = options.vocabulary_from.as_ref().unwrap_or(&options.output);
     let encoders = ids.into_encoders(plan, pool, vocabulary_path)?;
-    let (totals, encoded) = run::encode(plan, pool, &encoders, &mut writer, reporter)?;
+    let (totals, unknown) = run::encode(plan, pool, &encoders, &mut outputs, reporter)?;
+    first.map_or(Ok(()), |first| totals.check_same(first, plan))?;
     totals.check_rows(plan)?;
-    pool.install(|| writer.finish())?;
-    Ok((totals, encoded))
-}
-
-fn summarise_fields(
-    plan: &Plan,
-    cardinality: &[u64],
-    seen: Option<&[KeysSeen]>,
-    encoded: &EncodedTotals,
-) -> Vec<FieldSummary> {
-    let fields = plan.layout.sparse_names.iter().zip(cardinality).enumerate();
-    let summarise = |(field, (name, &cardinality)): (usize, (&String, &u64))| FieldSummary {
-        name: name.clone(),
-        cardinality,
-        keys: seen.map(|seen| seen[field].all),
-        keys_below_threshold: seen.map(|seen| seen[field].below_threshold),
-        values: encoded.values[field],
-        values_out_of_vocabulary: encoded.unknown[field],
-    };
-    fields.map(summarise).collect()
+    outputs.finish(pool)?;
+    Ok((totals, unknown))
 }
 
 fn start_pool(threads: Option<usize>) -> Result<ThreadPool, PrepareError> {

@@ -12,8 +12,8 @@ use std::sync::Arc;
 pub struct PrepareOptions {
     /// `--format criteo|libfm|csv|parquet`
     pub format: Format,
-    /// `--input FILE…`: read in this order; text is plain, gzip or zstd (told by its first bytes,
-    /// not by its name).
+    /// `--input FILE…`: files, folders, patterns or `-`, read in this order; text is plain, gzip or
+    /// zstd (told by its first bytes, not by its name).
     pub inputs: Vec<PathBuf>,
     /// `--output FILE.h5`
     pub output: PathBuf,
@@ -29,9 +29,20 @@ pub struct PrepareOptions {
     /// `--min-count T`: keys seen fewer than T times in their field share id 0. Default 1: every
     /// key seen is kept.
     pub min_count: u32,
-    /// `--hash-size H`: id = [`hash_key`](super::hash_key)(key) mod H in every field, in one pass,
+    /// `--hash-size H`: id = [`hash_key`](super::hash_key)(key, salt) mod H in every field, in one pass,
     /// without a vocabulary.
     pub hash_size: Option<u32>,
+    /// `--cap N`: of every field the N most frequent keys are kept. `None` keeps all.
+    pub cap: Option<u32>,
+    /// `--oov-buckets B`: unknown keys are spread over the ids below B by their hash, and ids of kept
+    /// keys begin at B. `None` is 1.
+    pub oov_buckets: Option<u32>,
+    /// `--salt S`: seed of the hash. `None` is 0.
+    pub salt: Option<u32>,
+    /// `--grow`: of `vocabulary_from` all ids stay, and keys that it does not know are appended.
+    pub grow: bool,
+    /// `--no-label`: lines of criteo and libfm begin without a label. A csv's schema has none.
+    pub no_label: bool,
     /// `--fields positional|bag`: what the columns of a libfm line mean. `None` is `positional`;
     /// refused by the others.
     pub fields: Option<Fields>,
@@ -39,6 +50,9 @@ pub struct PrepareOptions {
     /// is the format's own: `log` for criteo, `none` for csv. Refused by libfm, which has no
     /// numeric columns.
     pub dense_transform: Option<DenseTransform>,
+    /// `--rows-per-file N`: of `OUT.h5` the parts `OUT-00000.h5`, … of N rows, the last with what
+    /// remains; the first keeps the vocabulary. `None` is one file.
+    pub rows_per_file: Option<u64>,
     /// `--overwrite`: replace an existing output.
     pub overwrite: bool,
     /// Set by whoever wants the work to end early; then nothing is written.
@@ -59,8 +73,14 @@ impl PrepareOptions {
             max_bad_rows: 0,
             min_count: 1,
             hash_size: None,
+            cap: None,
+            oov_buckets: None,
+            salt: None,
+            grow: false,
+            no_label: false,
             fields: None,
             dense_transform: None,
+            rows_per_file: None,
             overwrite: false,
             stop: Arc::default(),
             threads: None,
@@ -135,6 +155,8 @@ pub enum DenseTransform {
     /// ln(1 + max(x, 0)); missing is 0 (Naumov et al. 2019, `data_utils.py` of
     /// facebookresearch/dlrm).
     Log,
+    /// (x - mean) / standard deviation, both of the numbers that are there; missing is 0, the mean.
+    ZScore,
 }
 
 impl DenseTransform {
@@ -143,6 +165,7 @@ impl DenseTransform {
         match self {
             Self::None => "none",
             Self::Log => "log",
+            Self::ZScore => "zscore",
         }
     }
 }
@@ -152,7 +175,7 @@ impl DenseTransform {
 pub struct Progress {
     /// Which pass over the input this is, from 1.
     pub pass: u32,
-    /// 2 when a vocabulary is counted first, else 1.
+    /// 2 when a vocabulary or numbers are counted first, else 1.
     pub passes: u32,
     /// Bytes of this pass read from disk so far (compressed bytes for compressed inputs).
     pub bytes_read: u64,
@@ -171,10 +194,13 @@ pub struct PrepareSummary {
     pub rows_written: u64,
     /// Malformed lines, left out.
     pub rows_bad: u64,
+    /// Of these, lines of csv that end inside quotes: what follows one may be the rest of its last
+    /// value, and was read as lines of their own.
+    pub rows_open: u64,
     /// Blank lines and lines of comment only.
     pub lines_skipped: u64,
-    /// Sum of the labels: the positive rows, where labels are 0 and 1.
-    pub label_sum: f64,
+    /// Sum of the labels: the positive rows, where labels are 0 and 1. `None` without labels.
+    pub label_sum: Option<f64>,
     /// The first [`BAD_ROWS_SHOWN`] malformed lines.
     pub bad_rows: Vec<BadRow>,
     /// Dense features, D.
@@ -192,16 +218,16 @@ pub struct PrepareSummary {
 pub struct FieldSummary {
     /// Name of the field.
     pub name: String,
-    /// Size of the embedding table: kept keys + 1, or H with `--hash-size`.
+    /// Size of the embedding table: kept keys and `oov_buckets`, or `hash_size`.
     pub cardinality: u64,
     /// Distinct keys in the input; absent when no vocabulary was counted in this run.
     pub keys: Option<u64>,
-    /// Distinct keys seen fewer than `min_count` times; absent when no vocabulary was counted in
-    /// this run.
-    pub keys_below_threshold: Option<u64>,
+    /// Of these, the keys that are not kept: below `min_count`, or beyond `cap`; absent when no
+    /// vocabulary was counted in this run.
+    pub keys_left_out: Option<u64>,
     /// Ids written.
     pub values: u64,
-    /// Of these, the ids that were mapped to 0 because their key is not in the vocabulary.
+    /// Of these, the ids that were of keys that are not in the vocabulary.
     pub values_out_of_vocabulary: u64,
 }
 

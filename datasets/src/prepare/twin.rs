@@ -32,55 +32,75 @@ struct Content {
     vocabulary: Vec<Option<Vec<String>>>,
 }
 
-enum IdRule<'a> {
-    Counted(u64),
-    Stored(&'a [Vec<String>]),
+/// How all fields get their ids, but those of [`Case::twice`].
+#[derive(Clone, Copy)]
+struct IdRule<'a> {
+    from: Origin<'a>,
+    buckets: u64,
+    salt: u64,
+}
+
+#[derive(Clone, Copy)]
+enum Origin<'a> {
+    Counted { min_count: u64, cap: usize },
+    Stored(&'a [Option<Vec<String>>]),
     Hashed(u64),
 }
 
-fn encode(rows: &[Row], fields: usize, rule: &IdRule<'_>) -> Content {
+/// Rows of the table of a field that is hashed twice.
+const TWICE: u64 = 7;
+
+fn encode(case: &Case, rows: &[Row], rule: IdRule<'_>) -> Content {
+    let fields = case.rows[0].keys.len();
     let vocabulary: Vec<Option<Vec<String>>> = (0..fields)
-        .map(|field| match rule {
-            IdRule::Hashed(_) => None,
-            IdRule::Stored(stored) => Some(stored[field].clone()),
-            IdRule::Counted(min_count) => {
+        .map(|field| match rule.from {
+            _ if case.twice == Some(field) => None,
+            Origin::Hashed(_) => None,
+            Origin::Stored(stored) => stored[field].clone(),
+            Origin::Counted { min_count, cap } => {
                 let mut counts: HashMap<String, u64> = HashMap::new();
                 for key in rows.iter().flat_map(|row| &row.keys[field]) {
                     *counts.entry(key.clone()).or_default() += 1;
                 }
                 let mut kept: Vec<_> =
-                    counts.into_iter().filter(|(_, count)| count >= min_count).collect();
+                    counts.into_iter().filter(|(_, count)| *count >= min_count).collect();
                 kept.sort_by_key(|(key, count)| (u64::MAX - count, key.clone()));
-                Some(kept.into_iter().map(|(key, _)| key).collect())
+                Some(kept.into_iter().map(|(key, _)| key).take(cap).collect())
             }
         })
         .collect();
-    let id = |field: usize, key: &String| match (&vocabulary[field], rule) {
-        (Some(list), _) => list.iter().position(|kept| kept == key).map_or(0, |at| at as u32 + 1),
-        (None, IdRule::Hashed(size)) => (hash_key(key.as_bytes()) % size) as u32,
+    let hash = |key: &String, salt, size| (hash_key(key.as_bytes(), salt) % size) as u32;
+    let ids_of = |field: usize, key: &String| match (&vocabulary[field], rule.from) {
+        _ if case.twice == Some(field) => {
+            vec![hash(key, rule.salt, TWICE), hash(key, rule.salt + 1, TWICE)]
+        }
+        (Some(list), _) => match list.iter().position(|kept| kept == key) {
+            Some(at) => vec![at as u32 + rule.buckets as u32],
+            None => vec![hash(key, rule.salt, rule.buckets)],
+        },
+        (None, Origin::Hashed(size)) => vec![hash(key, rule.salt, size)],
         (None, _) => unreachable!(),
     };
     let mut ids = Vec::new();
     for row in rows {
         for (field, keys) in row.keys.iter().enumerate() {
-            ids.push(keys.iter().map(|key| id(field, key)).collect());
+            ids.push(keys.iter().flat_map(|key| ids_of(field, key)).collect());
         }
     }
+    let cardinality = vocabulary.iter().enumerate().map(|(field, list)| match (list, rule.from) {
+        _ if case.twice == Some(field) => TWICE,
+        (Some(list), _) => list.len() as u64 + rule.buckets,
+        (None, Origin::Hashed(size)) => size,
+        (None, _) => unreachable!(),
+    });
     Content {
         label: rows.iter().map(|row| row.label).collect(),
         dense: rows.iter().flat_map(|row| row.dense.clone()).collect(),
         ids,
-        cardinality: vocabulary
-            .iter()
-            .map(|list| match (list, rule) {
-                (Some(list), _) => list.len() as u64 + 1,
-                (None, IdRule::Hashed(size)) => *size,
-                (None, _) => unreachable!(),
-            })
-            .collect(),
+        cardinality: cardinality.collect(),
         // Only a counted vocabulary is stored.
-        vocabulary: match rule {
-            IdRule::Counted(_) => vocabulary,
+        vocabulary: match rule.from {
+            Origin::Counted { .. } => vocabulary,
             _ => vec![None; fields],
         },
     }
@@ -118,6 +138,8 @@ struct Case {
     header: Option<&'static str>,
     lines: Vec<String>,
     rows: Vec<Row>,
+    /// The field that the schema has hashed twice.
+    twice: Option<usize>,
 }
 
 fn criteo_row() -> impl Strategy<Value = (String, Row)> {
@@ -180,14 +202,21 @@ missing = ["?"]
 label = 2
 label_at_least = 4
 dense = ["price"]
-sparse = ["item", "user"]
+sparse = ["item", "user", { column = "tags", separator = "|", max_length = 2, keep = "last" }]
+cross = [{ columns = ["user", "item"], hash_size = 7, hashes = 2 }]
 "#;
 
-const CSV_HEADER: &str = "user;score;price;item";
+const CSV_HEADER: &str = "user;score;price;item;tags";
 
 fn csv_row() -> impl Strategy<Value = (String, Row)> {
-    ("[a-cé;]{0,2}", 1u8..6, prop_oneof![Just(None), (-9i32..9).prop_map(Some)], "[xy \"?]{0,3}")
-        .prop_map(|(user, score, price, item)| {
+    (
+        "[a-cé;]{0,2}",
+        1u8..6,
+        prop_oneof![Just(None), (-9i32..9).prop_map(Some)],
+        "[xy \"?]{0,3}",
+        proptest::collection::vec("[u-x?;]{0,1}", 0..5),
+    )
+        .prop_map(|(user, score, price, item, tags)| {
             let quoted = |text: &str| {
                 if text.contains([';', '"']) {
                     format!("\"{}\"", text.replace('"', "\"\""))
@@ -196,16 +225,23 @@ fn csv_row() -> impl Strategy<Value = (String, Row)> {
                 }
             };
             let price_text = price.map_or("?".into(), |price| format!("{price}.5"));
-            let line = format!("{};{score}; {price_text};{}", quoted(&user), quoted(&item));
+            let (user_text, item_text) = (quoted(&user), quoted(&item));
+            let tags_text = quoted(&tags.join("|"));
+            let line = format!("{user_text};{score}; {price_text};{item_text};{tags_text}");
             let clean = |text: &str| match text.trim() {
                 "?" => String::new(),
                 text => text.to_string(),
             };
             let dense = price_text.parse().unwrap_or(0.0);
+            let (user, item) = (clean(&user), clean(&item));
+            let tags: Vec<String> = tags.iter().map(|tag| clean(tag)).collect();
+            let tags: Vec<String> = tags.into_iter().filter(|tag| !tag.is_empty()).collect();
+            let cross = format!("{user}\u{1f}{item}");
+            let last = tags[tags.len().saturating_sub(2)..].to_vec();
             let row = Row {
                 label: f32::from(u8::from(score >= 4)),
                 dense: vec![dense],
-                keys: vec![vec![clean(&item)], vec![clean(&user)]],
+                keys: vec![vec![item], vec![user], last, vec![cross]],
             };
             (line, row)
         })
@@ -216,7 +252,8 @@ fn case() -> impl Strategy<Value = Case> {
         move |rows: Vec<(String, Row)>| {
             let (lines, rows) = rows.into_iter().unzip();
             let header = schema.is_some().then_some(CSV_HEADER);
-            Case { format, fields, schema, header, lines, rows }
+            let twice = header.map(|_| 3);
+            Case { format, fields, schema, header, lines, rows, twice }
         }
     };
     let rows = 1..60;
@@ -279,20 +316,30 @@ proptest! {
         threads in 1usize..5,
         min_count in 1u32..4,
         hash_size in 1u32..50,
+        cap in prop_oneof![Just(None), (1u32..6).prop_map(Some)],
+        buckets in 1u32..4,
+        salt in 0u32..3,
     ) {
         let folder = TempDir::new().unwrap();
         let inputs = write_inputs(&folder, &case);
-        let fields = case.rows[0].keys.len();
         let mut passes_seen = 0;
         let mut progress = |p: Progress| passes_seen = passes_seen.max(p.pass);
+        let counted = Origin::Counted {
+            min_count: u64::from(min_count),
+            cap: cap.map_or(usize::MAX, |cap| cap as usize),
+        };
+        let rule = |from| IdRule { from, buckets: u64::from(buckets), salt: u64::from(salt) };
 
         let train = PrepareOptions {
             min_count,
+            cap,
+            oov_buckets: Some(buckets),
+            salt: Some(salt),
             threads: Some(threads),
             ..options(&folder, &case, inputs.clone(), "train.h5")
         };
         let summary = prepare_blocks(&train, block_bytes, &mut progress).unwrap();
-        let expected = encode(&case.rows, fields, &IdRule::Counted(u64::from(min_count)));
+        let expected = encode(&case, &case.rows, rule(counted));
         prop_assert_eq!(&read(&train.output), &expected);
         prop_assert_eq!(passes_seen, 2);
 
@@ -301,13 +348,13 @@ proptest! {
         for (field, summary) in summary.fields.iter().enumerate() {
             let all: Vec<&String> = case.rows.iter().flat_map(|row| &row.keys[field]).collect();
             let distinct: std::collections::HashSet<_> = all.iter().collect();
-            let list = expected.vocabulary[field].as_ref().unwrap();
-            prop_assert_eq!(summary.keys, Some(distinct.len() as u64));
-            prop_assert_eq!(
-                summary.keys_below_threshold,
-                Some((distinct.len() - list.len()) as u64)
-            );
             prop_assert_eq!(summary.values, all.len() as u64);
+            let Some(list) = &expected.vocabulary[field] else {
+                prop_assert_eq!((summary.keys, summary.values_out_of_vocabulary), (None, 0));
+                continue;
+            };
+            prop_assert_eq!(summary.keys, Some(distinct.len() as u64));
+            prop_assert_eq!(summary.keys_left_out, Some((distinct.len() - list.len()) as u64));
             let unknown = all.iter().filter(|key| !list.contains(key)).count();
             prop_assert_eq!(summary.values_out_of_vocabulary, unknown as u64);
         }
@@ -322,19 +369,18 @@ proptest! {
             ..options(&folder, &case, vec![path], "valid.h5")
         };
         prepare_blocks(&valid, block_bytes, &mut |_| ()).unwrap();
-        let lists: Vec<Vec<String>> =
-            expected.vocabulary.iter().map(|list| list.clone().unwrap()).collect();
-        let expected = encode(&case.rows[..some], fields, &IdRule::Stored(&lists));
-        prop_assert_eq!(read(&valid.output), expected);
+        let stored = rule(Origin::Stored(&expected.vocabulary));
+        prop_assert_eq!(read(&valid.output), encode(&case, &case.rows[..some], stored));
 
         let hashed = PrepareOptions {
             hash_size: Some(hash_size),
+            salt: Some(salt),
             threads: Some(threads),
             ..options(&folder, &case, inputs, "hashed.h5")
         };
         prepare_blocks(&hashed, block_bytes, &mut |_| ()).unwrap();
-        let expected = encode(&case.rows, fields, &IdRule::Hashed(u64::from(hash_size)));
-        prop_assert_eq!(read(&hashed.output), expected);
+        let by_hash = rule(Origin::Hashed(u64::from(hash_size)));
+        prop_assert_eq!(read(&hashed.output), encode(&case, &case.rows, by_hash));
     }
 
     /// Malformed lines are found, counted and named whatever the blocks.
@@ -366,7 +412,8 @@ proptest! {
         prop_assert_eq!(&shown, &numbers[..numbers.len().min(BAD_ROWS_SHOWN)]);
         prop_assert_eq!(summary.rows_bad, numbers.len() as u64);
         prop_assert_eq!(summary.rows_read, lines.len() as u64);
-        let expected = encode(&case.rows, case.rows[0].keys.len(), &IdRule::Counted(1));
+        let counted = Origin::Counted { min_count: 1, cap: usize::MAX };
+        let expected = encode(&case, &case.rows, IdRule { from: counted, buckets: 1, salt: 0 });
         prop_assert_eq!(read(&all.output), expected);
 
         if let Some(last) = numbers.last() {

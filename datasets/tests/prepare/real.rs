@@ -58,7 +58,7 @@ fn frappe() {
             ..folder.options(Format::Libfm, &input, &format!("{split}.h5"))
         };
         let summary = run(&options).unwrap();
-        assert_eq!((summary.rows_written, summary.label_sum), (rows, positive), "{split}");
+        assert_eq!((summary.rows_written, summary.label_sum), (rows, Some(positive)), "{split}");
         assert_eq!(cardinalities(&summary), [955, 4083, 8, 8, 3, 4, 3, 10, 81, 234], "{split}");
         datasets.push(open(&options.output));
     }
@@ -83,7 +83,7 @@ fn a9a() {
             ..folder.options(Format::Libfm, &input, &format!("{split}.h5"))
         };
         let summary = run(&options).unwrap();
-        assert_eq!((summary.rows_written, summary.label_sum), (rows, positive), "{split}");
+        assert_eq!((summary.rows_written, summary.label_sum), (rows, Some(positive)), "{split}");
         let [field] = &summary.fields[..] else { panic!("{:?}", summary.fields) };
         assert_eq!((field.cardinality, field.values), (124, values), "{split}");
         assert_eq!(field.values_out_of_vocabulary, 0, "{split}");
@@ -108,7 +108,7 @@ fn adult() {
             ..folder.options(Format::Csv, input, &format!("{input}.h5"))
         };
         let summary = run(&options).unwrap();
-        assert_eq!((summary.rows_written, summary.label_sum), (rows, positive), "{input}");
+        assert_eq!((summary.rows_written, summary.label_sum), (rows, Some(positive)), "{input}");
         // The last line is blank.
         assert_eq!((summary.lines_skipped, summary.rows_bad), (1, 0), "{input}");
         assert_eq!(cardinalities(&summary), [10, 17, 8, 16, 7, 6, 3, 43], "{input}");
@@ -126,7 +126,7 @@ fn criteo() {
     unpack(&real, "first10k.tsv", &folder);
     let all = folder.options(Format::Criteo, "first10k.tsv", "all.h5");
     let summary = run(&all).unwrap();
-    assert_eq!((summary.rows_written, summary.label_sum), (10_000, 2182.0));
+    assert_eq!((summary.rows_written, summary.label_sum), (10_000, Some(2182.0)));
     assert_eq!((summary.fields[0].cardinality, summary.fields[2].cardinality), (176, 5522));
     let frequent = PrepareOptions {
         min_count: 10,
@@ -134,7 +134,7 @@ fn criteo() {
     };
     let summary = run(&frequent).unwrap();
     assert_eq!(summary.fields[2].cardinality, 59);
-    assert_eq!(summary.fields[2].keys_below_threshold, Some(5521 - 58));
+    assert_eq!(summary.fields[2].keys_left_out, Some(5521 - 58));
     let dense = column::<f32>(&all.output, "dense");
     assert!(dense.iter().all(|x| *x >= 0.0 && x.is_finite()));
 
@@ -154,7 +154,7 @@ fn criteo() {
         ..folder.options(Format::Csv, "sample200.csv", "sample.h5")
     };
     let summary = run(&options).unwrap();
-    assert_eq!((summary.rows_written, summary.label_sum), (200, 49.0));
+    assert_eq!((summary.rows_written, summary.label_sum), (200, Some(49.0)));
 }
 
 #[test]
@@ -171,7 +171,7 @@ fn movielens() {
         ..folder.options(Format::Csv, "ua.base", "train.h5")
     };
     let summary = run(&options).unwrap();
-    assert_eq!((summary.rows_written, summary.label_sum), (90_570, 49_906.0));
+    assert_eq!((summary.rows_written, summary.label_sum), (90_570, Some(49_906.0)));
     assert_eq!(cardinalities(&summary), [944, 1681]);
     assert!(open(&options.output).has_groups());
 }

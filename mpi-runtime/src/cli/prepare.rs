@@ -20,7 +20,9 @@ pub(super) struct PrepareArguments {
     /// What the text is
     #[arg(long, value_enum)]
     format: FormatName,
-    /// Files to read, in this order
+    /// What to read, in this order: files, folders (all files in it by name, but hidden ones), quoted
+    /// patterns ('day_*.gz'; sorted by name), or - and other pipes (in one pass alone: with
+    /// --hash-size or --vocabulary)
     #[arg(long, required = true, num_args = 1.., value_name = "FILE")]
     input: Vec<PathBuf>,
     /// HDF5 file to write
@@ -29,7 +31,7 @@ pub(super) struct PrepareArguments {
     /// csv, parquet: which column is what
     #[arg(long, value_name = "S.toml")]
     schema: Option<PathBuf>,
-    /// Use the ids of a dataset written before; ids it does not know become 0
+    /// Use the ids (and means) of a dataset written before; keys it does not know become 0
     #[arg(long, value_name = "FROM.h5")]
     vocabulary: Option<PathBuf>,
     /// Malformed lines to leave out (and count) before giving up
@@ -38,15 +40,36 @@ pub(super) struct PrepareArguments {
     /// Keys seen fewer than T times in their field share id 0
     #[arg(long, default_value_t = 1, value_name = "T")]
     min_count: u32,
-    /// Ids by hashing into H per field: one pass, no vocabulary
+    /// Ids by hashing (XXH3-64) into H per field: one pass, no vocabulary
     #[arg(long, value_name = "H")]
     hash_size: Option<u32>,
+    /// Of every field keep the N most frequent keys alone
+    #[arg(long, value_name = "N")]
+    cap: Option<u32>,
+    /// Spread unknown keys over the ids below B by their hash; ids of keys begin at B [default: 1]
+    #[arg(long, value_name = "B")]
+    oov_buckets: Option<u32>,
+    /// Seed of the hash (XXH3-64) of keys [default: 0]
+    #[arg(long, value_name = "S")]
+    salt: Option<u32>,
+    /// All ids of --vocabulary stay; keys that it does not know get the next ones, and the output
+    /// keeps the longer vocabulary
+    #[arg(long, requires = "vocabulary")]
+    grow: bool,
+    /// criteo and libfm: lines begin without a label (rows to be predicted; a csv's schema has no
+    /// label then)
+    #[arg(long)]
+    no_label: bool,
     /// libfm: the n-th id belongs to field n, or all ids are one bag [default: positional]
     #[arg(long, value_enum)]
     fields: Option<FieldsName>,
     /// How numbers become dense features [default: log for criteo, none for csv]
     #[arg(long, value_enum)]
     dense_transform: Option<TransformName>,
+    /// Write files of N rows, OUT-00000.h5, OUT-00001.h5, … for --output OUT.h5; the first keeps the
+    /// vocabulary
+    #[arg(long, value_name = "N")]
+    rows_per_file: Option<u64>,
     /// Replace an existing output
     #[arg(long)]
     overwrite: bool,
@@ -81,6 +104,8 @@ enum TransformName {
     Log,
     /// The number itself
     None,
+    /// csv: (x - mean) / standard deviation, both counted in a first pass
+    Zscore,
 }
 
 /// Runs the verb.
@@ -125,6 +150,11 @@ fn options(arguments: PrepareArguments) -> PrepareOptions {
         max_bad_rows: arguments.max_bad_rows,
         min_count: arguments.min_count,
         hash_size: arguments.hash_size,
+        cap: arguments.cap,
+        oov_buckets: arguments.oov_buckets,
+        salt: arguments.salt,
+        grow: arguments.grow,
+        no_label: arguments.no_label,
         fields: arguments.fields.map(|fields| match fields {
             FieldsName::Positional => Fields::Positional,
             FieldsName::Bag => Fields::Bag,
@@ -132,7 +162,9 @@ fn options(arguments: PrepareArguments) -> PrepareOptions {
         dense_transform: arguments.dense_transform.map(|transform| match transform {
             TransformName::Log => DenseTransform::Log,
             TransformName::None => DenseTransform::None,
+            TransformName::Zscore => DenseTransform::ZScore,
         }),
+        rows_per_file: arguments.rows_per_file,
         overwrite: arguments.overwrite,
         stop: Arc::default(),
         threads: arguments.threads,
@@ -150,10 +182,18 @@ fn print(options: &PrepareOptions, summary: &PrepareSummary) {
     if summary.rows_bad > 0 {
         table.row("malformed rows left out", summary.rows_bad);
     }
+    if summary.rows_open > 0 {
+        say(&format!(
+            "{} of the lines left out end inside quotes: if values hold line breaks, what follows \
+             them was read as rows of its own: take the line breaks out, or with stray quotes \
+             set quote = false",
+            summary.rows_open
+        ));
+    }
     if summary.lines_skipped > 0 {
         table.row("blank and comment lines", summary.lines_skipped);
     }
-    table.figure("mean label", (rows > 0).then(|| summary.label_sum / rows as f64));
+    table.figure("mean label", summary.label_sum.map(|sum| sum / rows.max(1) as f64));
     table.row("dense features", summary.dense_features);
     table.row("sparse fields", summary.fields.len());
     let megabytes = summary.input_bytes as f64 / 1e6;
@@ -167,8 +207,8 @@ fn print(options: &PrepareOptions, summary: &PrepareSummary) {
     );
     for field in &summary.fields {
         let keys = field.keys.map_or_else(String::new, |keys| format!(", {keys} keys seen"));
-        let rare = match field.keys_below_threshold {
-            Some(rare @ 1..) => format!(", {rare} of them below --min-count"),
+        let rare = match field.keys_left_out {
+            Some(rare @ 1..) => format!(", {rare} of them not kept (min_count, cap)"),
             _ => String::new(),
         };
         let unknown = match field.values_out_of_vocabulary {
@@ -186,10 +226,7 @@ fn print(options: &PrepareOptions, summary: &PrepareSummary) {
 impl From<PrepareError> for Error {
     fn from(error: PrepareError) -> Self {
         match error {
-            PrepareError::Options(_)
-            | PrepareError::SchemaUnreadable { .. }
-            | PrepareError::Schema { .. }
-            | PrepareError::Output(_) => Self::Usage(error.to_string()),
+            error if error.is_usage() => Self::Usage(error.to_string()),
             PrepareError::Threads { .. } => Self::Launch(error.to_string()),
             PrepareError::Dataset(error) => error.into(),
             _ => Self::Data(error.to_string()),

@@ -1,8 +1,9 @@
 //! Criteo's click logs: tab separated, no header, a label, 13 integers, 26 ids of eight hex digits.
 //!
 //! Source: the `readme.txt` of the Kaggle Display Advertising Challenge set and of the 1 TB logs,
-//! which share the layout. Integers and ids may be missing (nothing between the tabs, nor after the
-//! last); integers may be negative. A line has exactly 40 columns.
+//! which share the layout; the test set has no labels. Integers and ids may be missing (nothing between the tabs, nor after the
+//! last); integers may be negative. A line has exactly 40 columns,
+//! or 39 without a label.
 //!
 //! A good line is read in one sweep without allocation. The sweep only says that a line is not
 //! good; [`defect`] then reads it again, column by column, to say why.
@@ -17,6 +18,8 @@ use crate::prepare::keys::key_column::{Keys, MISSING};
 /// is all that the pass for the vocabulary needs.
 pub(crate) struct Criteo {
     pub(crate) transform: Option<NumberTransform>,
+    /// False for lines that begin with the integers: rows to be predicted.
+    pub(crate) has_label: bool,
 }
 
 impl LineFormat for Criteo {
@@ -36,9 +39,9 @@ impl LineFormat for Criteo {
         let mut dense = [MISSING_NUMBER; INTEGERS];
         let mut keys = [MISSING; IDS];
         let Some(label) = self.sweep(line, &mut dense, &mut keys) else {
-            return Err(defect(line));
+            return Err(defect(line, self.has_label));
         };
-        columns.label.push(label);
+        columns.label.extend(label);
         if self.transform.is_some() {
             columns.dense.extend_from_slice(&dense);
         }
@@ -50,15 +53,19 @@ impl LineFormat for Criteo {
 }
 
 impl Criteo {
-    /// The whole line, or `None` if any column is not as it should be.
+    /// The whole line, of which the label is returned if it has one, or `None` if any column is not
+    /// as it should be.
     fn sweep(
         &self,
         line: &[u8],
         dense: &mut [f32; INTEGERS],
         keys: &mut [u64; IDS],
-    ) -> Option<f32> {
-        let [label @ (b'0' | b'1'), b'\t', rest @ ..] = line else { return None };
-        let mut rest = rest;
+    ) -> Option<Option<f32>> {
+        let (label, mut rest) = match line {
+            _ if !self.has_label => (None, line),
+            [label @ (b'0' | b'1'), b'\t', rest @ ..] => (Some(f32::from(label - b'0')), rest),
+            _ => return None,
+        };
         for feature in dense {
             let (number, after) = integer(rest)?;
             if let Some(transform) = &self.transform {
@@ -73,7 +80,7 @@ impl Criteo {
         if !rest.is_empty() {
             *last = u64::from(digits::hex(rest.try_into().ok()?)?);
         }
-        Some(f32::from(label - b'0'))
+        Some(label)
     }
 }
 
@@ -130,20 +137,23 @@ fn id<'a>(text: &'a [u8], key: &mut u64) -> Option<&'a [u8]> {
 }
 
 /// Why [`Criteo::sweep`] refused a line.
-fn defect(line: &[u8]) -> Malformed {
+fn defect(line: &[u8], has_label: bool) -> Malformed {
     let columns: Vec<&[u8]> = line.split(|&byte| byte == b'\t').collect();
-    if columns.len() != COLUMNS {
+    let labels = usize::from(has_label);
+    let expected = labels + INTEGERS + IDS;
+    if columns.len() != expected {
         let hint = match columns.len() {
-            39 => " (is this the test set without labels?)",
+            39 => " (rows without labels are read with --no-label)",
+            40 => " (rows with labels are read without --no-label)",
             1 => " (columns are separated by tabs)",
             _ => "",
         };
-        return Malformed::Columns { expected: COLUMNS, got: columns.len(), hint };
+        return Malformed::Columns { expected, got: columns.len(), hint };
     }
-    if !matches!(columns[0], b"0" | b"1") {
+    if has_label && !matches!(columns[0], b"0" | b"1") {
         return Malformed::Label { expected: "0 or 1".into(), got: Quoted::new(columns[0]) };
     }
-    for (at, text) in columns.iter().enumerate().skip(1).take(INTEGERS) {
+    for (at, text) in columns.iter().enumerate().skip(labels).take(INTEGERS) {
         let digits = text.strip_prefix(b"-").unwrap_or(text);
         let whole =
             (1..=DIGITS_MAX).contains(&digits.len()) && digits.iter().all(u8::is_ascii_digit);
@@ -155,14 +165,13 @@ fn defect(line: &[u8]) -> Malformed {
     let faulty = |text: &&[u8]| {
         !(text.is_empty() || text.len() == 8 && text.iter().all(u8::is_ascii_hexdigit))
     };
-    let ids = &columns[1 + INTEGERS..];
+    let ids = &columns[labels + INTEGERS..];
     let at = ids.iter().position(faulty).unwrap_or(IDS - 1);
-    Malformed::Hex { column: 1 + INTEGERS + at + 1, got: Quoted::new(ids[at]) }
+    Malformed::Hex { column: labels + INTEGERS + at + 1, got: Quoted::new(ids[at]) }
 }
 
 const INTEGERS: usize = 13;
 const IDS: usize = 26;
-const COLUMNS: usize = 1 + INTEGERS + IDS;
 
 /// Every integer of so many digits fits an `i64`.
 const DIGITS_MAX: usize = 18;
@@ -171,11 +180,17 @@ const DIGITS_MAX: usize = 18;
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::prepare::formats::features::NumberRecipe;
     use crate::prepare::options::DenseTransform;
     use proptest::prelude::*;
 
     fn parse(line: &str) -> Result<Parsed, String> {
-        let format = Criteo { transform: Some(NumberTransform::new(DenseTransform::None)) };
+        parse_as(line, true)
+    }
+
+    fn parse_as(line: &str, has_label: bool) -> Result<Parsed, String> {
+        let transform = NumberTransform::new(DenseTransform::None, NumberRecipe::default());
+        let format = Criteo { transform: Some(transform), has_label };
         let mut columns = format.columns();
         match format.parse_line(line.as_bytes(), &mut columns) {
             Ok(Line::Row) => Ok(columns),
@@ -217,7 +232,7 @@ mod tests {
     #[test]
     fn every_defect_is_named() {
         let cases = [
-            (good_columns()[..39].join("\t"), "expected 40 columns, got 39 (is this the test set"),
+            (good_columns()[..39].join("\t"), "expected 40 columns, got 39 (rows without labels"),
             ("1,2,3".to_string(), "expected 40 columns, got 1 (columns are separated by tabs)"),
             (good_columns().join("\t") + "\t", "expected 40 columns, got 41"),
             (with(1, "2"), "label: expected 0 or 1, got `2`"),
@@ -242,6 +257,18 @@ mod tests {
             let got = parse(&line).unwrap_err();
             assert!(got.starts_with(expected), "{line:?}: {got}");
         }
+    }
+
+    #[test]
+    fn rows_without_labels_begin_with_the_integers() {
+        let columns = good_columns();
+        let parsed = parse_as(&columns[1..].join("\t"), false).unwrap();
+        assert_eq!((parsed.label.len(), parsed.dense[12]), (0, 12.0));
+        assert_eq!(parsed.keys[25], Keys::Number(vec![0x1919_1919]));
+        let got = parse_as(&columns.join("\t"), false).unwrap_err();
+        assert!(got.starts_with("expected 39 columns, got 40 (rows with labels are read"), "{got}");
+        let got = parse_as(&with(2, "x").as_str()[2..], false).unwrap_err();
+        assert!(got.starts_with("column 1: expected an integer"), "{got}");
     }
 
     /// The slow reading of a line: the definition that the sweep must agree with.

@@ -15,14 +15,17 @@ use crate::prepare::options::Fields;
 /// The format, with the meaning of its columns.
 pub(crate) struct Libfm {
     fields: Fields,
+    /// False for lines of features alone: rows to be predicted.
+    has_label: bool,
     /// Ids of every line, by position. Not used by bags.
     width: usize,
 }
 
 impl Libfm {
     /// By position: the first line that holds a row tells the number of fields.
-    pub(crate) fn new(fields: Fields, first_row: &[u8]) -> Self {
-        Self { fields, width: words(first_row).skip(1).count() }
+    pub(crate) fn new(fields: Fields, has_label: bool, first_row: &[u8]) -> Self {
+        let width = words(first_row).skip(usize::from(has_label)).count();
+        Self { fields, has_label, width }
     }
 
     /// Names of the fields: the format has none.
@@ -48,9 +51,12 @@ impl LineFormat for Libfm {
     }
 
     fn parse_line(&self, line: &[u8], columns: &mut Parsed) -> Result<Line, Malformed> {
-        let mut words = words(line);
-        let Some(label) = words.next() else { return Ok(Line::Skipped) };
-        columns.label.push(parse_label(label)?);
+        let mut words = words(line).peekable();
+        let Some(first) = words.peek() else { return Ok(Line::Skipped) };
+        if self.has_label {
+            columns.label.push(parse_label(first)?);
+            words.next();
+        }
         let mut features = 0;
         for word in words {
             features += 1;
@@ -119,6 +125,9 @@ fn parse_feature(word: &[u8], number: usize) -> Result<u64, Malformed> {
         return Err(malformed());
     }
     let is_one = || core::str::from_utf8(value).ok()?.parse::<f64>().ok().map(|v| v == 1.0);
+    if memchr::memchr(b':', value).is_some() {
+        return Err(Malformed::Libffm { number, got: Quoted::new(word) });
+    }
     if value != b"1" && is_one() != Some(true) {
         return Err(Malformed::FeatureValue { number, got: Quoted::new(word) });
     }
@@ -141,7 +150,7 @@ mod tests {
 
     #[test]
     fn positions_are_fields() {
-        let format = Libfm::new(Fields::Positional, b"0 1:1 2:1 3:1  # first");
+        let format = Libfm::new(Fields::Positional, true, b"0 1:1 2:1 3:1  # first");
         let parsed = parse(&format, "-1 91:1 3055:1.0\t007:1  # a comment 5:5").unwrap();
         assert_eq!(parsed.label, [0.0]);
         let keys = [91, 3055, 7].map(|key| Keys::Number(vec![key]));
@@ -152,7 +161,7 @@ mod tests {
 
     #[test]
     fn bags_have_any_length() {
-        let format = Libfm::new(Fields::Bag, b"");
+        let format = Libfm::new(Fields::Bag, true, b"");
         let parsed = parse(&format, "+1 3:1 11:1 ").unwrap();
         assert_eq!((parsed.label[0], parsed.bag_ends), (1.0, vec![Some(vec![2])]));
         assert_eq!(parsed.keys, [Keys::Number(vec![3, 11])]);
@@ -160,8 +169,17 @@ mod tests {
     }
 
     #[test]
+    fn rows_without_labels_are_features_alone() {
+        let format = Libfm::new(Fields::Positional, false, b"1:1 2:1");
+        let parsed = parse(&format, "5:1 6:1").unwrap();
+        assert_eq!((parsed.label.len(), format.sparse_names().len()), (0, 2));
+        assert_eq!(parsed.keys, [5, 6].map(|key| Keys::Number(vec![key])));
+        assert!(parse(&format, "0 5:1 6:1").unwrap_err().starts_with("feature 1: expected ID:1"));
+    }
+
+    #[test]
     fn every_defect_is_named() {
-        let format = Libfm::new(Fields::Positional, b"0 1:1 2:1");
+        let format = Libfm::new(Fields::Positional, true, b"0 1:1 2:1");
         let cases = [
             ("  # only a comment", "skipped"),
             ("", "skipped"),
@@ -176,6 +194,10 @@ mod tests {
             ("1 1:1 4294967296:1", "feature 2: expected ID:1 with a whole id below 2^32"),
             ("1 1:1 2:0.5", "feature 2: expected the value 1, got `2:0.5`: a dataset holds ids"),
             ("1 1:1 2:", "feature 2: expected the value 1"),
+            (
+                "1 0:1:1 2:1",
+                "feature 1: expected the value 1, got `0:1:1`, which looks like libffm",
+            ),
         ];
         for (line, expected) in cases {
             let got = parse(&format, line).unwrap_err();

@@ -32,7 +32,16 @@ pub(crate) enum Malformed {
          --fields bag"
     )]
     Features { expected: usize, got: usize },
-    #[error("a quoted value is not closed on its line (line breaks inside quotes are not read)")]
+    #[error(
+        "feature {number}: expected the value 1, got {got}, which looks like libffm's \
+         FIELD:ID:VALUE: take the fields away first, e.g. with \
+         `sed -E 's/[0-9]+:([0-9]+:)/\\1/g'`"
+    )]
+    Libffm { number: usize, got: Quoted },
+    #[error(
+        "a quoted value is not closed on its line (line breaks inside quotes are not read; with \
+         stray quotes, set quote = false)"
+    )]
     OpenQuote,
 }
 

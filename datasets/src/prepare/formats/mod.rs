@@ -5,16 +5,23 @@
 //! - `criteo`, `libfm`, `csv`: the formats. `schema_file`: the TOML file that a csv needs.
 //! - `parquet`: columns instead of lines, through the same schema; `parquet_file` reads them,
 //!   `parquet_text` spells them.
+//! - `table`: rows of named columns by a schema; `features`: what is made of its columns, `label`
+//!   of the label's. `values`: a line of a csv, split; `number`: numbers in text.
 //! - `transform`: numbers to dense features.
 //! - `malformed`: why a line is not a row.
 
 pub(super) mod criteo;
 pub(super) mod csv;
+pub(super) mod features;
+mod label;
 pub(super) mod libfm;
 mod malformed;
+mod number;
 pub(super) mod parquet;
 mod parquet_file;
 mod parquet_text;
 pub(super) mod parsed;
 pub(super) mod schema_file;
+pub(super) mod table;
 pub(super) mod transform;
+mod values;

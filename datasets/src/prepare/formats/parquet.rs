@@ -11,18 +11,18 @@ use core::sync::atomic::AtomicU64;
 use arrow_array::RecordBatch;
 use arrow_schema::{DataType, Schema};
 
-use super::csv::{Csv, Row};
 use super::malformed::Malformed;
 use super::parquet_file::{Batches, ParquetFile};
 use super::parquet_text::{TextColumn, refusal};
 use super::parsed::{Block, Parsed};
 use super::schema_file::SchemaFile;
+use super::table::{self, Row};
 use crate::prepare::error::{PrepareError, SchemaError};
 use crate::prepare::options::DenseTransform;
 
 /// A schema whose columns have been found.
 pub(crate) struct Parquet {
-    csv: Csv,
+    schema: table::Table,
 }
 
 /// Rows of a file: the columns that the schema names, in the order of the file.
@@ -56,9 +56,9 @@ impl Parquet {
         let ignored = Arc::new(AtomicU64::new(0));
         let first = ParquetFile::open(&inputs[0], &ignored)?;
         let names = first.schema().fields().iter().map(|field| field.name().clone()).collect();
-        let mut csv = Csv::new(schema, names, dense_transform).map_err(wrong)?;
-        csv.set_lists(|name| first.schema().field_with_name(name).is_ok_and(|f| is_list(f)));
-        let format = Self { csv };
+        let mut schema = table::Table::new(schema, names, dense_transform).map_err(wrong)?;
+        schema.set_lists(|name| first.schema().field_with_name(name).is_ok_and(|f| is_list(f)));
+        let format = Self { schema };
         format.check_types(first.schema(), &inputs[0]).map_err(wrong)?;
         for input in &inputs[1..] {
             let file = ParquetFile::open(input, &ignored)?;
@@ -67,18 +67,28 @@ impl Parquet {
         Ok(format)
     }
 
-    /// The schema, in terms of a csv.
-    pub(crate) fn csv(&self) -> &Csv {
-        &self.csv
+    /// The schema.
+    pub(crate) fn schema(&self) -> &table::Table {
+        &self.schema
+    }
+
+    /// The same, of which only keys and the numbers of z-scores are wanted.
+    pub(crate) fn for_counting(&self) -> Self {
+        Self { schema: self.schema.for_counting() }
+    }
+
+    /// Sets mean and deviation of every number that was measured while keys were counted.
+    pub(crate) fn learn(&mut self, moments: &[(f64, f64)]) {
+        self.schema.learn(moments);
     }
 
     fn check_types(&self, file: &Schema, path: &Path) -> Result<(), SchemaError> {
-        for (column, name) in self.csv.used() {
+        for (column, name) in self.schema.used() {
             let field = file.field_with_name(name).map_err(|_| SchemaError::NoColumnInFile {
                 path: path.to_path_buf(),
                 column: name.into(),
             })?;
-            let list = self.csv.is_list(column);
+            let list = self.schema.is_list(column);
             let cure = if is_list(field) && !list {
                 Some("only a sparse field may be a list, and in all files or in none")
             } else if list && !is_list(field) {
@@ -100,14 +110,14 @@ impl Parquet {
 
     /// Empty columns of the schema's shape.
     pub(crate) fn columns(&self) -> Parsed {
-        self.csv.empty_columns()
+        self.schema.columns()
     }
 
     /// The texts of all columns that are used; by the number of the column.
     pub(crate) fn texts(&self, table: &Table) -> Vec<TextColumn> {
         let mut texts = Vec::new();
-        texts.resize_with(self.csv.names().len(), TextColumn::default);
-        for (column, name) in self.csv.used() {
+        texts.resize_with(self.schema.names().len(), TextColumn::default);
+        for (column, name) in self.schema.used() {
             if let Some(array) = table.batch.column_by_name(name) {
                 texts[column] = TextColumn::new(array);
             }
@@ -122,7 +132,7 @@ impl Parquet {
         row: usize,
         columns: &mut Parsed,
     ) -> Result<(), Malformed> {
-        self.csv.parse_row(&TableRow { texts, row }, columns)
+        self.schema.push_row(&TableRow { texts, row }, columns)
     }
 
     /// The rows of all inputs in order, `rows_at_once` in a block.
@@ -134,7 +144,7 @@ impl Parquet {
     ) -> Tables {
         Tables {
             inputs,
-            columns: self.csv.used().map(|(_, name)| name.to_owned()).collect(),
+            columns: self.schema.used().map(|(_, name)| name.to_owned()).collect(),
             rows_at_once,
             bytes_read,
             file: 0,
@@ -159,7 +169,7 @@ impl Row for TableRow<'_> {
         self.texts[column].at(self.row)
     }
 
-    fn items(&self, column: usize) -> Option<impl Iterator<Item = &[u8]>> {
+    fn items(&self, column: usize) -> Option<impl Iterator<Item = &[u8]> + Clone> {
         self.texts[column].items(self.row)
     }
 }

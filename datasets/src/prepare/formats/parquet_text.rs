@@ -53,7 +53,7 @@ impl TextColumn {
     }
 
     /// The items of a row's list.
-    pub(crate) fn items(&self, row: usize) -> Option<impl Iterator<Item = &[u8]>> {
+    pub(crate) fn items(&self, row: usize) -> Option<impl Iterator<Item = &[u8]> + Clone> {
         let ends = self.ends.as_ref()?;
         let start = row.checked_sub(1).map_or(0, |before| ends[before]);
         Some(self.values.iter(start..ends[row]))

@@ -1,7 +1,7 @@
 //! The rows of one block of text, before their keys have ids, and the loop that turns lines into
 //! them.
 //!
-//! Shapes: `label` [n] · `weight` [n] or empty · `group` [n] or empty · `dense` [n, D] row-major ·
+//! Shapes: `label` [n] or empty · `weight` [n] or empty · `group` [n] or empty · `dense` [n, D] row-major ·
 //! `keys` one column per field: [n], or where `bag_ends` of the field are [n] as well, all values of
 //! its bags.
 //!
@@ -11,6 +11,7 @@ use core::ops::Range;
 
 use super::malformed::Malformed;
 use super::parquet::{Parquet, Table};
+use super::values::Scratch;
 use crate::prepare::keys::key_column::Keys;
 use crate::prepare::text::blocks::TextBlock;
 
@@ -30,6 +31,9 @@ pub(crate) trait LineFormat: Send + Sync {
     fn has_header(&self) -> bool {
         false
     }
+
+    /// Sets mean and deviation of every number that was measured while keys were counted.
+    fn learn(&mut self, _moments: &[(f64, f64)]) {}
 
     /// Appends the row of `line` (without its line end) to the columns. After an error the columns
     /// may hold part of it.
@@ -54,6 +58,14 @@ impl RowFormat {
         match self {
             Self::Lines(format) => format.columns(),
             Self::Columns(format) => format.columns(),
+        }
+    }
+
+    /// Sets mean and deviation of every number that was measured while keys were counted.
+    pub(crate) fn learn(&mut self, moments: &[(f64, f64)]) {
+        match self {
+            Self::Lines(format) => format.learn(moments),
+            Self::Columns(format) => format.learn(moments),
         }
     }
 
@@ -83,6 +95,14 @@ impl Block {
         }
     }
 
+    /// The bytes of its text; none of a table.
+    pub(crate) fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Text(text) => &text.bytes,
+            Self::Table(_) => &[],
+        }
+    }
+
     /// The first row of this block is the first of the file.
     pub(crate) fn starts_file(&self) -> bool {
         match self {
@@ -100,6 +120,8 @@ pub(crate) struct BadLine {
     /// Where it stands in the block: its text without its line end, or its row. Its defect is
     /// found again when it is to be shown.
     pub(crate) span: Range<usize>,
+    /// What follows may be the rest of its last value.
+    pub(crate) ends_in_quotes: bool,
 }
 
 /// Columns of the rows of one block. Reused from block to block.
@@ -112,6 +134,9 @@ pub(crate) struct Parsed {
     pub(crate) keys: Vec<Keys>,
     /// Of each field the number of values of rows 0..=i; `None` for one value per row. `[S]`
     pub(crate) bag_ends: Vec<Option<Vec<usize>>>,
+    /// Numbers whose mean and deviation are wanted, NaN where they are missing, while keys are
+    /// counted. `[n]` each
+    pub(crate) measured: Vec<Vec<f64>>,
     /// D.
     pub(crate) dense_features: usize,
     /// Rows complete so far, n.
@@ -122,15 +147,6 @@ pub(crate) struct Parsed {
     pub(crate) bad: Vec<BadLine>,
     /// Lent to the format while it reads a line.
     pub(crate) scratch: Scratch,
-}
-
-/// Buffers of a format that has to find all values of a line before it can use them.
-#[derive(Debug, Default)]
-pub(crate) struct Scratch {
-    /// Values without their quotes.
-    pub(crate) text: Vec<u8>,
-    /// Where each value ends: in the line, or in `text`.
-    pub(crate) ends: Vec<usize>,
 }
 
 impl Parsed {
@@ -152,7 +168,8 @@ impl Parsed {
                 self.rows += 1;
             } else {
                 self.truncate_to_rows();
-                self.bad.push(BadLine { line: row as u64, span: row..row + 1 });
+                let (line, span) = (row as u64, row..row + 1);
+                self.bad.push(BadLine { line, span, ends_in_quotes: false });
             }
         }
         self.lines = table.rows() as u64;
@@ -177,9 +194,10 @@ impl Parsed {
         match format.parse_line(&bytes[span.clone()], self) {
             Ok(Line::Row) => self.rows += 1,
             Ok(Line::Skipped) => self.skipped += 1,
-            Err(_) => {
+            Err(malformed) => {
                 self.truncate_to_rows();
-                self.bad.push(BadLine { line: self.lines, span });
+                let ends_in_quotes = malformed == Malformed::OpenQuote;
+                self.bad.push(BadLine { line: self.lines, span, ends_in_quotes });
             }
         }
     }
@@ -190,6 +208,7 @@ impl Parsed {
         self.weight.truncate(rows);
         self.group.truncate(rows);
         self.dense.truncate(rows * self.dense_features);
+        self.measured.iter_mut().for_each(|numbers| numbers.truncate(rows));
         for (keys, ends) in self.keys.iter_mut().zip(&mut self.bag_ends) {
             let values = match ends {
                 Some(ends) => {

@@ -7,14 +7,22 @@
 //! missing = ["?"]                  # values that mean nothing; an empty value always does
 //! header = false                   # the first line of every file names the columns. Default true
 //! columns = ["age", "work", "income"]   # without a header: the names, or how many there are
-//! label = "income"                 # a column, here and below: its name, or its number from 1
+//! label = "income"               # a column, here and below: its name, or its number from 1.
+//!                                  # Left out: rows without labels, to be predicted
 //! label_positive = [">50K"]        # these values are 1, others 0
 //! label_negative = ["<=50K"]       # optional: these are 0, others malformed
 //! # label_at_least = 4             # instead: numbers from 4 are 1
 //!                                  # with none of these: the label is a number from 0 to 1
-//! dense = ["age"]                  # numeric features; { column = "gain", transform = "log" }
-//! dense_transform = "none"         # of those without one of their own: none | log
-//! sparse = ["work"]                # categorical fields
+//! dense = ["age", { column = "gain", transform = "log", clip = [0, 1e5], fill = 1.5, missing_flag = true }]
+//! dense_transform = "none"         # of those without one of their own: none | log | zscore
+//! sparse = [
+//!   "work",
+//!   { column = "shop", min_count = 5, cap = 100000, oov_buckets = 10 },
+//!   { column = "item", hash_size = 65536, hashes = 2, salt = 7 },
+//!   { column = "genres", separator = "|", max_length = 20, keep = "last" },   # bags
+//!   { column = "age", buckets = [18, 30, 50] },
+//! ]
+//! cross = [["work", "shop"], { columns = ["work", "item"], hash_size = 1000000 }]
 //! weight = "fnlwgt"                # optional
 //! group = ["user"]                 # optional, for AUC per group: the hash of these values
 //! ```
@@ -23,7 +31,9 @@ use std::path::Path;
 
 use serde::Deserialize;
 
+use super::features::{FieldRecipe, Keep};
 use crate::prepare::error::{PrepareError, SchemaError};
+use crate::prepare::keys::rule::KeySettings;
 use crate::prepare::options::DenseTransform;
 
 /// A schema as it is written, before its columns are looked up.
@@ -41,7 +51,7 @@ pub(crate) struct SchemaFile {
     #[serde(default = "yes")]
     pub(crate) header: bool,
     pub(crate) columns: Option<Columns>,
-    pub(crate) label: Column,
+    pub(crate) label: Option<Column>,
     pub(crate) label_positive: Option<Vec<String>>,
     pub(crate) label_negative: Option<Vec<String>>,
     pub(crate) label_at_least: Option<f64>,
@@ -49,7 +59,9 @@ pub(crate) struct SchemaFile {
     pub(crate) dense: Vec<Dense>,
     pub(crate) dense_transform: Option<DenseTransform>,
     #[serde(default)]
-    pub(crate) sparse: Vec<Column>,
+    pub(crate) sparse: Vec<Sparse>,
+    #[serde(default)]
+    pub(crate) cross: Vec<Cross>,
     pub(crate) weight: Option<Column>,
     #[serde(default)]
     pub(crate) group: Vec<Column>,
@@ -84,19 +96,139 @@ impl core::fmt::Display for Column {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(
     untagged,
-    expecting = "expected a column, or { column = …, transform = \"none\" or \"log\" }"
+    expecting = "expected a column, or { column = …, transform = \"none\", \"log\" or \"zscore\", \
+                 clip = [LOW, HIGH], fill = NUMBER, missing_flag = true }"
 )]
 pub(crate) enum Dense {
     Plain(Column),
     Own(DenseColumn),
 }
 
-/// A numeric feature with a transform of its own.
+/// A numeric feature with wishes of its own.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct DenseColumn {
     pub(crate) column: Column,
-    pub(crate) transform: DenseTransform,
+    pub(crate) transform: Option<DenseTransform>,
+    pub(crate) clip: Option<[f64; 2]>,
+    pub(crate) fill: Option<f64>,
+    #[serde(default)]
+    pub(crate) missing_flag: bool,
+}
+
+/// A categorical field.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(
+    untagged,
+    expecting = "expected a column, or { column = …, and any of min_count, cap, oov_buckets, \
+                 hash_size, hashes, salt, separator, max_length, keep = \"first\" or \"last\", \
+                 buckets = [NUMBERS] }"
+)]
+pub(crate) enum Sparse {
+    Plain(Column),
+    Own(SparseColumn),
+}
+
+/// A categorical field with wishes of its own.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SparseColumn {
+    pub(crate) column: Column,
+    separator: Option<String>,
+    max_length: Option<u32>,
+    keep: Option<Keep>,
+    buckets: Option<Vec<f64>>,
+    min_count: Option<u32>,
+    cap: Option<u32>,
+    oov_buckets: Option<u32>,
+    hash_size: Option<u32>,
+    hashes: Option<u32>,
+    salt: Option<u32>,
+}
+
+/// Columns whose values together are the key of a field.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(
+    untagged,
+    expecting = "expected a list of columns, or { columns = […], and any of min_count, cap, \
+                 oov_buckets, hash_size, hashes, salt }"
+)]
+pub(crate) enum Cross {
+    Plain(Vec<Column>),
+    Own(CrossColumns),
+}
+
+/// A cross with wishes of its own.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct CrossColumns {
+    columns: Vec<Column>,
+    min_count: Option<u32>,
+    cap: Option<u32>,
+    oov_buckets: Option<u32>,
+    hash_size: Option<u32>,
+    hashes: Option<u32>,
+    salt: Option<u32>,
+}
+
+impl Dense {
+    pub(crate) fn column(&self) -> &Column {
+        match self {
+            Self::Plain(column) | Self::Own(DenseColumn { column, .. }) => column,
+        }
+    }
+}
+
+impl Sparse {
+    pub(crate) fn column(&self) -> &Column {
+        match self {
+            Self::Plain(column) | Self::Own(SparseColumn { column, .. }) => column,
+        }
+    }
+
+    /// What is made of the column.
+    pub(crate) fn recipe(&self) -> FieldRecipe {
+        match self {
+            Self::Plain(_) => FieldRecipe::default(),
+            Self::Own(own) => FieldRecipe {
+                columns: Vec::new(),
+                separator: own.separator.clone(),
+                max_length: own.max_length,
+                keep: own.keep,
+                buckets: own.buckets.clone(),
+                settings: KeySettings {
+                    min_count: own.min_count,
+                    cap: own.cap,
+                    oov_buckets: own.oov_buckets,
+                    hash_size: own.hash_size,
+                    hashes: own.hashes,
+                    salt: own.salt,
+                },
+            },
+        }
+    }
+}
+
+impl Cross {
+    pub(crate) fn columns(&self) -> &[Column] {
+        match self {
+            Self::Plain(columns) | Self::Own(CrossColumns { columns, .. }) => columns,
+        }
+    }
+
+    pub(crate) fn settings(&self) -> KeySettings {
+        match self {
+            Self::Plain(_) => KeySettings::default(),
+            Self::Own(own) => KeySettings {
+                min_count: own.min_count,
+                cap: own.cap,
+                oov_buckets: own.oov_buckets,
+                hash_size: own.hash_size,
+                hashes: own.hashes,
+                salt: own.salt,
+            },
+        }
+    }
 }
 
 impl SchemaFile {
@@ -151,7 +283,12 @@ impl SchemaFile {
         if schema.label_negative.is_some() && schema.label_positive.is_none() {
             return Err(SchemaError::NegativeAlone);
         }
-        if schema.dense.is_empty() && schema.sparse.is_empty() {
+        if schema.label.is_none()
+            && (schema.label_positive.is_some() || schema.label_at_least.is_some())
+        {
+            return Err(SchemaError::RuleWithoutLabel);
+        }
+        if schema.dense.is_empty() && schema.sparse.is_empty() && schema.cross.is_empty() {
             return Err(SchemaError::NoFeatures);
         }
         Ok(schema)
@@ -187,8 +324,10 @@ mod tests {
             ("label = 1\nsparse = [2]\nheader = false", "header = false"),
             ("label = 1\nsparse = [2]\ndelimiter = ', '", "got \", \""),
             ("label = 1\nsparse = [2]\ndelimiter = '\"'", "no quote"),
-            ("label = 1", "dense or sparse"),
-            ("sparse = [2]", "missing field `label`"),
+            ("label = 1", "dense, sparse or cross"),
+            ("sparse = [2]\nlabel_at_least = 3", "which column the label is"),
+            ("label = 1\nsparse = [{ column = 2, min_cont = 3 }]", "any of min_count, cap"),
+            ("label = 1\ncross = [{ columns = [1, 2], separator = 'x' }]", "a list of columns"),
             ("label = 1\nsparse = [2]\nlabel_at_least = 4\nlabel_positive = ['a']", "exclude"),
             ("label = 1\nsparse = [2]\nlabel_negative = ['a']", "needs label_positive"),
             ("label = 1\ndense = [{ column = 2, transform = 'sqrt' }]", "transform ="),

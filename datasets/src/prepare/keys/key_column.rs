@@ -27,8 +27,23 @@ impl TextKeys {
         self.ends.push(self.bytes.len());
     }
 
+    /// One key of several texts with `separator` between them.
+    pub(crate) fn push_joined<'a>(
+        &mut self,
+        texts: impl Iterator<Item = &'a [u8]>,
+        separator: [u8; 1],
+    ) {
+        for (number, text) in texts.enumerate() {
+            if number > 0 {
+                self.bytes.extend_from_slice(&separator);
+            }
+            self.bytes.extend_from_slice(text);
+        }
+        self.ends.push(self.bytes.len());
+    }
+
     /// The keys number `range`.
-    pub(crate) fn iter(&self, range: Range<usize>) -> impl Iterator<Item = &[u8]> {
+    pub(crate) fn iter(&self, range: Range<usize>) -> impl Iterator<Item = &[u8]> + Clone {
         let mut start = range.start.checked_sub(1).map_or(0, |before| self.ends[before]);
         self.ends[range].iter().map(move |&end| {
             let key = &self.bytes[start..end];
@@ -50,12 +65,6 @@ impl TextKeys {
 impl Keys {
     pub(crate) fn push_number(&mut self, key: u64) {
         if let Self::Number(keys) = self {
-            keys.push(key);
-        }
-    }
-
-    pub(crate) fn push_text(&mut self, key: &[u8]) {
-        if let Self::Text(keys) = self {
             keys.push(key);
         }
     }

@@ -1,14 +1,19 @@
 //! Keys to ids.
 //!
 //! - `key_column`: the keys of one field, as they stand in the text.
-//! - `vocabulary`: counts and ranks keys, and gives them their ids.
+//! - `rule`: what is asked of a field: a vocabulary or hashing, with their settings.
+//! - `vocabulary`: counts and ranks keys. `encoder`: gives them their ids.
+//! - `spelling`: number keys as text.
 //! - `number_map`: a fast map from number keys to counts or ids, in the memory of `places`.
 //! - `hash`: the stable hash of a key, and a fast one for maps.
 //! - `digits`: digits to numbers and back, eight at once.
 
 pub(super) mod digits;
+pub(super) mod encoder;
 pub(super) mod hash;
 pub(super) mod key_column;
-mod number_map;
+pub(super) mod number_map;
 mod places;
+pub(super) mod rule;
+pub(super) mod spelling;
 pub(super) mod vocabulary;

@@ -56,6 +56,13 @@ impl NumberMap {
         places[place] = [key, value];
     }
 
+    /// Whether `key` has a value.
+    pub(crate) fn has(&self, key: u64) -> bool {
+        let mut found = 0;
+        self.look_up(&[key], |value| found = value);
+        found != 0
+    }
+
     /// Adds 1 to the value of every one of `keys`, up to the largest.
     pub(crate) fn count(&mut self, keys: &[u64]) {
         self.ask_for(keys.iter().take(AHEAD));

@@ -1,38 +1,34 @@
-//! Keys to ids: counted and ranked, taken from another file, or hashed.
+//! The vocabulary of a field: its keys, counted and ranked.
 //!
-//! A vocabulary gives the kept keys of a field the ids 1, 2, … by descending count, ties by the
-//! bytes of their text, so that ids depend on the input alone; 0 is every other key. The text of a
-//! number key is its canonical spelling ([`Spelling`]); the text of the missing key is empty, and
-//! it is counted and kept like any other.
+//! Kept keys are in the order of descending count, ties by the bytes of their text, so that ids
+//! depend on the input alone. A vocabulary that grows keeps its keys where they are, and new ones
+//! follow in the same order among themselves. The text of a number key is its canonical spelling
+//! ([`Spelling`]); the text of the missing key is empty, and it is counted and kept like any other.
 
-use core::ops::Range;
+use super::hash::FastMap;
+use super::key_column::Keys;
+use super::number_map::NumberMap;
+use super::rule::Counting;
+use super::spelling::{SPELLED_BYTES_MAX, Spelling};
 
-use super::digits;
-use super::hash::{FastMap, hash_key};
-use super::key_column::{Keys, MISSING};
-use super::number_map::{NumberMap, low};
-
-/// How number keys are written as text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Spelling {
-    /// Eight lower-case hex digits.
-    Hex,
-    /// Decimal without leading zeros.
-    Decimal,
-}
-
-/// The kept keys of one field in the order of their ids: key number i has id i + 1, and its text is
+/// The kept keys of one field in the order of their ids: the text of key number i is
 /// `bytes[offsets[i]..offsets[i + 1]]`. This is what a dataset stores.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KeyList {
     pub(crate) bytes: Vec<u8>,
     pub(crate) offsets: Vec<u64>,
 }
 
+impl Default for KeyList {
+    fn default() -> Self {
+        Self { bytes: Vec::new(), offsets: vec![0] }
+    }
+}
+
 impl KeyList {
-    /// Size of the embedding table: the kept keys, and id 0.
-    pub(crate) fn cardinality(&self) -> u64 {
-        self.offsets.len().max(1) as u64
+    /// Number of keys.
+    pub(crate) fn len(&self) -> usize {
+        self.offsets.len().saturating_sub(1)
     }
 
     /// Makes room for `keys` more number keys.
@@ -46,7 +42,7 @@ impl KeyList {
         self.offsets.push(self.bytes.len() as u64);
     }
 
-    fn texts(&self) -> impl Iterator<Item = &[u8]> {
+    pub(crate) fn texts(&self) -> impl Iterator<Item = &[u8]> {
         let bounds = self.offsets.windows(2);
         bounds.map(|bound| {
             let at = |offset: u64| usize::try_from(offset).unwrap_or(usize::MAX);
@@ -72,8 +68,8 @@ pub(crate) struct Counted {
     pub(crate) list: KeyList,
     /// Distinct keys.
     pub(crate) keys: u64,
-    /// Distinct keys below the threshold.
-    pub(crate) keys_below_threshold: u64,
+    /// Distinct keys that are not kept.
+    pub(crate) keys_left_out: u64,
 }
 
 impl Counter {
@@ -102,38 +98,59 @@ impl Counter {
         }
     }
 
-    /// Ranks the keys that were seen at least `min_count` times.
-    pub(crate) fn finish(self, min_count: u32) -> Counted {
-        let mut list = KeyList { bytes: Vec::new(), offsets: vec![0] };
-        let kept = |count: u64| count >= u64::from(min_count);
-        let (keys, keys_kept) = match self {
+    /// The keys of `known`, and behind them the others that `counting` keeps.
+    ///
+    /// # Errors
+    /// A key of `known` that is not in this format's spelling; its number in the list.
+    pub(crate) fn finish(self, counting: &Counting, known: KeyList) -> Result<Counted, u64> {
+        let kept = |count: u64| count >= u64::from(counting.min_count);
+        let mut list = known;
+        let old = list.len();
+        let room = counting.cap.map_or(usize::MAX, |cap| cap as usize).saturating_sub(old);
+        let (seen, old_seen) = match self {
             Self::Number { counts, spelling } => {
                 let distinct = counts.len();
-                let mut ranked: Vec<u128> = counts
-                    .entries()
-                    .filter(|&(_, count)| kept(u64::from(count)))
-                    .map(|(key, count)| rank(count, spelling.order(key), key))
-                    .collect();
+                let mut known = NumberMap::default();
+                known.reserve(old);
+                for (number, text) in (0u64..).zip(list.texts()) {
+                    known.set(spelling.read(text).ok_or(number)?, 1);
+                }
+                let mut old_seen = 0;
+                let mut ranked: Vec<u128> = Vec::new();
+                for (key, count) in counts.entries() {
+                    if known.has(key) {
+                        old_seen += 1;
+                    } else if kept(u64::from(count)) {
+                        ranked.push(rank(count, spelling.order(key), key));
+                    }
+                }
                 ranked.sort_unstable();
+                ranked.truncate(room);
                 list.reserve(ranked.len());
                 let mut text = [0; SPELLED_BYTES_MAX];
                 for &rank in &ranked {
                     list.push(spelling.spell(ranked_key(rank), &mut text));
                 }
-                (distinct, ranked.len())
+                (distinct, old_seen)
             }
-            Self::Text { counts } => {
+            Self::Text { mut counts } => {
                 let distinct = counts.len();
+                for text in list.texts() {
+                    counts.remove(text);
+                }
+                let old_seen = distinct - counts.len();
                 let mut ranked: Vec<(Box<[u8]>, u64)> =
                     counts.into_iter().filter(|(_, count)| kept(*count)).collect();
                 ranked.sort_unstable_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+                ranked.truncate(room);
                 for (key, _) in &ranked {
                     list.push(key);
                 }
-                (distinct, ranked.len())
+                (distinct, old_seen)
             }
         };
-        Counted { list, keys: keys as u64, keys_below_threshold: (keys - keys_kept) as u64 }
+        let new = list.len() - old;
+        Ok(Counted { list, keys: seen as u64, keys_left_out: (seen - old_seen - new) as u64 })
     }
 }
 
@@ -147,164 +164,33 @@ fn ranked_key(rank: u128) -> u64 {
     rank as u64 & ((1 << 40) - 1)
 }
 
-/// Gives the keys of one field their ids.
-pub(crate) enum Encoder {
-    Number { ids: NumberMap },
-    Text { ids: FastMap<Box<[u8]>, u32> },
-    Hash { size: u32, spelling: Option<Spelling> },
-}
-
-impl Encoder {
-    /// Looks keys up in `list`.
-    ///
-    /// # Errors
-    /// A key of the list that is not in this format's spelling; its number in the list.
-    pub(crate) fn from_list(list: &KeyList, spelling: Option<Spelling>) -> Result<Self, u64> {
-        let texts = (1u32..).zip(list.texts());
-        let Some(spelling) = spelling else {
-            return Ok(Self::Text { ids: texts.map(|(id, text)| (text.into(), id)).collect() });
-        };
-        let mut ids = NumberMap::default();
-        ids.reserve(list.offsets.len());
-        for (id, text) in texts {
-            ids.set(spelling.read(text).ok_or(u64::from(id - 1))?, id);
-        }
-        Ok(Self::Number { ids })
-    }
-
-    /// Writes the id of key number `range.start + i` to `out[i * stride]`. Returns how many keys
-    /// have no id.
-    pub(crate) fn encode(
-        &self,
-        keys: &Keys,
-        range: Range<usize>,
-        out: &mut [u32],
-        stride: usize,
-    ) -> u64 {
-        let places = out.iter_mut().step_by(stride);
-        let mut unknown = 0;
-        match (self, keys) {
-            (Self::Number { ids }, Keys::Number(keys)) => {
-                let mut places = places;
-                ids.look_up(&keys[range], |id| {
-                    unknown += u64::from(id == OUT_OF_VOCABULARY);
-                    if let Some(place) = places.next() {
-                        *place = id;
-                    }
-                });
-            }
-            (Self::Text { ids }, Keys::Text(keys)) => {
-                for (place, key) in places.zip(keys.iter(range)) {
-                    *place = ids.get(key).copied().unwrap_or(OUT_OF_VOCABULARY);
-                    unknown += u64::from(*place == OUT_OF_VOCABULARY);
-                }
-            }
-            (Self::Hash { size, spelling: Some(spelling) }, Keys::Number(keys)) => {
-                let mut text = [0; SPELLED_BYTES_MAX];
-                for (place, &key) in places.zip(&keys[range]) {
-                    *place = hashed_id(spelling.spell(key, &mut text), *size);
-                }
-            }
-            (Self::Hash { size, .. }, Keys::Text(keys)) => {
-                for (place, key) in places.zip(keys.iter(range)) {
-                    *place = hashed_id(key, *size);
-                }
-            }
-            // A format has either numbers or texts, and its encoders are made for it.
-            _ => {}
-        }
-        unknown
-    }
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "a remainder of a u32 is a u32")]
-fn hashed_id(key: &[u8], size: u32) -> u32 {
-    (hash_key(key) % u64::from(size)) as u32
-}
-
-impl Spelling {
-    /// The text of a key; the missing key has none.
-    fn spell(self, key: u64, text: &mut [u8; SPELLED_BYTES_MAX]) -> &[u8] {
-        if key == MISSING {
-            return b"";
-        }
-        match self {
-            Self::Hex => {
-                let start = SPELLED_BYTES_MAX - 8;
-                text[start..].copy_from_slice(&digits::spell_hex(low(key)));
-                &text[start..]
-            }
-            Self::Decimal => {
-                let mut rest = key;
-                let mut start = SPELLED_BYTES_MAX;
-                while rest > 0 || start == SPELLED_BYTES_MAX {
-                    start -= 1;
-                    text[start] = b"0123456789"[usize::try_from(rest % 10).unwrap_or(0)];
-                    rest /= 10;
-                }
-                &text[start..]
-            }
-        }
-    }
-
-    /// The key that is spelt so.
-    fn read(self, text: &[u8]) -> Option<u64> {
-        if text.is_empty() {
-            return Some(MISSING);
-        }
-        let number = match self {
-            Self::Hex => digits::hex(text.try_into().ok()?)?,
-            Self::Decimal => core::str::from_utf8(text).ok()?.parse().ok()?,
-        };
-        Some(u64::from(number))
-    }
-
-    /// Orders keys as the bytes of their texts do, without spelling them; below 2^40.
-    fn order(self, key: u64) -> u64 {
-        if key == MISSING {
-            return 0;
-        }
-        let (number, digits) = match self {
-            // Of equal length: their order is that of the numbers.
-            Self::Hex => (key, 8),
-            // Filled up with zeros at the end they have equal length; of two that are then equal
-            // the shorter is a prefix of the longer.
-            Self::Decimal => {
-                let digits = key.checked_ilog10().unwrap_or(0) + 1;
-                (key * 10u64.pow(10 - digits), digits)
-            }
-        };
-        number << 4 | u64::from(digits)
-    }
-}
-
-/// The id of every key that is not in the vocabulary.
-pub(crate) const OUT_OF_VOCABULARY: u32 = 0;
-
-/// The longest spelling of a number below 2^32.
-const SPELLED_BYTES_MAX: usize = 10;
-
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
+#[allow(clippy::unwrap_used, clippy::cast_possible_truncation)]
 mod tests {
     use super::*;
-    use crate::prepare::keys::key_column::TextKeys;
-    use proptest::prelude::*;
+    use crate::prepare::keys::encoder::Encoder;
+    use crate::prepare::keys::hash::hash_key;
+    use crate::prepare::keys::key_column::{MISSING, TextKeys};
+    use crate::prepare::keys::rule::{Buckets, IdRule};
 
-    fn text(spelling: Spelling, key: u64) -> Vec<u8> {
-        spelling.spell(key, &mut [0; SPELLED_BYTES_MAX]).to_vec()
+    fn counting(min_count: u32, cap: Option<u32>, buckets: u32) -> Counting {
+        Counting { min_count, cap, unknown: Buckets { count: buckets, salt: 3 } }
+    }
+
+    fn encoder(counting: Counting, list: &KeyList, spelling: Option<Spelling>) -> Encoder {
+        Encoder::new(IdRule::Counted(counting), list, spelling).unwrap()
     }
 
     #[test]
     fn ids_follow_counts_then_texts() {
         let mut counter = Counter::new(Some(Spelling::Decimal));
         counter.add(&Keys::Number(vec![9, 10, 2, 9, MISSING, MISSING, 100, 10, 7]));
-        let counted = counter.finish(1);
+        let counted = counter.finish(&counting(1, None, 1), KeyList::default()).unwrap();
         let texts: Vec<&[u8]> = counted.list.texts().collect();
         assert_eq!(texts, [b"" as &[u8], b"10", b"9", b"100", b"2", b"7"]);
-        assert_eq!((counted.keys, counted.keys_below_threshold), (6, 0));
+        assert_eq!((counted.keys, counted.keys_left_out), (6, 0));
 
-        let encoder = Encoder::from_list(&counted.list, Some(Spelling::Decimal)).unwrap();
+        let encoder = encoder(counting(1, None, 1), &counted.list, Some(Spelling::Decimal));
         let mut out = [99; 8];
         let unknown = encoder.encode(&Keys::Number(vec![7, MISSING, 8, 9]), 0..4, &mut out[1..], 2);
         assert_eq!((out, unknown), ([99, 6, 99, 1, 99, 0, 99, 3], 1));
@@ -319,10 +205,10 @@ mod tests {
         let keys = Keys::Text(keys);
         let mut counter = Counter::new(None);
         counter.add(&keys);
-        let counted = counter.finish(2);
-        assert_eq!((counted.keys, counted.keys_below_threshold), (4, 1));
-        assert_eq!(counted.list.cardinality(), 4);
-        let encoder = Encoder::from_list(&counted.list, None).unwrap();
+        let counted = counter.finish(&counting(2, None, 1), KeyList::default()).unwrap();
+        assert_eq!((counted.keys, counted.keys_left_out), (4, 1));
+        assert_eq!(counted.list.len(), 3);
+        let encoder = encoder(counting(2, None, 1), &counted.list, None);
         let mut out = [99; 7];
         assert_eq!(encoder.encode(&keys, 0..7, &mut out, 1), 1);
         assert_eq!(out, [2, 1, 0, 2, 3, 3, 1]);
@@ -330,34 +216,47 @@ mod tests {
 
     #[test]
     fn a_list_in_another_spelling_is_refused() {
-        let mut list = KeyList { bytes: Vec::new(), offsets: vec![0] };
+        let mut list = KeyList::default();
         list.push(b"12");
         list.push(b"x");
-        assert_eq!(Encoder::from_list(&list, Some(Spelling::Decimal)).err(), Some(1));
+        let rule = IdRule::Counted(counting(1, None, 1));
+        assert_eq!(Encoder::new(rule, &list, Some(Spelling::Decimal)).err(), Some(1));
+        let counter = Counter::new(Some(Spelling::Decimal));
+        assert_eq!(counter.finish(&counting(1, None, 1), list).err(), Some(1));
     }
 
-    proptest! {
-        #[test]
-        fn spelling_is_its_own_inverse_and_order(
-            a in prop_oneof![0u64..1 << 32, 0u64..200, Just(MISSING)],
-            b in prop_oneof![0u64..1 << 32, 0u64..200, Just(MISSING)],
-        ) {
-            for spelling in [Spelling::Hex, Spelling::Decimal] {
-                let (text_a, text_b) = (text(spelling, a), text(spelling, b));
-                let format = match spelling {
-                    Spelling::Hex => format!("{a:08x}"),
-                    Spelling::Decimal => a.to_string(),
-                };
-                if a != MISSING {
-                    prop_assert_eq!(&text_a, format.as_bytes());
+    #[test]
+    fn the_most_frequent_keys_are_kept_and_known_ones_stay_in_front() {
+        for spelling in [None, Some(Spelling::Decimal)] {
+            let keys = |texts: &[&str]| match spelling {
+                None => {
+                    let mut keys = TextKeys::default();
+                    texts.iter().for_each(|text| keys.push(text.as_bytes()));
+                    Keys::Text(keys)
                 }
-                prop_assert_eq!(spelling.read(&text_a), Some(a));
-                prop_assert_eq!(
-                    text_a.cmp(&text_b),
-                    spelling.order(a).cmp(&spelling.order(b)),
-                    "{} {}", a, b
-                );
-            }
+                Some(_) => Keys::Number(texts.iter().map(|text| text.parse().unwrap()).collect()),
+            };
+            let texts = |list: &KeyList| -> Vec<String> {
+                list.texts().map(|text| String::from_utf8(text.to_vec()).unwrap()).collect()
+            };
+            let mut first = Counter::new(spelling);
+            first.add(&keys(&["5", "7", "7", "9", "9", "9", "4"]));
+            let first = first.finish(&counting(1, Some(2), 1), KeyList::default()).unwrap();
+            assert_eq!(texts(&first.list), ["9", "7"]);
+            assert_eq!((first.keys, first.keys_left_out), (4, 2));
+
+            let mut second = Counter::new(spelling);
+            second.add(&keys(&["7", "8", "8", "5", "6", "6", "6", "1", "1"]));
+            let second = second.finish(&counting(2, Some(4), 1), first.list).unwrap();
+            assert_eq!(texts(&second.list), ["9", "7", "6", "1"]);
+            assert_eq!((second.keys, second.keys_left_out), (5, 2));
+
+            // Ids of keys begin behind the buckets; unknown ones are hashed into those.
+            let encoder = encoder(counting(2, Some(4), 3), &second.list, spelling);
+            let mut ids = [99; 4];
+            assert_eq!(encoder.encode(&keys(&["9", "1", "8", "5"]), 0..4, &mut ids, 1), 2);
+            let bucket = |key: &str| (hash_key(key.as_bytes(), 3) % 3) as u32;
+            assert_eq!(ids, [3, 6, bucket("8"), bucket("5")]);
         }
     }
 }

@@ -1,76 +1,31 @@
-//! What a run will do, settled before any row is read: the format with its columns, their names,
-//! and the recipe that the output keeps so that other splits can be encoded alike.
+//! What a run will do, settled before any row is read.
 
+use core::sync::atomic::{AtomicBool, AtomicU64};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use core::sync::atomic::{AtomicBool, AtomicU64};
-
-use serde::{Deserialize, Serialize};
-
-use crate::output::{self, OutputError};
-use crate::prepare::error::{OptionsError, PrepareError, SchemaError};
-use crate::prepare::formats::criteo::{self, Criteo};
-use crate::prepare::formats::csv::Csv;
-use crate::prepare::formats::libfm::{self, Libfm};
-use crate::prepare::formats::parquet::Parquet;
-use crate::prepare::formats::parsed::{Block, LineFormat, RowFormat};
-use crate::prepare::formats::schema_file::SchemaFile;
-use crate::prepare::formats::transform::NumberTransform;
-use crate::prepare::keys::vocabulary::Spelling;
-use crate::prepare::options::{DenseTransform, Fields, Format, PrepareOptions};
+use super::layout::Layout;
+use super::parts;
+use super::recipe::Recipe;
+use crate::output;
+use crate::prepare::error::{OptionsError, PrepareError};
+use crate::prepare::formats::parsed::{Block, RowFormat};
+use crate::prepare::keys::rule::{IdRule, KeySettings};
+use crate::prepare::options::{DenseTransform, Format, PrepareOptions};
 use crate::prepare::text::blocks::Blocks;
-use crate::prepare::text::input;
+use crate::prepare::text::source::Source;
 
 /// Everything the passes need to know.
 pub(crate) struct Plan {
     pub(crate) layout: Layout,
     pub(crate) recipe: Recipe,
-    pub(crate) inputs: Vec<PathBuf>,
+    pub(crate) inputs: Vec<Source>,
     /// With links resolved.
     pub(crate) output: PathBuf,
     pub(crate) input_bytes: u64,
-    pub(crate) max_bad_rows: u64,
     pub(crate) stop: Arc<AtomicBool>,
+    pub(crate) max_bad_rows: u64,
     pub(crate) block_bytes: usize,
-}
-
-/// A format with its columns found.
-pub(crate) struct Layout {
-    pub(crate) format: RowFormat,
-    /// Reads labels and keys alone, where that is less work.
-    pub(crate) key_format: Option<RowFormat>,
-    pub(crate) dense_names: Vec<String>,
-    pub(crate) sparse_names: Vec<String>,
-    pub(crate) has_weight: bool,
-    pub(crate) has_group: bool,
-    pub(crate) is_bag: bool,
-    /// Of number keys; `None` for text keys.
-    pub(crate) spelling: Option<Spelling>,
-    /// What a label of 1 means.
-    label: String,
-    /// `[D]`
-    transforms: Vec<DenseTransform>,
-    /// How the text of a key is made.
-    keys: String,
-}
-
-/// How raw text became features; stored as TOML in the attribute `transform` of the output.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Recipe {
-    pub(crate) format: String,
-    /// What a label of 1 means.
-    pub(crate) label: String,
-    /// The transform of each dense feature. `[D]`
-    pub(crate) dense: Vec<String>,
-    /// How the text of a key is made.
-    pub(crate) keys: String,
-    /// How a key becomes an id.
-    pub(crate) ids: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) min_count: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) hash_size: Option<u32>,
 }
 
 impl Plan {
@@ -78,34 +33,26 @@ impl Plan {
     pub(crate) fn new(options: &PrepareOptions, block_bytes: usize) -> Result<Self, PrepareError> {
         check_options(options)?;
         let output = check_output(options)?;
-        let mut input_bytes = 0;
-        for path in &options.inputs {
-            let bytes = input::disk_bytes(path)?;
-            if bytes == 0 {
-                return Err(PrepareError::EmptyInput { path: path.clone() });
-            }
-            input_bytes += bytes;
-        }
+        let inputs: Vec<Source> =
+            options.inputs.iter().map(|path| Source::new(path)).collect::<Result<_, _>>()?;
         let layout = match options.format {
             Format::Criteo => Layout::criteo(options),
-            Format::Libfm => Layout::libfm(options)?,
-            Format::Csv => Layout::csv(options)?,
-            Format::Parquet => Layout::parquet(options)?,
+            Format::Libfm => Layout::libfm(options, &inputs)?,
+            Format::Csv => Layout::csv(options, &inputs)?,
+            Format::Parquet => Layout::parquet(options, &inputs)?,
         };
         Ok(Self {
-            recipe: Recipe::new(options, &layout),
+            recipe: Recipe::new(options.format.recipe_name(), settings(options), &layout),
             layout,
-            inputs: options.inputs.clone(),
+            input_bytes: inputs.iter().map(|input| input.bytes).sum(),
+            inputs,
             output,
-            input_bytes,
             max_bad_rows: options.max_bad_rows,
             stop: Arc::clone(&options.stop),
             block_bytes,
         })
     }
-}
 
-impl Plan {
     /// The rows of all inputs in order. Bytes taken from disk are added to `bytes_read`.
     pub(crate) fn blocks(
         &self,
@@ -119,148 +66,62 @@ impl Plan {
             }
             RowFormat::Columns(format) => {
                 let rows = (self.block_bytes / BYTES_PER_ROW).max(1);
-                Box::new(format.tables(inputs, rows, bytes_read))
+                let paths = inputs.into_iter().map(|input| input.path).collect();
+                Box::new(format.tables(paths, rows, bytes_read))
             }
         }
     }
-}
 
-impl Layout {
-    fn criteo(options: &PrepareOptions) -> Self {
-        let transform = options.dense_transform.unwrap_or(DenseTransform::Log);
-        let dense_names = criteo::dense_names();
-        Self {
-            format: lines(Criteo { transform: Some(NumberTransform::new(transform)) }),
-            key_format: Some(lines(Criteo { transform: None })),
-            transforms: vec![transform; dense_names.len()],
-            dense_names,
-            sparse_names: criteo::sparse_names(),
-            has_weight: false,
-            has_group: false,
-            is_bag: false,
-            spelling: Some(Spelling::Hex),
-            label: "column 1".into(),
-            keys: "eight lower-case hex digits; missing is the empty key".into(),
+    /// A pipe can be read once.
+    pub(crate) fn check_two_passes(&self) -> Result<(), PrepareError> {
+        match self.inputs.iter().find(|input| input.is_pipe()) {
+            Some(pipe) => Err(PrepareError::PipeTwice { path: pipe.path.clone() }),
+            None => Ok(()),
         }
     }
 
-    fn libfm(options: &PrepareOptions) -> Result<Self, PrepareError> {
-        let fields = options.fields.unwrap_or(Fields::Positional);
-        let first_row = first_line(&options.inputs[0], libfm::holds_row)?;
-        let format = Libfm::new(fields, &first_row);
-        Ok(Self {
-            dense_names: Vec::new(),
-            sparse_names: format.sparse_names(),
-            format: lines(format),
-            key_format: None,
-            has_weight: false,
-            has_group: false,
-            is_bag: fields == Fields::Bag,
-            spelling: Some(Spelling::Decimal),
-            label: "column 1 is 1".into(),
-            transforms: Vec::new(),
-            keys: format!("ids in decimal, {}", fields.name()),
-        })
+    /// How the keys of each field become ids. `[S]`
+    pub(crate) fn rules(&self) -> Vec<IdRule> {
+        self.layout.sparse_names.iter().map(|name| self.recipe.rule(name)).collect()
     }
 
-    fn csv(options: &PrepareOptions) -> Result<Self, PrepareError> {
-        let path = options.schema.as_ref().ok_or_else(|| schema_needed(options))?;
-        let schema = SchemaFile::read(path)?;
-        let wrong = |error| PrepareError::Schema { path: path.clone(), error };
-        let read_header = |input: &Path| {
-            if schema.header { first_line(input, |_| true) } else { Ok(Vec::new()) }
-        };
-        let names = schema.column_names(&read_header(&options.inputs[0])?);
-        let format = Csv::new(&schema, names, options.dense_transform).map_err(wrong)?;
-        for input in &options.inputs[1..] {
-            let names = schema.column_names(&read_header(input)?);
-            if names != format.names() {
-                return Err(wrong(SchemaError::HeadersDiffer {
-                    path: input.clone(),
-                    expected: format.names().join(", "),
-                    got: names.join(", "),
-                }));
-            }
+    /// Goes on as another split was made.
+    pub(crate) fn follow(&mut self, recipe: Recipe) {
+        let label = self.recipe.label.take();
+        self.recipe = recipe;
+        if self.recipe.label.is_none() {
+            self.recipe.label = label;
         }
-        let layout = of_schema(&schema, &format);
-        Ok(layout(lines(format)))
+        let measured = self.layout.measured.iter();
+        let known = measured.filter_map(|name| {
+            let number = self.recipe.numbers.get(name)?;
+            number.mean.zip(number.deviation)
+        });
+        let moments: Vec<_> = known.collect();
+        self.layout.format.learn(&moments);
     }
 
-    fn parquet(options: &PrepareOptions) -> Result<Self, PrepareError> {
-        let path = options.schema.as_ref().ok_or_else(|| schema_needed(options))?;
-        let schema = SchemaFile::read_without_text(path)?;
-        let format = Parquet::new(&schema, path, &options.inputs, options.dense_transform)?;
-        let layout = of_schema(&schema, format.csv());
-        Ok(layout(RowFormat::Columns(format)))
-    }
-}
-
-/// All of a layout that follows from a schema, waiting for the format.
-fn of_schema(schema: &SchemaFile, csv: &Csv) -> impl FnOnce(RowFormat) -> Layout + use<> {
-    let dense_names = csv.dense_names();
-    let sparse_names = csv.sparse_names();
-    let (has_weight, has_group, is_bag) = (csv.has_weight(), csv.has_group(), csv.is_bag());
-    let label = csv.label_rule();
-    let transforms = csv.dense_transforms().collect();
-    let keys = format!(
-        "values of the columns, trim = {}; missing (empty or among {:?}) is the empty key",
-        schema.trim, schema.missing
-    );
-    move |format| Layout {
-        format,
-        key_format: None,
-        dense_names,
-        sparse_names,
-        has_weight,
-        has_group,
-        is_bag,
-        spelling: None,
-        label,
-        transforms,
-        keys,
-    }
-}
-
-impl Recipe {
-    fn new(options: &PrepareOptions, layout: &Layout) -> Self {
-        let hashed = options.hash_size.is_some();
-        Self {
-            format: options.format.recipe_name().into(),
-            label: layout.label.clone(),
-            dense: layout.transforms.iter().map(|transform| transform.name().into()).collect(),
-            keys: layout.keys.clone(),
-            ids: if hashed { HASHED_IDS } else { VOCABULARY_IDS }.into(),
-            min_count: (!hashed).then_some(options.min_count),
-            hash_size: options.hash_size,
+    /// Sets what was counted of numbers, mean and deviation of each of [`Layout::measured`].
+    pub(crate) fn learn(&mut self, moments: &[(f64, f64)]) {
+        for (name, &(mean, deviation)) in self.layout.measured.iter().zip(moments) {
+            let number = self.recipe.numbers.entry(name.clone()).or_default();
+            (number.mean, number.deviation) = (Some(mean), Some(deviation));
         }
-    }
-
-    /// The recipe as TOML.
-    pub(crate) fn to_text(&self) -> String {
-        // Strings, numbers and a list of strings always have a TOML form.
-        toml::to_string(self).unwrap_or_default()
-    }
-
-    /// The first part in which two recipes differ that must not: its name, and both values.
-    pub(crate) fn difference(&self, other: &Self) -> Option<(&'static str, String, String)> {
-        let dense = |recipe: &Self| recipe.dense.join(", ");
-        [
-            ("format", self.format.clone(), other.format.clone()),
-            ("label", self.label.clone(), other.label.clone()),
-            ("transform of dense features", dense(self), dense(other)),
-            ("keys", self.keys.clone(), other.keys.clone()),
-        ]
-        .into_iter()
-        .find(|(_, ours, theirs)| ours != theirs)
+        self.layout.format.learn(moments);
     }
 }
 
-fn lines(format: impl LineFormat + 'static) -> RowFormat {
-    RowFormat::Lines(Box::new(format))
-}
-
-fn schema_needed(options: &PrepareOptions) -> OptionsError {
-    OptionsError::SchemaNeeded { format: options.format.name() }
+/// The settings of fields that have none of their own.
+fn settings(options: &PrepareOptions) -> KeySettings {
+    let hash_size = options.hash_size;
+    KeySettings {
+        min_count: hash_size.is_none().then_some(options.min_count),
+        cap: options.cap,
+        oov_buckets: options.oov_buckets,
+        hash_size,
+        hashes: None,
+        salt: options.salt,
+    }
 }
 
 fn check_options(options: &PrepareOptions) -> Result<(), OptionsError> {
@@ -292,38 +153,55 @@ fn check_options(options: &PrepareOptions) -> Result<(), OptionsError> {
     if options.min_count > 1 && options.vocabulary_from.is_some() {
         return Err(OptionsError::MinCountUnused { other: "--vocabulary" });
     }
-    if options.threads == Some(0) {
-        return Err(OptionsError::Threads);
+    if options.threads.is_some_and(|threads| !(1..=THREADS_MAX).contains(&threads)) {
+        return Err(OptionsError::Threads { got: options.threads.unwrap_or(0) });
+    }
+    if options.no_label && options.format.has_schema() {
+        return Err(OptionsError::NoLabelUnused);
+    }
+    if options.dense_transform == Some(DenseTransform::ZScore) && !options.format.has_schema() {
+        return Err(OptionsError::ZScore);
+    }
+    if options.rows_per_file == Some(0) {
+        return Err(OptionsError::FromOne { flag: "--rows-per-file" });
+    }
+    if options.grow && options.vocabulary_from.is_none() {
+        return Err(OptionsError::GrowAlone);
+    }
+    let counted = [("--cap", options.cap), ("--oov-buckets", options.oov_buckets)];
+    for (flag, value) in counted.into_iter().chain([("--salt", options.salt)]) {
+        if value == Some(0) && flag != "--salt" {
+            return Err(OptionsError::FromOne { flag });
+        }
+        if value.is_some() && options.vocabulary_from.is_some() {
+            return Err(OptionsError::SettingUnused { flag, other: "--vocabulary" });
+        }
+        if value.is_some() && options.hash_size.is_some() && flag != "--salt" {
+            return Err(OptionsError::SettingUnused { flag, other: "--hash-size" });
+        }
     }
     Ok(())
 }
 
-/// The output can be written, and harms nothing that is there. Where it goes.
-fn check_output(options: &PrepareOptions) -> Result<PathBuf, OutputError> {
-    let read = options.inputs.iter().chain(&options.vocabulary_from).chain(&options.schema);
-    output::check(&options.output, read.map(PathBuf::as_path), options.overwrite)
-}
-
-/// The first line of `path` that is wanted; empty when there is none.
-fn first_line(path: &Path, wanted: impl Fn(&[u8]) -> bool) -> Result<Vec<u8>, PrepareError> {
-    let ignored = Arc::new(AtomicU64::new(0));
-    for block in Blocks::new(vec![path.to_path_buf()], HEAD_BYTES, ignored) {
-        for line in block?.bytes.split(|&byte| byte == b'\n') {
-            let line = line.strip_suffix(b"\r").unwrap_or(line);
-            if wanted(line) {
-                return Ok(line.to_vec());
-            }
-        }
+/// The output can be written, and harms nothing that is there. Where it goes; of parts the name that
+/// they are numbered by.
+fn check_output(options: &PrepareOptions) -> Result<PathBuf, PrepareError> {
+    let check = |path: &Path| {
+        let read = options.inputs.iter().chain(&options.vocabulary_from).chain(&options.schema);
+        output::check(path, read.map(PathBuf::as_path), options.overwrite)
+    };
+    if options.rows_per_file.is_none() {
+        return Ok(check(&options.output)?);
     }
-    Ok(Vec::new())
+    check(&parts::name(&options.output, 0))?;
+    for part in parts::existing(&options.output)? {
+        check(&part)?;
+    }
+    Ok(options.output.clone())
 }
 
-/// Read at once when only the first line is wanted.
-const HEAD_BYTES: usize = 64 * 1024;
+/// More than any machine has cores for, and starting them takes no time that shows.
+const THREADS_MAX: usize = 1024;
 
 /// Blocks of columns have as many rows as so long ones would fill: 8192 of those of 4 MiB.
 const BYTES_PER_ROW: usize = 512;
-
-const VOCABULARY_IDS: &str =
-    "key number i of /vocabulary/<field> (from 0) has id i + 1; every other key has id 0";
-const HASHED_IDS: &str = "FNV-1a 64 of the key, finalised as in SplitMix64, modulo hash_size";

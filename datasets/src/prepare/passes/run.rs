@@ -17,25 +17,15 @@ use std::thread;
 use rayon::ThreadPool;
 use rayon::prelude::*;
 
+use super::outputs::Outputs;
 use super::plan::Plan;
 use super::slots::{Slots, encode_ahead, read_ahead};
-use crate::Writer;
+use super::totals::Totals;
 use crate::prepare::error::PrepareError;
-use crate::prepare::formats::parsed::{Block, Parsed};
-use crate::prepare::keys::vocabulary::{Counter, Encoder};
-use crate::prepare::options::{BAD_ROWS_SHOWN, BadRow, Progress};
-
-/// What a pass has seen.
-#[derive(Debug, Default)]
-pub(crate) struct Totals {
-    pub(crate) rows: u64,
-    pub(crate) rows_bad: u64,
-    pub(crate) lines_skipped: u64,
-    pub(crate) label_sum: f64,
-    pub(crate) bad_rows: Vec<BadRow>,
-    /// Lines of the current file before the current block.
-    lines_before: u64,
-}
+use crate::prepare::formats::transform::Moments;
+use crate::prepare::keys::encoder::Encoder;
+use crate::prepare::keys::vocabulary::Counter;
+use crate::prepare::options::Progress;
 
 /// Which pass this is, and whom to tell.
 pub(crate) struct Reporter<'a> {
@@ -44,26 +34,31 @@ pub(crate) struct Reporter<'a> {
     pub(crate) progress: &'a mut dyn FnMut(Progress),
 }
 
-/// Ids written, and how many of them stand for keys that have none. One per field.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct EncodedTotals {
-    pub(crate) values: Vec<u64>,
-    pub(crate) unknown: Vec<u64>,
+/// What the first pass counts.
+#[derive(Default)]
+pub(crate) struct Counts {
+    /// Of the fields that have a vocabulary. `[S]`
+    pub(crate) counters: Vec<Option<Counter>>,
+    /// Of the numbers whose mean and deviation are wanted.
+    pub(crate) moments: Vec<Moments>,
+    pub(crate) totals: Totals,
 }
 
-/// Counts the keys of every field.
+/// Counts the keys of the fields that `counted` says, and the numbers.
 ///
 /// # Errors
 /// Unreadable input, or more malformed rows than allowed.
 pub(crate) fn count(
     plan: &Plan,
     pool: &ThreadPool,
+    counted: &[bool],
     reporter: &mut Reporter<'_>,
-) -> Result<(Vec<Counter>, Totals), PrepareError> {
+) -> Result<Counts, PrepareError> {
     let spelling = plan.layout.spelling;
     let format = plan.layout.key_format.as_ref().unwrap_or(&plan.layout.format);
-    let mut counters: Vec<Counter> =
-        plan.layout.sparse_names.iter().map(|_| Counter::new(spelling)).collect();
+    let mut counters: Vec<Option<Counter>> =
+        counted.iter().map(|&counted| counted.then(|| Counter::new(spelling))).collect();
+    let mut moments = vec![Moments::default(); plan.layout.measured.len()];
     let mut totals = Totals::default();
     let bytes_read = Arc::new(AtomicU64::new(0));
     thread::scope(|scope| {
@@ -73,22 +68,26 @@ pub(crate) fn count(
             pool.install(|| {
                 slots.used_mut().par_iter_mut().for_each(|slot| slot.parse(format));
                 counters.par_iter_mut().enumerate().for_each(|(field, counter)| {
-                    for slot in slots.used() {
-                        counter.add(&slot.parsed.keys[field]);
+                    if let Some(counter) = counter {
+                        slots.used().iter().for_each(|slot| counter.add(&slot.parsed.keys[field]));
                     }
+                });
+                moments.par_iter_mut().enumerate().for_each(|(number, moments)| {
+                    slots.used().iter().for_each(|slot| moments.add(&slot.parsed.measured[number]));
                 });
             });
             for slot in slots.used() {
-                totals.add(plan, &slot.block, &slot.parsed)?;
+                totals.add(plan, slot)?;
             }
             reporter.report(plan, &bytes_read, totals.rows)?;
         }
         Ok(())
     })
-    .map(|()| (counters, totals))
+    .map(|()| Counts { counters, moments, totals })
 }
 
-/// Encodes and writes every row.
+/// Encodes and writes every row. Returns what it has seen, and of each field the values whose keys
+/// are unknown.
 ///
 /// # Errors
 /// Unreadable input, more malformed rows than allowed, or a file that cannot be written.
@@ -96,12 +95,11 @@ pub(crate) fn encode(
     plan: &Plan,
     pool: &ThreadPool,
     encoders: &[Encoder],
-    writer: &mut Writer,
+    outputs: &mut Outputs,
     reporter: &mut Reporter<'_>,
-) -> Result<(Totals, EncodedTotals), PrepareError> {
-    let fields = encoders.len();
+) -> Result<(Totals, Vec<u64>), PrepareError> {
     let mut totals = Totals::default();
-    let mut encoded = EncodedTotals { values: vec![0; fields], unknown: vec![0; fields] };
+    let mut unknown = vec![0; encoders.len()];
     let bytes_read = Arc::new(AtomicU64::new(0));
     thread::scope(|scope| {
         let blocks = read_ahead(scope, plan, pool, &bytes_read);
@@ -111,13 +109,9 @@ pub(crate) fn encode(
         for slots in take {
             let slots: Slots = slots?;
             for slot in slots.used() {
-                totals.add(plan, &slot.block, &slot.parsed)?;
-                // On the pool, which filters the chunks.
-                pool.install(|| writer.append(&slot.rows()))?;
-                for (field, unknown) in slot.unknown.iter().enumerate() {
-                    encoded.values[field] += slot.parsed.keys[field].len() as u64;
-                    encoded.unknown[field] += unknown;
-                }
+                totals.add(plan, slot)?;
+                outputs.append(&slot.rows(), pool)?;
+                unknown.iter_mut().zip(&slot.unknown).for_each(|(all, some)| *all += some);
             }
             reporter.report(plan, &bytes_read, totals.rows)?;
             // Refused only after the last block.
@@ -125,50 +119,7 @@ pub(crate) fn encode(
         }
         Ok(())
     })
-    .map(|()| (totals, encoded))
-}
-
-impl Totals {
-    /// Adds a block; blocks come in the order of the text.
-    fn add(&mut self, plan: &Plan, block: &Block, parsed: &Parsed) -> Result<(), PrepareError> {
-        if block.starts_file() {
-            self.lines_before = 0;
-        }
-        for bad in &parsed.bad {
-            let is_past_limit = self.rows_bad == plan.max_bad_rows;
-            self.rows_bad += 1;
-            if is_past_limit || self.bad_rows.len() < BAD_ROWS_SHOWN {
-                let row = BadRow {
-                    file: plan.inputs[block.file()].clone(),
-                    line: self.lines_before + bad.line + 1,
-                    reason: plan.layout.format.defect(block, bad),
-                };
-                if is_past_limit {
-                    let max_bad_rows = plan.max_bad_rows;
-                    return Err(PrepareError::BadRows { row, max_bad_rows });
-                }
-                self.bad_rows.push(row);
-            }
-        }
-        self.rows += parsed.rows as u64;
-        self.lines_skipped += parsed.skipped;
-        self.lines_before += parsed.lines;
-        self.label_sum += parsed.label.iter().map(|&label| f64::from(label)).sum::<f64>();
-        Ok(())
-    }
-
-    /// A dataset has at least one row.
-    pub(crate) fn check_rows(&self, plan: &Plan) -> Result<(), PrepareError> {
-        if self.rows > 0 {
-            return Ok(());
-        }
-        Err(PrepareError::NoRows {
-            path: plan.inputs[0].clone(),
-            files: plan.inputs.len(),
-            lines_skipped: self.lines_skipped,
-            rows_bad: self.rows_bad,
-        })
-    }
+    .map(|()| (totals, unknown))
 }
 
 impl Reporter<'_> {

@@ -12,12 +12,15 @@ use super::plan::Plan;
 use crate::RowBlock;
 use crate::prepare::error::PrepareError;
 use crate::prepare::formats::parsed::{Block, Parsed, RowFormat};
-use crate::prepare::keys::vocabulary::Encoder;
+use crate::prepare::keys::encoder::Encoder;
+use crate::prepare::keys::hash::hash_key;
 
 /// A block on its way: text, columns, ids. Its buffers are used again and again.
 pub(super) struct Slot {
     pub(super) block: Block,
     pub(super) parsed: Parsed,
+    /// Of the text.
+    pub(super) checksum: u64,
     /// `[n, S]`, or the ids of all bags, row by row.
     ids: Vec<u32>,
     /// Empty for one id per field, else `[n * S + 1]`.
@@ -30,6 +33,7 @@ pub(super) struct Slot {
 
 impl Slot {
     pub(super) fn parse(&mut self, format: &RowFormat) {
+        self.checksum = hash_key(self.block.bytes(), 0);
         self.parsed.parse(format, &self.block);
     }
 
@@ -57,24 +61,27 @@ impl Slot {
 
     /// Encodes field by field, then brings the bags of a row together.
     fn encode_bags(&mut self, plan: &Plan, encoders: &[Encoder]) -> Result<(), PrepareError> {
-        let Self { block, parsed, ids, offsets, field_ids, unknown } = self;
+        let Self { block, parsed, ids, offsets, field_ids, unknown, .. } = self;
         field_ids.resize(encoders.len(), Vec::new());
         for (field, (encoder, keys)) in encoders.iter().zip(&parsed.keys).enumerate() {
             // Every place is written.
-            field_ids[field].resize(keys.len(), 0);
-            unknown[field] = encoder.encode(keys, 0..keys.len(), &mut field_ids[field], 1);
+            let stride = encoder.ids_per_key();
+            field_ids[field].resize(keys.len() * stride, 0);
+            unknown[field] = encoder.encode(keys, 0..keys.len(), &mut field_ids[field], stride);
         }
         ids.clear();
         offsets.push(0);
         for row in 0..parsed.rows {
-            for (field_ids, ends) in field_ids.iter().zip(&parsed.bag_ends) {
+            let fields = encoders.iter().zip(field_ids.iter()).zip(&parsed.bag_ends);
+            for ((encoder, field_ids), ends) in fields {
+                let of_a_key = encoder.ids_per_key();
                 let bag = match ends {
                     Some(ends) => row.checked_sub(1).map_or(0, |before| ends[before])..ends[row],
                     None => row..row + 1,
                 };
-                ids.extend_from_slice(&field_ids[bag]);
+                ids.extend_from_slice(&field_ids[bag.start * of_a_key..bag.end * of_a_key]);
                 offsets.push(u32::try_from(ids.len()).map_err(|_| {
-                    PrepareError::TooManyValues { path: plan.inputs[block.file()].clone() }
+                    PrepareError::TooManyValues { path: plan.inputs[block.file()].path.clone() }
                 })?);
             }
         }
@@ -118,6 +125,7 @@ impl Slots {
                 None => self.slots.push(Slot {
                     block,
                     parsed: plan.layout.format.columns(),
+                    checksum: 0,
                     ids: Vec::new(),
                     offsets: Vec::new(),
                     field_ids: Vec::new(),

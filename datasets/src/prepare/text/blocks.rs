@@ -5,12 +5,12 @@
 //! leading UTF-8 byte order mark; no line spans two blocks; a block never spans two files. A line
 //! longer than [`LINE_BYTES_MAX`] is an error, so memory stays bounded whatever the input holds.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use core::sync::atomic::AtomicU64;
 
 use super::input::{self, Input};
+use super::source::Source;
 use crate::prepare::error::PrepareError;
 
 /// Whole lines of one file. Only the last line of a file may lack its line end.
@@ -24,7 +24,9 @@ pub(crate) struct TextBlock {
 
 /// The blocks of all inputs in order. After an error the iterator ends.
 pub(crate) struct Blocks {
-    paths: Vec<PathBuf>,
+    sources: Vec<Source>,
+    /// Pipes will be read again.
+    looking: bool,
     block_bytes: usize,
     bytes_read: Arc<AtomicU64>,
     file: usize,
@@ -37,9 +39,14 @@ pub(crate) struct Blocks {
 
 impl Blocks {
     /// Blocks of about `block_bytes`; bytes taken from disk are added to `bytes_read`.
-    pub(crate) fn new(paths: Vec<PathBuf>, block_bytes: usize, bytes_read: Arc<AtomicU64>) -> Self {
+    pub(crate) fn new(
+        sources: Vec<Source>,
+        block_bytes: usize,
+        bytes_read: Arc<AtomicU64>,
+    ) -> Self {
         Self {
-            paths,
+            sources,
+            looking: false,
             block_bytes: block_bytes.max(1),
             bytes_read,
             file: 0,
@@ -50,14 +57,20 @@ impl Blocks {
         }
     }
 
+    /// The blocks of `source`, which can then be read from the beginning even if it is a pipe.
+    pub(crate) fn look_at(source: &Source, block_bytes: usize) -> Self {
+        let sources = vec![source.clone()];
+        Self { looking: true, ..Self::new(sources, block_bytes, Arc::default()) }
+    }
+
     /// The next block, `None` after the last file.
     fn advance(&mut self) -> Result<Option<TextBlock>, PrepareError> {
-        while self.file < self.paths.len() {
+        while self.file < self.sources.len() {
             let mut reader = match self.reader.take() {
                 Some(reader) => reader,
                 None => {
                     self.starts_file = true;
-                    input::open(&self.paths[self.file], &self.bytes_read)?
+                    input::open(&self.sources[self.file], self.looking, &self.bytes_read)?
                 }
             };
             let mut bytes = core::mem::take(&mut self.rest);
@@ -74,7 +87,7 @@ impl Blocks {
             }
             if bytes.is_empty() {
                 if starts_file {
-                    return Err(PrepareError::EmptyInput { path: self.paths[file].clone() });
+                    return Err(PrepareError::EmptyInput { path: self.sources[file].path.clone() });
                 }
                 continue;
             }
@@ -89,7 +102,7 @@ impl Blocks {
         reader: &mut Input,
         bytes: &mut Vec<u8>,
     ) -> Result<bool, PrepareError> {
-        let path = &self.paths[self.file];
+        let path = &self.sources[self.file].path;
         // What was carried over holds no line end.
         let mut searched = bytes.len();
         bytes.reserve(self.block_bytes + READ_SLACK_BYTES);

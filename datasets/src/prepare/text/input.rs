@@ -6,47 +6,53 @@
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
-use std::path::Path;
 use std::sync::Arc;
 
 use core::sync::atomic::{AtomicU64, Ordering};
 
+use super::gzip::Members;
+use super::source::Source;
 use crate::prepare::error::PrepareError;
 
-/// Opens `path` for reading its text. Bytes taken from disk are added to `bytes_read`.
+/// Opens `source` for reading its text. Bytes taken from disk are added to `bytes_read`. What is
+/// read of a pipe while `looking` will be read again.
 ///
 /// # Errors
 /// [`PrepareError::Input`] when the file cannot be read, [`PrepareError::Compression`] for a
 /// compressed file of a kind that is not read here.
-pub(crate) fn open(path: &Path, bytes_read: &Arc<AtomicU64>) -> Result<Input, PrepareError> {
-    let unreadable = |source| PrepareError::input(path, source);
-    let mut file = File::open(path).map_err(unreadable)?;
-    let magic = first_bytes(&mut file).map_err(unreadable)?;
-    let counted = Counted { file, bytes_read: Arc::clone(bytes_read) };
-    match Kind::of(&magic) {
-        Kind::Plain => Ok(Input::Plain(counted)),
-        Kind::Gzip => {
-            let buffered = BufReader::with_capacity(READ_BYTES, counted);
-            Ok(Input::Packed(Box::new(flate2::bufread::MultiGzDecoder::new(buffered))))
+pub(crate) fn open(
+    source: &Source,
+    looking: bool,
+    bytes_read: &Arc<AtomicU64>,
+) -> Result<Input, PrepareError> {
+    let path = &source.path;
+    let unreadable = |error| PrepareError::input(path, error);
+    let mut magic = Vec::with_capacity(4);
+    let bytes_read = Arc::clone(bytes_read);
+    let packed: Box<dyn Read + Send> = match source.stream(looking) {
+        Some(mut stream) => {
+            (&mut stream).take(4).read_to_end(&mut magic).map_err(unreadable)?;
+            let head = io::Cursor::new(magic.clone());
+            Box::new(Counted { file: head.chain(stream), bytes_read })
         }
-        Kind::Zstd => {
-            let decoder = zstd::stream::read::Decoder::new(counted).map_err(unreadable)?;
-            Ok(Input::Packed(Box::new(decoder)))
+        None => {
+            let mut file = File::open(path).map_err(unreadable)?;
+            file.by_ref().take(4).read_to_end(&mut magic).map_err(unreadable)?;
+            file.seek(SeekFrom::Start(0)).map_err(unreadable)?;
+            if let Kind::Plain = Kind::of(&magic) {
+                return Ok(Input::Plain(Counted { file, bytes_read }));
+            }
+            Box::new(Counted { file, bytes_read })
         }
+    };
+    Ok(Input::Packed(match Kind::of(&magic) {
+        Kind::Plain => packed,
+        Kind::Gzip => Box::new(Members::new(BufReader::with_capacity(READ_BYTES, packed))),
+        Kind::Zstd => Box::new(zstd::stream::read::Decoder::new(packed).map_err(unreadable)?),
         Kind::Other { name, cure } => {
-            Err(PrepareError::Compression { path: path.to_path_buf(), name, cure })
+            return Err(PrepareError::Compression { path: path.clone(), name, cure });
         }
-    }
-}
-
-/// Size of the file on disk.
-pub(crate) fn disk_bytes(path: &Path) -> Result<u64, PrepareError> {
-    let unreadable = |source| PrepareError::input(path, source);
-    let metadata = std::fs::metadata(path).map_err(unreadable)?;
-    if metadata.is_dir() {
-        return Err(unreadable(io::Error::from(io::ErrorKind::IsADirectory)));
-    }
-    Ok(metadata.len())
+    }))
 }
 
 enum Kind {
@@ -71,16 +77,9 @@ impl Kind {
     }
 }
 
-fn first_bytes(file: &mut File) -> io::Result<Vec<u8>> {
-    let mut magic = Vec::with_capacity(4);
-    file.by_ref().take(4).read_to_end(&mut magic)?;
-    file.seek(SeekFrom::Start(0))?;
-    Ok(magic)
-}
-
 /// The text of a file.
 pub(crate) enum Input {
-    Plain(Counted),
+    Plain(Counted<File>),
     Packed(Box<dyn Read + Send>),
 }
 
@@ -99,12 +98,12 @@ impl Input {
     }
 }
 
-pub(crate) struct Counted {
-    file: File,
+pub(crate) struct Counted<R> {
+    file: R,
     bytes_read: Arc<AtomicU64>,
 }
 
-impl Read for Counted {
+impl<R: Read> Read for Counted<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let bytes = self.file.read(buffer)?;
         // Only a progress figure: no other memory depends on its order.

@@ -1,0 +1,150 @@
+//! Gives the keys of one field their ids: looked up in a list, or hashed.
+
+use core::ops::Range;
+
+use super::hash::FastMap;
+use super::key_column::Keys;
+use super::number_map::NumberMap;
+use super::rule::{Buckets, Hashing, IdRule};
+use super::spelling::{SPELLED_BYTES_MAX, Spelling};
+use super::vocabulary::KeyList;
+
+/// How to find the ids of the keys of one field.
+pub(crate) struct Encoder {
+    kind: Kind,
+    /// How number keys are hashed; `None` for text keys.
+    spelling: Option<Spelling>,
+}
+
+enum Kind {
+    Number { ids: NumberMap, unknown: Buckets },
+    Text { ids: FastMap<Box<[u8]>, u32>, unknown: Buckets },
+    Hash(Hashing),
+}
+
+impl Encoder {
+    /// By `rule`, with the kept keys in `list` where they are counted.
+    ///
+    /// # Errors
+    /// A key of the list that is not in this format's spelling; its number in the list.
+    pub(crate) fn new(
+        rule: IdRule,
+        list: &KeyList,
+        spelling: Option<Spelling>,
+    ) -> Result<Self, u64> {
+        let counting = match rule {
+            IdRule::Hashed(hashing) => return Ok(Self { kind: Kind::Hash(hashing), spelling }),
+            IdRule::Counted(counting) => counting,
+        };
+        let unknown = counting.unknown;
+        let texts = (unknown.count..).zip(list.texts());
+        let kind = match spelling {
+            None => {
+                let mut ids = FastMap::default();
+                ids.reserve(list.len());
+                ids.extend(texts.map(|(id, text)| (text.into(), id)));
+                Kind::Text { ids, unknown }
+            }
+            Some(spelling) => {
+                let mut ids = NumberMap::default();
+                ids.reserve(list.len());
+                for (id, text) in texts {
+                    let key = spelling.read(text).ok_or(u64::from(id - unknown.count))?;
+                    ids.set(key, id);
+                }
+                Kind::Number { ids, unknown }
+            }
+        };
+        Ok(Self { kind, spelling })
+    }
+
+    /// Ids of one key.
+    pub(crate) fn ids_per_key(&self) -> usize {
+        match self.kind {
+            Kind::Hash(Hashing { hashes: 2, .. }) => 2,
+            _ => 1,
+        }
+    }
+
+    /// Writes the id of key number `range.start + i` to `out[i * stride]`; of two ids of a key the
+    /// second to the place after it. Returns how many keys are not in the vocabulary.
+    pub(crate) fn encode(
+        &self,
+        keys: &Keys,
+        range: Range<usize>,
+        out: &mut [u32],
+        stride: usize,
+    ) -> u64 {
+        let mut places = out.iter_mut().step_by(stride);
+        let mut count = 0;
+        match (&self.kind, keys) {
+            (Kind::Number { ids, unknown }, Keys::Number(numbers)) => {
+                let mut at = range.start;
+                ids.look_up(&numbers[range], |id| {
+                    if let Some(place) = places.next() {
+                        *place = if id == NOT_THERE {
+                            count += 1;
+                            self.unknown_number(numbers[at], *unknown)
+                        } else {
+                            id
+                        };
+                    }
+                    at += 1;
+                });
+            }
+            (Kind::Text { ids, unknown }, Keys::Text(keys)) => {
+                for (place, key) in places.zip(keys.iter(range)) {
+                    *place = ids.get(key).copied().unwrap_or_else(|| {
+                        count += 1;
+                        unknown.id(key)
+                    });
+                }
+            }
+            (Kind::Hash(hashing), _) => {
+                for hash in 0..hashing.hashes {
+                    let places = out[hash as usize..].iter_mut().step_by(stride);
+                    self.hash(*hashing, hash, keys, range.clone(), places);
+                }
+            }
+            // A format has either numbers or texts, and its encoders are made for it.
+            _ => {}
+        }
+        count
+    }
+
+    fn unknown_number(&self, key: u64, unknown: Buckets) -> u32 {
+        match self.spelling {
+            Some(spelling) if unknown.count > 1 => {
+                unknown.id(spelling.spell(key, &mut [0; SPELLED_BYTES_MAX]))
+            }
+            _ => 0,
+        }
+    }
+
+    fn hash<'a>(
+        &self,
+        hashing: Hashing,
+        hash: u32,
+        keys: &Keys,
+        range: Range<usize>,
+        places: impl Iterator<Item = &'a mut u32>,
+    ) {
+        match (keys, self.spelling) {
+            (Keys::Number(keys), Some(spelling)) => {
+                let mut text = [0; SPELLED_BYTES_MAX];
+                for (place, &key) in places.zip(&keys[range]) {
+                    *place = hashing.id(spelling.spell(key, &mut text), hash);
+                }
+            }
+            (Keys::Text(keys), _) => {
+                for (place, key) in places.zip(keys.iter(range)) {
+                    *place = hashing.id(key, hash);
+                }
+            }
+            (Keys::Number(_), None) => {}
+        }
+    }
+}
+
+/// What a map of numbers says of a key that it does not have; ids of kept keys are 1 or more.
+const NOT_THERE: u32 = 0;
