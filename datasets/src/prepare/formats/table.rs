@@ -290,7 +290,7 @@ impl Table {
             dense_features: self.dense_names().len(),
             keys: self.sparse.iter().map(|_| Keys::Text(TextKeys::default())).collect(),
             bag_ends: self.sparse.iter().map(bags).collect(),
-            measured: if self.counts { vec![Vec::new(); scores.count()] } else { Vec::new() },
+            measured: vec![Vec::new(); scores.count()],
             ..Parsed::default()
         }
     }
