@@ -122,6 +122,17 @@ const CONFIGURATION: &[Case] = &[
     ),
     case(
         2,
+        "prepare --format libfm --input rows.txt --output a.h5 --threads 1025",
+        "--threads: expected 1 to 1024, got 1025",
+    ),
+    case(
+        2,
+        "prepare --format libfm --input rows.txt --output a.h5 --hash-size 9 --cap 5",
+        "--cap is for a vocabulary that this run begins: remove --hash-size, or --cap",
+    ),
+    case(2, "prepare --format libfm --input /dev/null --output a.h5", "a pipe can be read once"),
+    case(
+        2,
         "synth --rows 2 --first-row 18446744073709551615 --output a.h5",
         "--first-row 18446744073709551615: expected at most",
     ),

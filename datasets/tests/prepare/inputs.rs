@@ -126,3 +126,21 @@ fn text_that_changes_between_the_passes_is_refused() {
         assert_eq!(folder.names(), before);
     }
 }
+
+/// Files are open one at a time.
+#[test]
+fn a_thousand_inputs_need_few_open_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let folder = Folder::new();
+    fs::create_dir(folder.path("many")).unwrap();
+    for number in 0..1000 {
+        folder.write(&format!("many/{number:04}"), format!("y,a\n{},k{number}\n", number % 2));
+    }
+    let schema = Some(folder.write("s.toml", "label = \"y\"\nsparse = [\"a\"]"));
+    let before = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(256), maximum: before.maximum }).unwrap();
+    let options = folder.options(Format::Csv, "many", "out.h5");
+    let summary = run(&PrepareOptions { schema, ..options });
+    setrlimit(Resource::Nofile, before).unwrap();
+    assert_eq!(summary.unwrap().fields[0].cardinality, 1001);
+}

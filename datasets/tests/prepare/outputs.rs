@@ -135,3 +135,48 @@ fn outputs_that_cannot_be_written_are_refused_before_the_work() {
     assert!(error.to_string().contains("the output is a folder"), "{error}");
     assert_eq!((error.is_usage(), passes), (true, 0));
 }
+
+#[test]
+fn rows_without_labels_get_the_ids_of_rows_with_labels() {
+    let folder = Folder::new();
+    let text = criteo_lines(300);
+    let bare: String = text.lines().map(|line| format!("{}\n", &line[2..])).collect();
+    folder.write("criteo", &text);
+    folder.write("criteo_bare", bare);
+    folder.write("libfm", "1 3:1 4:1\n0 5:1 4:1\n");
+    folder.write("libfm_bare", "3:1 4:1\n5:1 4:1\n");
+    for (format, name) in [(Format::Criteo, "criteo"), (Format::Libfm, "libfm")] {
+        let train = folder.options(format, name, &format!("{name}.h5"));
+        run(&train).unwrap();
+        let (input, output) = (format!("{name}_bare"), format!("{name}_bare.h5"));
+        let bare = PrepareOptions {
+            no_label: true,
+            vocabulary_from: Some(train.output.clone()),
+            ..folder.options(format, &input, &output)
+        };
+        assert_eq!(run(&bare).unwrap().label_sum, None);
+        same_but_the_label(&train.output, &bare.output);
+        let got = message(&PrepareOptions { no_label: false, overwrite: true, ..bare });
+        let expected = ["rows without labels are read with --no-label", "label: expected 0, 1"];
+        assert!(expected.iter().any(|expected| got.contains(expected)), "{got}");
+    }
+    let schema = "label = \"y\"\nsparse = [\"a\"]";
+    let train = csv(&folder, schema, "y,a\n1,p\n0,q\n", "csv.h5");
+    run(&train).unwrap();
+    let bare = PrepareOptions {
+        vocabulary_from: Some(train.output.clone()),
+        ..csv(&folder, "sparse = [\"a\"]", "a,z\np,1\nq,2\n", "csv_bare.h5")
+    };
+    run(&bare).unwrap();
+    same_but_the_label(&train.output, &bare.output);
+    let got = message(&PrepareOptions { no_label: true, overwrite: true, ..bare });
+    assert!(got.contains("leave `label` out of the schema instead"), "{got}");
+}
+
+fn same_but_the_label(with: &std::path::Path, without: &std::path::Path) {
+    let (with_data, without_data) = (open(with), open(without));
+    assert!(with_data.has_labels() && !without_data.has_labels());
+    assert_eq!(with_data.transform(), without_data.transform());
+    assert_eq!(with_data.vocabulary(), without_data.vocabulary());
+    assert_eq!(column::<u32>(with, "sparse"), column::<u32>(without, "sparse"));
+}
