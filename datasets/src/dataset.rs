@@ -1,11 +1,10 @@
 //! One split: a list of files read as one dataset.
 
-use core::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::DatasetError;
-use crate::hdf5::{FileInfo, FileReader, RowBuffer, Sparse, inspect};
+use crate::hdf5::{FileInfo, Sparse, inspect};
 use crate::order::Grid;
 
 /// Opened and checked files, in the order given: rows of the second follow those of the first.
@@ -212,51 +211,6 @@ impl Dataset {
 
     pub(crate) fn files(&self) -> &[FileInfo] {
         &self.parts.files
-    }
-}
-
-/// The open files of a dataset; belongs to the thread that reads.
-#[derive(Debug)]
-pub(crate) struct DatasetReader {
-    dataset: Dataset,
-    /// Opened when first read. `[files]`
-    open: Vec<Option<FileReader>>,
-    cache_bytes: usize,
-}
-
-/// Bounds of the chunk cache of one HDF5 dataset, in bytes.
-const CACHE_BYTES: (usize, usize) = (1 << 20, 1 << 28);
-
-impl DatasetReader {
-    /// For reading in `places` places at once.
-    pub(crate) fn new(dataset: &Dataset, places: usize) -> Self {
-        let chunk = dataset.files().iter().map(|f| f.chunk_bytes).max().unwrap_or(0);
-        let cache_bytes = chunk.saturating_mul(places + 1).clamp(CACHE_BYTES.0, CACHE_BYTES.1);
-        let open = dataset.files().iter().map(|_| None).collect();
-        Self { dataset: dataset.clone(), open, cache_bytes }
-    }
-
-    /// All files are still those of the beginning.
-    pub(crate) fn unchanged(&self) -> Result<(), DatasetError> {
-        self.dataset.files().iter().try_for_each(FileInfo::unchanged)
-    }
-
-    /// Appends rows of the dataset, all of one file, to `block`.
-    pub(crate) fn append(
-        &mut self,
-        rows: Range<u64>,
-        block: &mut RowBuffer,
-    ) -> Result<(), DatasetError> {
-        let file = self.dataset.grid().partition_point(|g| g.first <= rows.start) - 1;
-        let first = self.dataset.grid()[file].first;
-        let reader = match &mut self.open[file] {
-            Some(reader) => reader,
-            closed => {
-                let info = &self.dataset.files()[file];
-                closed.insert(FileReader::open(info, self.cache_bytes)?)
-            }
-        };
-        reader.append(rows.start - first..rows.end - first, block)
     }
 }
 

@@ -114,7 +114,7 @@ pub enum DatasetError {
         /// The legal range.
         expected: &'static str,
         /// The number found.
-        got: f32,
+        got: String,
     },
 
     /// The bounds of the bags do not grow.
@@ -264,7 +264,7 @@ impl DatasetError {
 
 /// The cure for the refusals that have a known one.
 fn hint(reason: &str) -> &'static str {
-    if reason.contains("Fletcher32") {
+    if reason.contains("Fletcher32") || reason.contains("chunk is damaged") {
         " (the file is damaged: copy or prepare it again)"
     } else if reason.contains("truncated") {
         " (the file is cut short: copy or prepare it again)"

@@ -7,41 +7,39 @@
 
 use core::ops::Range;
 
-use crate::dataset::{Dataset, DatasetReader};
+use crate::dataset_reader::DatasetReader;
 use crate::hdf5::RowBuffer;
 use crate::order::{Piece, cut};
-use crate::{BatchBuffer, DatasetError};
+use crate::{BatchBuffer, Dataset, DatasetError};
 
 /// The rows of a dataset in their order.
 #[derive(Debug)]
-pub(crate) struct OrderedReader {
-    files: DatasetReader,
+pub(crate) struct OrderedReader<'a> {
+    files: &'a mut DatasetReader,
     /// All rows, ascending.
     pieces: Vec<Piece>,
     fields: usize,
     dense_features: usize,
-    one_hot: bool,
     /// Pieces in memory, the one used last at the end.
     held: Vec<Held>,
     held_max: usize,
 }
 
 /// A piece in memory.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Held {
     number: usize,
     block: RowBuffer,
 }
 
-impl OrderedReader {
+impl<'a> OrderedReader<'a> {
     /// For `workers` workers.
-    pub(crate) fn new(dataset: &Dataset, workers: usize) -> Self {
+    pub(crate) fn new(dataset: &Dataset, workers: usize, files: &'a mut DatasetReader) -> Self {
         Self {
-            files: DatasetReader::new(dataset, workers),
+            files,
             pieces: cut(0..dataset.rows(), dataset.grid()).concat(),
             fields: dataset.fields(),
             dense_features: dataset.dense_features(),
-            one_hot: dataset.one_hot(),
             held: vec![],
             held_max: workers + 1,
         }
@@ -81,14 +79,13 @@ impl OrderedReader {
             self.held[at..].rotate_left(1);
             return Ok(());
         }
-        let full = self.held.len() == self.held_max;
-        let mut next = if full { self.held.remove(0) } else { Held::default() };
-        next.block.clear();
-        next.block.bags = !self.one_hot;
-        next.number = number;
+        if self.held.len() == self.held_max {
+            self.files.recycle(self.held.remove(0).block);
+        }
         let piece = self.pieces[number];
-        self.files.append(piece.first..piece.first + piece.rows, &mut next.block)?;
-        self.held.push(next);
+        let begun = self.files.begin(piece.first..piece.first + piece.rows)?;
+        let block = self.files.finish(begun)?;
+        self.held.push(Held { number, block });
         Ok(())
     }
 }

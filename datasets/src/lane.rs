@@ -3,12 +3,13 @@
 //! Two windows are in memory: rows are taken from one while the next is read, a piece at a time
 //! and in step with what is taken, so that no batch waits for a whole window.
 
+use core::hint::black_box;
 use core::ops::Range;
 
-use crate::dataset::{Dataset, DatasetReader};
+use crate::dataset_reader::{Begun, DatasetReader};
 use crate::hdf5::RowBuffer;
 use crate::order::{LaneKey, LanePlan, Piece, cut, window_order};
-use crate::{BatchBuffer, DatasetError};
+use crate::{BatchBuffer, Dataset, DatasetError};
 
 /// Which lane is read, and in which order.
 #[derive(Clone, Copy, Debug)]
@@ -42,16 +43,31 @@ pub(crate) struct LaneReader {
 /// Rows in memory, and the order in which they are taken.
 #[derive(Debug, Default)]
 struct Window {
-    block: RowBuffer,
-    /// Number in the dataset of every row. `[n]`
-    row: Vec<u64>,
     pieces: Vec<Piece>,
-    /// Pieces already in `block`.
-    pieces_read: usize,
-    /// `[n]`
+    /// Rows of the first pieces, on their way. `[pieces begun]`
+    begun: Vec<Begun>,
+    /// Rows of every piece, once all are here. `[pieces]`
+    blocks: Vec<RowBuffer>,
+    /// Rows in the order in which they are taken: [`Place`]s, once all are here. `[n]`
     order: Vec<u32>,
     /// Rows already taken.
     taken: usize,
+}
+
+/// Number of a piece in its window, and of a row in the piece, in one word.
+struct Place;
+
+impl Place {
+    /// A piece has at most 8192 rows.
+    const ROW_BITS: u32 = 16;
+
+    fn of(piece: usize, row: u32) -> u32 {
+        (u32::try_from(piece).unwrap_or(0) << Self::ROW_BITS) | row
+    }
+
+    fn split(place: u32) -> (usize, usize) {
+        ((place >> Self::ROW_BITS) as usize, (place & ((1 << Self::ROW_BITS) - 1)) as usize)
+    }
 }
 
 impl LaneReader {
@@ -62,10 +78,6 @@ impl LaneReader {
         order: LaneOrder,
         epochs: Range<u32>,
     ) -> Self {
-        let window = || Window {
-            block: RowBuffer { bags: !dataset.one_hot(), ..RowBuffer::default() },
-            ..Window::default()
-        };
         Self {
             order,
             fields: dataset.fields(),
@@ -76,8 +88,8 @@ impl LaneReader {
             plan: None,
             window: 0,
             position: 0,
-            current: window(),
-            next: window(),
+            current: Window::default(),
+            next: Window::default(),
         }
     }
 
@@ -99,7 +111,7 @@ impl LaneReader {
                 self.current.taken = usize::try_from(rows).unwrap_or(usize::MAX);
                 break;
             }
-            self.next.clear();
+            self.next.clear(files);
             rows -= length;
         }
         Ok(())
@@ -133,19 +145,20 @@ impl LaneReader {
     fn read_ahead(&mut self, files: &mut DatasetReader) -> Result<(), DatasetError> {
         self.plan_next(files)?;
         let (taken, length) = (self.current.taken, self.current.order.len());
-        while self.next.pieces_read * length < taken * self.next.pieces.len() {
-            self.next.read_piece(files)?;
+        while self.next.begun.len() * length < taken * self.next.pieces.len() {
+            self.next.begin_piece(files)?;
         }
         Ok(())
     }
 
     /// Makes the next window the current one, wholly read.
     fn advance(&mut self, files: &mut DatasetReader) -> Result<(), DatasetError> {
-        while self.next.pieces_read < self.next.pieces.len() {
-            self.next.read_piece(files)?;
+        while self.next.begun.len() < self.next.pieces.len() {
+            self.next.begin_piece(files)?;
         }
+        self.next.finish(files)?;
         core::mem::swap(&mut self.current, &mut self.next);
-        self.next.clear();
+        self.next.clear(files);
         Ok(())
     }
 
@@ -184,49 +197,105 @@ impl LaneReader {
 
 impl Window {
     /// Empties the window; its memory stays.
-    fn clear(&mut self) {
-        self.block.clear();
-        self.row.clear();
+    fn clear(&mut self, files: &mut DatasetReader) {
         self.pieces.clear();
+        // Of a window that is left out nothing was begun.
+        self.begun.clear();
+        self.blocks.drain(..).for_each(|block| files.recycle(block));
         self.order.clear();
-        (self.pieces_read, self.taken) = (0, 0);
+        self.taken = 0;
     }
 
-    fn read_piece(&mut self, files: &mut DatasetReader) -> Result<(), DatasetError> {
-        let piece = self.pieces[self.pieces_read];
-        let rows = piece.first..piece.first + piece.rows;
-        files.append(rows.clone(), &mut self.block)?;
-        self.row.extend(rows);
-        self.pieces_read += 1;
+    fn begin_piece(&mut self, files: &mut DatasetReader) -> Result<(), DatasetError> {
+        let piece = self.pieces[self.begun.len()];
+        self.begun.push(files.begin(piece.first..piece.first + piece.rows)?);
         Ok(())
     }
 
-    /// Appends the rows at `positions` of the order to `batch`.
+    /// Waits for the rows of all pieces.
+    fn finish(&mut self, files: &mut DatasetReader) -> Result<(), DatasetError> {
+        for begun in self.begun.drain(..) {
+            self.blocks.push(files.finish(begun)?);
+        }
+        files.places.clear();
+        for (number, piece) in self.pieces.iter().enumerate() {
+            // A piece has at most 8192 rows.
+            let rows = u32::try_from(piece.rows).unwrap_or(0);
+            files.places.extend((0..rows).map(|row| Place::of(number, row)));
+        }
+        self.order.iter_mut().for_each(|row| *row = files.places[*row as usize]);
+        Ok(())
+    }
+
+    /// Appends the rows at `positions` of the order to `batch`, column by column.
     #[expect(clippy::cast_possible_truncation, reason = "values of one batch, counted in u32")]
-    fn give(&self, positions: Range<usize>, fields: usize, dense: usize, batch: &mut BatchBuffer) {
-        let block = &self.block;
-        for &row in &self.order[positions] {
-            let row = row as usize;
-            batch.label.push(block.label[row]);
-            batch.row.push(self.row[row]);
-            batch.dense.extend_from_slice(&block.dense[row * dense..(row + 1) * dense]);
-            if let Some(&weight) = block.weight.get(row) {
-                batch.weight.push(weight);
-            }
-            if let Some(&group) = block.group.get(row) {
-                batch.group.push(group);
-            }
+    fn give<'a>(
+        &'a self,
+        positions: Range<usize>,
+        fields: usize,
+        dense: usize,
+        batch: &mut BatchBuffer,
+    ) {
+        let order = &self.order[positions];
+        let rows = || {
+            order.iter().map(|&place| {
+                let (piece, row) = Place::split(place);
+                (&self.blocks[piece], row)
+            })
+        };
+        batch.label.extend(rows().map(|(block, row)| block.label[row]));
+        batch.row.extend(order.iter().map(|&place| {
+            let (piece, row) = Place::split(place);
+            self.pieces[piece].first + row as u64
+        }));
+        let Some(first) = self.blocks.first() else { return };
+        if !first.weight.is_empty() {
+            batch.weight.extend(rows().map(|(block, row)| block.weight[row]));
+        }
+        if !first.group.is_empty() {
+            batch.group.extend(rows().map(|(block, row)| block.group[row]));
+        }
+        let features = |(block, row): (&'a RowBuffer, usize)| &block.dense[row * dense..][..dense];
+        gather(rows().map(features), &mut batch.dense);
+        let end = batch.values.len() as u32;
+        if !first.bags {
+            batch.offsets.extend((1..=(order.len() * fields) as u32).map(|field| end + field));
+            let ids =
+                |(block, row): (&'a RowBuffer, usize)| &block.values[row * fields..][..fields];
+            gather(rows().map(ids), &mut batch.values);
+            return;
+        }
+        for (block, row) in rows() {
             let end = batch.values.len() as u32;
-            if block.bags {
-                let bags = row * fields..(row + 1) * fields;
-                let start = if row == 0 { 0 } else { block.ends[bags.start - 1] };
-                let ends = &block.ends[bags];
-                batch.offsets.extend(ends.iter().map(|&e| end + (e - start) as u32));
-                batch.values.extend_from_slice(&block.values[start..ends[fields - 1]]);
-            } else {
-                batch.offsets.extend((1..=fields as u32).map(|field| end + field));
-                batch.values.extend_from_slice(&block.values[row * fields..(row + 1) * fields]);
-            }
+            let bags = row * fields..(row + 1) * fields;
+            let start = if row == 0 { 0 } else { block.ends[bags.start - 1] };
+            let ends = &block.ends[bags];
+            batch.offsets.extend(ends.iter().map(|&e| end + (e - start) as u32));
+            batch.values.extend_from_slice(&block.values[start..ends[fields - 1]]);
         }
     }
 }
+
+/// Appends `rows`, which lie anywhere in memory, to `out`.
+///
+/// A window is larger than the caches near a core, and to wait for one line of memory after the
+/// other is most of the work. So a word of every line of some rows is read first, which the
+/// processor does for many lines at a time.
+fn gather<'a, T: Copy + 'a>(mut rows: impl Iterator<Item = &'a [T]> + Clone, out: &mut Vec<T>) {
+    const LINE_BYTES: usize = 64;
+    loop {
+        for row in rows.clone().take(ROWS_AHEAD) {
+            row.iter().step_by(LINE_BYTES / size_of::<T>()).chain(row.last()).for_each(|word| {
+                black_box(*word);
+            });
+        }
+        let before = out.len();
+        rows.by_ref().take(ROWS_AHEAD).for_each(|row| out.extend_from_slice(row));
+        if out.len() == before {
+            return;
+        }
+    }
+}
+
+/// Rows whose lines are asked for together: fewer than the first cache holds.
+const ROWS_AHEAD: usize = 64;

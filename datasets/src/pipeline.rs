@@ -18,11 +18,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::thread::JoinHandle;
 
-use crate::dataset::DatasetReader;
+use crate::dataset_reader::DatasetReader;
 use crate::in_order::OrderedReader;
 use crate::lane::{LaneOrder, LaneReader};
 use crate::order::lane_rows;
-use crate::{BatchBuffer, Dataset, DatasetError, TrainOrder, steps_per_epoch};
+use crate::{BatchBuffer, Dataset, DatasetError, Reading, TrainOrder, steps_per_epoch};
 
 /// The reader thread of a rank.
 #[derive(Debug)]
@@ -55,7 +55,7 @@ impl Pipeline {
     /// Training batches of the workers `workers` (numbers over all ranks) for `epochs`.
     ///
     /// Every worker gets `steps_per_epoch` batches in every epoch; at the ragged end they may be
-    /// short or empty. `prefetch` batches are read ahead for each.
+    /// short or empty. `reading`, or a number of batches, says how far ahead they are read for each, and how.
     ///
     /// # Errors
     /// When `order` or `workers` make no sense, or the thread cannot be started. Errors of the
@@ -65,10 +65,10 @@ impl Pipeline {
         order: &TrainOrder,
         workers: Range<usize>,
         epochs: Range<u32>,
-        prefetch: usize,
+        reading: impl Into<Reading>,
     ) -> Result<(Self, Vec<WorkerBatches>), DatasetError> {
         let first_steps = vec![0; workers.len()];
-        Self::resume(dataset, order, workers, epochs, first_steps, prefetch)
+        Self::resume(dataset, order, workers, epochs, first_steps, reading)
     }
 
     /// As [`train`](Self::train), without the first steps, so many of each worker, counted over all
@@ -85,7 +85,7 @@ impl Pipeline {
         workers: Range<usize>,
         epochs: Range<u32>,
         first_steps: Vec<u64>,
-        prefetch: usize,
+        reading: impl Into<Reading>,
     ) -> Result<(Self, Vec<WorkerBatches>), DatasetError> {
         order.check()?;
         if workers.is_empty() || workers.end > order.workers_total {
@@ -97,9 +97,12 @@ impl Pipeline {
         }
         assert_eq!(first_steps.len(), workers.len(), "first steps of workers");
         let (dataset, order) = (dataset.clone(), *order);
-        let (rings, batches) = rings(workers.len(), prefetch);
+        let reading = reading.into();
+        let (rings, batches) = rings(workers.len(), reading.prefetch);
         start(rings, batches, move |outlet| {
-            read_training(&dataset, &order, workers, epochs, &first_steps, outlet)
+            let lanes = order.lanes_of(workers.start).start..order.lanes_of(workers.end - 1).end;
+            let mut files = DatasetReader::new(&dataset, lanes.len(), reading)?;
+            read_training(&dataset, &order, workers, epochs, &first_steps, &mut files, outlet)
         })
     }
 
@@ -114,7 +117,7 @@ impl Pipeline {
         shards: usize,
         workers: usize,
         batch_size: usize,
-        prefetch: usize,
+        reading: impl Into<Reading>,
     ) -> Result<(Self, Vec<WorkerBatches>), DatasetError> {
         let order = TrainOrder {
             seed: 0,
@@ -133,8 +136,12 @@ impl Pipeline {
         }
         let dataset = dataset.clone();
         let range = lane_rows(dataset.rows(), shards, shard);
-        let (rings, batches) = rings(workers, prefetch);
-        start(rings, batches, move |outlet| read_in_order(&dataset, range, batch_size, outlet))
+        let reading = reading.into();
+        let (rings, batches) = rings(workers, reading.prefetch);
+        start(rings, batches, move |outlet| {
+            let mut files = DatasetReader::new(&dataset, 1, reading)?;
+            read_in_order(&dataset, range, batch_size, &mut files, outlet)
+        })
     }
 
     /// Waits until the reader thread has ended: after the last batch was sent, after an error, or
@@ -300,11 +307,12 @@ fn read_training(
     workers: Range<usize>,
     epochs: Range<u32>,
     first_steps: &[u64],
+    files: &mut DatasetReader,
     outlet: &mut Outlet,
 ) -> Result<(), Halt> {
     let plan = Steps { each: steps_per_epoch(dataset.rows(), order).max(1), epochs };
     if !order.shuffle {
-        let mut rows = OrderedReader::new(dataset, workers.len());
+        let mut rows = OrderedReader::new(dataset, workers.len(), files);
         return deal(&plan, first_steps, outlet, |worker, batch| {
             rows.take(order.in_order(dataset.rows(), workers.start + worker, batch.step), batch)?;
             if batch.step + 1 == plan.each { rows.unchanged() } else { Ok(()) }
@@ -313,7 +321,6 @@ fn read_training(
     let lanes_total = order.lanes_used();
     let numbers = order.lanes_of(workers.start).start..order.lanes_of(workers.end - 1).end;
     let each = numbers.len() / workers.len();
-    let mut files = DatasetReader::new(dataset, numbers.len());
     let mut lanes = Vec::with_capacity(numbers.len());
     for (number, lane) in numbers.enumerate() {
         let (epoch, step) = plan.place(first_steps[number / each]);
@@ -321,7 +328,7 @@ fn read_training(
         let length = range.end - range.start;
         let lane_order = LaneOrder { seed: order.seed, lane, shuffle: order.shuffle };
         let mut reader = LaneReader::new(dataset, range, lane_order, epoch..plan.epochs.end);
-        reader.skip(order.taken(lane, step).min(length), &mut files)?;
+        reader.skip(order.taken(lane, step).min(length), files)?;
         lanes.push((lane, length, reader));
     }
     deal(&plan, first_steps, outlet, |worker, batch| {
@@ -329,7 +336,7 @@ fn read_training(
         for (lane, length, reader) in &mut lanes[worker * each..(worker + 1) * each] {
             let until = |step| order.taken(*lane, step).min(*length);
             let count = usize::try_from(until(step + 1) - until(step)).unwrap_or(0);
-            reader.take(&mut files, count, batch)?;
+            reader.take(files, count, batch)?;
         }
         Ok(())
     })
@@ -390,10 +397,10 @@ fn read_in_order(
     dataset: &Dataset,
     range: Range<u64>,
     batch_size: usize,
+    files: &mut DatasetReader,
     outlet: &mut Outlet,
 ) -> Result<(), Halt> {
     let rows = range.end - range.start;
-    let mut files = DatasetReader::new(dataset, 1);
     let in_order = LaneOrder { seed: 0, lane: 0, shuffle: false };
     let mut reader = LaneReader::new(dataset, range, in_order, 0..1);
     let workers = outlet.rings.len();
@@ -401,7 +408,7 @@ fn read_in_order(
     for step in 0..batches {
         let mut batch = outlet.buffer();
         (batch.epoch, batch.step) = (0, step);
-        reader.take(&mut files, batch_size, &mut batch)?;
+        reader.take(files, batch_size, &mut batch)?;
         let worker = usize::try_from(step % workers as u64).unwrap_or(0);
         outlet.send(worker, Delivery::Batch(batch))?;
     }

@@ -101,6 +101,12 @@ variants = {
     'plain': dict(), 'gzip': dict(compression='gzip', chunks=True), 'lzf': dict(compression='lzf'),
     'chunks': dict(chunks=(100, 2), compression='gzip', compression_opts=9,
                    shuffle=True, fletcher32=True),
+    'types': dict(compression='gzip', chunks=(700, 2)), 'big': dict(), 'checked': dict(
+        chunks=(256, 1), fletcher32=True),
+}
+types = {
+    'types': (bool, 'f8', 'i8', 'i8', 'f8', 'i4'), 'big': ('>i2', '>f4', '>u4', '>u8', '>f8', '>u8'),
+    'checked': ('u1', 'f4', 'u2', 'i4', 'f4', 'u1'),
 }
 for name, how in variants.items():
     with h5py.File(f'{sys.argv[1]}/{name}.h5', 'w') as f:
@@ -111,6 +117,18 @@ for name, how in variants.items():
             f.attrs['sparse_names'] = np.array([b'first', b'second'])
             f.attrs['rows'] = n
             f.attrs['transform'] = 'none'
+        if name in types:
+            t = types[name]
+            f.create_dataset('label', data=label.astype(t[0]), chunks=(999,), fletcher32=True)
+            f.create_dataset('dense', data=dense.astype(t[1]), **how)
+            if name == 'big':
+                f['sparse_values'] = sparse.reshape(-1).astype(t[2])
+                f['sparse_offsets'] = np.arange(n * 2 + 1).astype(t[3])
+            else:
+                f.create_dataset('sparse', data=sparse.astype(t[2]), **how)
+            f['weight'] = np.ones(n, t[4])
+            f['group'] = (row % 100).astype(t[5])
+            continue
         f['label'] = label
         if name == 'chunks':
             f.create_dataset('dense', data=dense, **how)
@@ -129,7 +147,7 @@ fn we_read_what_h5py_writes() {
     let folder = tempfile::tempdir().unwrap();
     let Some(output) = python(WRITE, &[folder.path()]) else { return };
     succeed(&output);
-    for variant in ["plain", "gzip", "chunks"] {
+    for variant in ["plain", "gzip", "chunks", "types", "big", "checked"] {
         let dataset = Dataset::open(&[folder.path().join(format!("{variant}.h5"))]).unwrap();
         let (_pipeline, mut batches) = Pipeline::evaluate(&dataset, 0, 1, 1, 128, 2).unwrap();
         let mut rows = 0u32;
@@ -142,7 +160,8 @@ fn we_read_what_h5py_writes() {
                     [0.0, 0.25, 0.5].map(|c| rows as f32 + c)
                 );
                 assert_eq!(batch.values[2 * i..2 * i + 2], [rows % 7, (rows + 1) % 1000]);
-                assert_eq!(batch.weight.len(), if variant == "chunks" { batch.len() } else { 0 });
+                let weights = !["plain", "gzip"].contains(&variant);
+                assert_eq!(batch.weight.len(), if weights { batch.len() } else { 0 });
                 rows += 1;
             }
         }
@@ -207,4 +226,49 @@ fn the_documented_writer_writes_what_we_read() {
     let (dataset, plain) = read("plain.h5");
     assert_eq!((dataset.dense_features(), dataset.cardinality()), (0, &[3, 3][..]));
     assert_eq!(plain.values, [1, 1, 2, 1, 0, 2]);
+}
+
+/// Files whose values are not in them: virtual, external, never written.
+const ELSEWHERE: &str = r"
+import sys, h5py, numpy as np
+def new(name):
+    f = h5py.File(f'{sys.argv[1]}/{name}.h5', 'w')
+    f.attrs['umbra_version'] = 1
+    f.attrs['cardinality'] = [10]
+    f['sparse'] = np.zeros((100, 1), 'u4')
+    return f
+with new('source') as f:
+    f['label'] = np.ones(100, 'f4')
+with new('virtual') as f:
+    layout = h5py.VirtualLayout((100,), 'f4')
+    layout[:] = h5py.VirtualSource(f'{sys.argv[1]}/source.h5', 'label', (100,))
+    f.create_virtual_dataset('label', layout)
+with new('external') as f:
+    f.create_dataset('label', (100,), 'f4', external=[('raw.bin', 0, 400)])
+with new('unwritten') as f:
+    f.create_dataset('label', (100,), 'f4')
+with new('half') as f:
+    f.create_dataset('label', (100,), 'f4', chunks=(64,), compression='gzip')[:64] = 1
+with new('earliest') as f:
+    f.create_dataset('label', (100,), 'f4', chunks=(100,))
+";
+
+#[test]
+fn values_that_are_not_in_the_file_are_refused() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let folder = tempfile::tempdir().unwrap();
+    let Some(output) = python(ELSEWHERE, &[folder.path()]) else { return };
+    succeed(&output);
+    verify(&folder.path().join("source.h5")).unwrap();
+    for (name, message) in [
+        ("virtual", "storage of dataset `label`: expected values in this file (with h5py: "),
+        ("external", "values in the external file `raw.bin`"),
+        ("unwritten", "values of dataset `label`: expected 100, got none: the dataset was made"),
+        ("half", "number of chunks of dataset `label`: expected 2, got 1: the others were never"),
+        ("earliest", "number of chunks of dataset `label`: expected 1, got 0: the others were"),
+    ] {
+        let path = folder.path().join(format!("{name}.h5"));
+        let error = Dataset::open(&[path]).unwrap_err().to_string();
+        assert!(error.contains(message), "{error}");
+    }
 }

@@ -44,6 +44,8 @@ pub(crate) struct FileInfo {
     pub(crate) values_per_row_max: u64,
     /// Rows in a chunk of the widest dataset: the unit in which reading is cheap.
     pub(crate) chunk_rows: u64,
+    /// No chunk needs the filters of the library.
+    pub(crate) direct: bool,
     /// Size of the largest chunk, uncompressed, in bytes; 0 when nothing is chunked.
     pub(crate) chunk_bytes: usize,
 }

@@ -51,19 +51,47 @@ fn shuffle<T: NoUninit>(values: &[T], elements: usize, planes: &mut [u8]) {
 
 /// The checksum as HDF5 computes it: of 16-bit words, highest byte first, with a last odd byte as
 /// the high half of a word; sums modulo 65535 in which only sums of nothing but zeros are 0.
-fn fletcher32(bytes: &[u8]) -> u32 {
-    let (mut sum, mut sum_of_sums) = (0u64, 0u64);
-    let mut add = |word: u16| {
-        sum += u64::from(word);
-        sum_of_sums += sum;
-    };
-    let words = bytes.as_chunks::<2>();
-    // Below 2^22 words the sums need no reduction on the way.
-    words.0.iter().for_each(|&word| add(u16::from_be_bytes(word)));
-    words.1.iter().for_each(|&last| add(u16::from_be_bytes([last, 0])));
+///
+/// Word i of a block goes to lane i modulo [`LANES`], so that lanes are added as vectors; the sums
+/// of the whole follow from those of the lanes.
+pub(super) fn fletcher32(bytes: &[u8]) -> u32 {
     let reduce = |sum: u64| if sum == 0 { 0 } else { (sum - 1) % 65_535 + 1 };
+    let (mut sum, mut sum_of_sums) = (0u64, 0u64);
+    // 360 words a lane: the most that sums of sums in 32 bits hold.
+    let mut blocks = bytes.chunks_exact(LANES * 2 * 360);
+    let mut block = |bytes: &[[u8; 2 * LANES]]| {
+        let (mut sums, mut sums_of_sums) = ([0u32; LANES], [0u32; LANES]);
+        for words in bytes {
+            for lane in 0..LANES {
+                let word = u16::from_be_bytes([words[2 * lane], words[2 * lane + 1]]);
+                sums[lane] += u32::from(word);
+                sums_of_sums[lane] += sums[lane];
+            }
+        }
+        let words = (bytes.len() * LANES) as u64;
+        let mut here = words * sum;
+        for (lane, (&own, &of_sums)) in (0..).zip(zip(&sums, &sums_of_sums)) {
+            // The words of a lane count LANES times for each row of words from theirs on, less
+            // the lanes before them in their own row.
+            here += LANES as u64 * u64::from(of_sums) - lane * u64::from(own);
+        }
+        sum_of_sums = reduce(sum_of_sums + here);
+        sum = reduce(sum + sums.iter().map(|&own| u64::from(own)).sum::<u64>());
+    };
+    blocks.by_ref().for_each(|bytes| block(bytes.as_chunks().0));
+    let (rows, rest) = blocks.remainder().as_chunks();
+    block(rows);
+    let words = rest.as_chunks::<2>();
+    let last = words.1.iter().map(|&byte| [byte, 0]);
+    for word in words.0.iter().copied().chain(last) {
+        sum += u64::from(u16::from_be_bytes(word));
+        sum_of_sums += sum;
+    }
     u32::try_from(reduce(sum_of_sums) << 16 | reduce(sum)).unwrap_or(0)
 }
+
+/// Words that are summed side by side.
+const LANES: usize = 16;
 
 #[cfg(test)]
 mod tests {

@@ -4,13 +4,15 @@
 
 use std::path::Path;
 
-use hdf5::types::{FloatSize, IntSize, TypeDescriptor};
 use hdf5::{Dataset as H5Dataset, File};
 
 use super::described::Described;
+use super::fetch::{Fetched, Source};
 use super::file_info::{FileInfo, Sparse};
+use super::form::{self, Form, Meaning};
+use super::read::Workspace;
 use super::stamp::Stamp;
-use super::{attributes, open_file, ranges};
+use super::{attributes, open_file, ranges, stored};
 use crate::DatasetError;
 use crate::attention::Attention;
 use crate::schema::{CHUNK_ROWS, VERSION};
@@ -32,8 +34,8 @@ pub(crate) fn inspect(path: &Path) -> Result<FileInfo, DatasetError> {
     let sparse_names = structure.names("sparse_names", &described.sparse_names, fields)?;
     let vocabulary = structure.vocabulary(fields)?;
     let (sparse, ids) = structure.sparse(rows, fields)?;
-    let weight = structure.per_row("weight", TypeDescriptor::Float(FloatSize::U4), rows)?;
-    let group = structure.per_row("group", TypeDescriptor::Unsigned(IntSize::U8), rows)?;
+    let weight = structure.per_row("weight", Meaning::Number, rows)?;
+    let group = structure.per_row("group", Meaning::Count, rows)?;
     let has_label = label.is_some();
     let (has_weight, has_group) = (weight.is_some(), group.is_some());
 
@@ -48,7 +50,10 @@ pub(crate) fn inspect(path: &Path) -> Result<FileInfo, DatasetError> {
         widest.and_then(H5Dataset::chunk).and_then(|c| c.first().copied()).unwrap_or(CHUNK_ROWS);
     let all: Vec<H5Dataset> =
         label.into_iter().chain(dense).chain(ids).chain(weight).chain(group).collect();
-    all.iter().try_for_each(|dataset| structure.filters(dataset))?;
+    all.iter().try_for_each(|dataset| {
+        stored::check(path, dataset)?;
+        structure.filters(dataset)
+    })?;
 
     Ok(FileInfo {
         path: path.to_owned(),
@@ -67,6 +72,7 @@ pub(crate) fn inspect(path: &Path) -> Result<FileInfo, DatasetError> {
         has_label,
         has_weight,
         has_group,
+        direct: all.iter().all(|dataset| form::is_direct(dataset)),
         chunk_rows: chunk_rows.max(1) as u64,
         chunk_bytes: all.iter().filter_map(chunk_bytes).max().unwrap_or(0),
     })
@@ -129,18 +135,9 @@ impl Structure<'_> {
         &self,
         dataset: &H5Dataset,
         name: &str,
-        expected: TypeDescriptor,
+        meaning: Meaning,
     ) -> Result<(), DatasetError> {
-        let got = attributes::descriptor(dataset);
-        if got.as_ref() == Some(&expected) {
-            return Ok(());
-        }
-        Err(DatasetError::mismatch(
-            self.path,
-            format!("type of dataset `{name}`"),
-            attributes::type_name(Some(&expected)),
-            attributes::type_name(got.as_ref()),
-        ))
+        form::element(self.path, dataset, name, meaning).map(drop)
     }
 
     /// Length of a vector, which must be `rows` where given.
@@ -232,7 +229,7 @@ impl Structure<'_> {
                 }),
             };
         };
-        self.element(&label, "label", TypeDescriptor::Float(FloatSize::U4))?;
+        self.element(&label, "label", Meaning::Number)?;
         let rows = self.vector(&label, "label", None)?;
         if let Some(stated) = self.described.rows
             && stated != rows
@@ -262,7 +259,7 @@ impl Structure<'_> {
     /// The dense features, and how many there are in a row.
     fn dense(&self, rows: u64) -> Result<(Option<H5Dataset>, usize), DatasetError> {
         let Some(dense) = self.find("dense")? else { return Ok((None, 0)) };
-        self.element(&dense, "dense", TypeDescriptor::Float(FloatSize::U4))?;
+        self.element(&dense, "dense", Meaning::Number)?;
         let features = self.matrix(&dense, "dense", rows, None)?;
         Ok((Some(dense), features))
     }
@@ -282,7 +279,7 @@ impl Structure<'_> {
     fn per_row(
         &self,
         name: &str,
-        element: TypeDescriptor,
+        element: Meaning,
         rows: u64,
     ) -> Result<Option<H5Dataset>, DatasetError> {
         let Some(dataset) = self.find(name)? else { return Ok(None) };
@@ -293,7 +290,7 @@ impl Structure<'_> {
 
     /// Finds and checks the sparse datasets: none, one, or values and offsets.
     fn sparse(&self, rows: u64, fields: usize) -> Result<(Sparse, Vec<H5Dataset>), DatasetError> {
-        let ids = TypeDescriptor::Unsigned(IntSize::U4);
+        let ids = Meaning::Id;
         let one_hot = self.find("sparse")?;
         let (values, offsets) = (self.find("sparse_values")?, self.find("sparse_offsets")?);
         match (one_hot, values, offsets) {
@@ -306,7 +303,7 @@ impl Structure<'_> {
             }
             (None, Some(values), Some(offsets)) if fields > 0 => {
                 self.element(&values, "sparse_values", ids)?;
-                self.element(&offsets, "sparse_offsets", TypeDescriptor::Unsigned(IntSize::U8))?;
+                self.element(&offsets, "sparse_offsets", Meaning::Count)?;
                 let length = self.vector(&values, "sparse_values", None)?;
                 self.vector(&offsets, "sparse_offsets", Some(rows * fields as u64 + 1))?;
                 Ok((Sparse::Bags { values: length }, vec![values, offsets]))
@@ -346,11 +343,17 @@ impl Structure<'_> {
     /// Reads all offsets: they must grow from 0 to `values`. Returns the longest row.
     fn scan_offsets(&self, rows: u64, fields: usize, values: u64) -> Result<u64, DatasetError> {
         let dataset = self.require("sparse_offsets", "u64 [rows * fields + 1]")?;
+        let form = Form::of(self.path, &dataset, "sparse_offsets", Meaning::Count)?;
+        let source = Source { dataset, form, number: (0, 0) };
+        let mut workspace = Workspace::new(0);
+        let (mut fetched, mut offsets) = (Fetched::default(), Vec::new());
         let mut longest = 0;
         for first in (0..rows).step_by(usize::try_from(SCAN_ROWS).unwrap_or(usize::MAX)) {
             let last = rows.min(first + SCAN_ROWS);
             self.attention.again();
-            let offsets = ranges::offsets(self.path, &dataset, first..last, fields, values)?;
+            let shape = (fields, values);
+            let found = (&mut fetched, &mut offsets);
+            ranges::offsets(self.path, &source, first..last, shape, &mut workspace, found)?;
             for row in offsets.windows(fields + 1).step_by(fields) {
                 longest = longest.max(row[fields] - row[0]);
             }

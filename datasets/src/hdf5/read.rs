@@ -1,11 +1,20 @@
 //! Reads ranges of rows of one file into reused columns, and checks every value on the way.
+//!
+//! In two steps, as [`super::fetch`] says: [`FileReader::fetch`] takes what is stored, under the
+//! library's lock; [`RawRows::decode`] makes numbers of it and checks them, on any thread. Which
+//! ids a row of bags has is known from its offsets, which are decoded when they are fetched.
 
 use core::ops::Range;
+use std::sync::Arc;
 
-use hdf5::{Dataset as H5Dataset, File};
+use hdf5::File;
 
+use super::chunk_cache::ChunkCache;
+use super::fetch::{Fetched, Source, Wrong};
 use super::file_info::{FileInfo, Sparse};
-use super::{attributes, open_file, ranges};
+use super::form::{Form, Meaning};
+use super::unpack::Unpacker;
+use super::{attributes, check, open_file, ranges};
 use crate::DatasetError;
 use crate::attention::Attention;
 
@@ -41,22 +50,82 @@ impl RowBuffer {
 /// One open file.
 #[derive(Debug)]
 pub(crate) struct FileReader {
-    info: FileInfo,
-    label: Option<H5Dataset>,
-    weight: Option<H5Dataset>,
-    dense: Option<H5Dataset>,
-    values: Option<H5Dataset>,
-    offsets: Option<H5Dataset>,
-    group: Option<H5Dataset>,
+    form: Arc<FileForm>,
+    /// By [`Column`].
+    sources: [Option<Source>; COLUMNS],
     _file: File,
 }
 
+/// Which dataset of a file.
+#[derive(Clone, Copy, Debug)]
+enum Column {
+    Label,
+    Weight,
+    Dense,
+    Values,
+    Offsets,
+    Group,
+}
+
+const COLUMNS: usize = 6;
+
+/// What decoding must know of a file.
+#[derive(Debug)]
+struct FileForm {
+    info: FileInfo,
+    /// By [`Column`].
+    forms: [Option<Form>; COLUMNS],
+    limits: check::IdLimits,
+}
+
+/// Rows of one file as they are stored. Its memory is used again and again.
+#[derive(Debug, Default)]
+pub(crate) struct RawRows {
+    /// Of the file they are from, once there are any.
+    form: Option<Arc<FileForm>>,
+    rows: Range<u64>,
+    /// By [`Column`].
+    columns: [Fetched; COLUMNS],
+    /// Offsets of the bags of the rows in those of the file. `[n * S + 1]` or `[0]`
+    offsets: Vec<u64>,
+}
+
+/// What the reading of files needs from one call to the next.
+#[derive(Debug)]
+pub(crate) struct Workspace {
+    pub(crate) cache: ChunkCache,
+    pub(crate) unpacker: Unpacker,
+}
+
+impl Workspace {
+    /// With a cache of `cache_bytes` bytes for chunks that are read in pieces.
+    pub(crate) fn new(cache_bytes: usize) -> Self {
+        Self { cache: ChunkCache::new(cache_bytes), unpacker: Unpacker::default() }
+    }
+}
+
+/// How chunks are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Road {
+    /// As stored, where that can be, and their filters undone here.
+    Direct,
+    /// By the library alone, slower: the plain twin.
+    Library,
+}
+
 impl FileReader {
-    /// Opens the file that `info` was taken from, with a chunk cache of `cache_bytes` per dataset.
-    pub(crate) fn open(info: &FileInfo, cache_bytes: usize) -> Result<Self, DatasetError> {
+    /// Opens the file that `info` was taken from, number `number` of its dataset. What the library
+    /// reads by itself goes through a chunk cache of `cache_bytes` per dataset.
+    pub(crate) fn open(
+        info: &FileInfo,
+        number: usize,
+        road: Road,
+        cache_bytes: usize,
+    ) -> Result<Self, DatasetError> {
         let path = info.path.as_path();
         let _attention = Attention::on(path);
-        let file = open_file(path, Some(cache_bytes))?;
+        let library_needed = road == Road::Library || !info.direct;
+        let file = open_file(path, Some(if library_needed { cache_bytes } else { 0 }))?;
         info.unchanged()?;
         // Of one whose times were set back the system says nothing else.
         let found = attributes::string(&file, path, "fingerprint")?;
@@ -66,172 +135,181 @@ impl FileReader {
                 format!("its fingerprint was {} and is {}", name(&info.fingerprint), name(&found));
             return Err(DatasetError::Changed { path: path.to_owned(), what });
         }
-        let open = |name: &str| {
-            file.dataset(name)
-                .map_err(|e| DatasetError::hdf5(path, "open", format!("dataset `{name}`"), &e))
+        let open = |column: Column, name: &'static str, meaning| {
+            let dataset = file
+                .dataset(name)
+                .map_err(|e| DatasetError::hdf5(path, "open", format!("dataset `{name}`"), &e))?;
+            let mut form = Form::of(path, &dataset, name, meaning)?;
+            if road == Road::Library {
+                form.chunks = None;
+            }
+            Ok(Source { dataset, form, number: (number, column as usize) })
         };
+        let (number_of, id, count) = (Meaning::Number, Meaning::Id, Meaning::Count);
         let (values, offsets) = match info.sparse {
             Sparse::None => (None, None),
-            Sparse::OneHot => (Some(open("sparse")?), None),
-            Sparse::Bags { .. } => (Some(open("sparse_values")?), Some(open("sparse_offsets")?)),
+            Sparse::OneHot => (Some(open(Column::Values, "sparse", id)?), None),
+            Sparse::Bags { .. } => (
+                Some(open(Column::Values, "sparse_values", id)?),
+                Some(open(Column::Offsets, "sparse_offsets", count)?),
+            ),
         };
-        Ok(Self {
-            label: info.has_label.then(|| open("label")).transpose()?,
-            weight: info.has_weight.then(|| open("weight")).transpose()?,
-            dense: (info.dense_features > 0).then(|| open("dense")).transpose()?,
+        let (weight, group) = (info.has_weight, info.has_group);
+        let dense = info.dense_features > 0;
+        let sources = [
+            info.has_label.then(|| open(Column::Label, "label", number_of)).transpose()?,
+            weight.then(|| open(Column::Weight, "weight", number_of)).transpose()?,
+            dense.then(|| open(Column::Dense, "dense", number_of)).transpose()?,
             values,
             offsets,
-            group: info.has_group.then(|| open("group")).transpose()?,
-            info: info.clone(),
-            _file: file,
-        })
+            group.then(|| open(Column::Group, "group", count)).transpose()?,
+        ];
+        let forms = sources.each_ref().map(|source| source.as_ref().map(|s| s.form.clone()));
+        let limits = check::IdLimits::new(&info.cardinality);
+        let form = Arc::new(FileForm { info: info.clone(), forms, limits });
+        Ok(Self { form, sources, _file: file })
     }
 
-    /// Appends rows `rows` of the file to `block`.
-    pub(crate) fn append(
+    /// Fetches rows `rows` of the file into `raw`, in place of what was there.
+    pub(crate) fn fetch(
         &self,
         rows: Range<u64>,
+        workspace: &mut Workspace,
+        raw: &mut RawRows,
+    ) -> Result<(), DatasetError> {
+        let FileForm { info, .. } = &*self.form;
+        let path = info.path.as_path();
+        let _attention = Attention::on(path);
+        raw.rows = rows.clone();
+        raw.offsets.clear();
+        for (source, fetched) in self.sources.iter().zip(&mut raw.columns) {
+            let Some(source) = source else { continue };
+            let cache = &mut workspace.cache;
+            match (source.number.1, info.sparse) {
+                (VALUES | OFFSETS, Sparse::Bags { .. }) => {}
+                _ => source.fetch(path, rows.clone(), cache, fetched)?,
+            }
+        }
+        if let [.., Some(values), Some(offsets), _] = &self.sources
+            && let Sparse::Bags { values: length } = info.sparse
+        {
+            let fields = info.cardinality.len();
+            let found = ranges::offsets(
+                path,
+                offsets,
+                rows,
+                (fields, length),
+                workspace,
+                (&mut raw.columns[OFFSETS], &mut raw.offsets),
+            )?;
+            values.fetch(path, found, &mut workspace.cache, &mut raw.columns[VALUES])?;
+        }
+        raw.form = Some(Arc::clone(&self.form));
+        Ok(())
+    }
+}
+
+const VALUES: usize = Column::Values as usize;
+const OFFSETS: usize = Column::Offsets as usize;
+
+impl RawRows {
+    /// Appends the rows to `block`.
+    pub(crate) fn decode(
+        &mut self,
+        unpacker: &mut Unpacker,
         block: &mut RowBuffer,
     ) -> Result<(), DatasetError> {
-        let path = self.info.path.as_path();
-        let _attention = Attention::on(path);
+        let Some(form) = self.form.take() else { return Ok(()) };
+        let first_row = self.rows.start;
         let from = block.label.len();
-        match &self.label {
-            Some(label) => {
-                let read = ranges::vector(path, label, "label", rows.clone())?;
-                block.label.extend_from_slice(&read);
-                self.check_floats("label", 1, rows.start, &block.label[from..])?;
-            }
+        if !form.info.has_label {
             // Rows without labels are counted by these, which nobody may learn from.
-            None => block.label.extend(rows.clone().map(|_| 0.0)),
+            block.label.extend(self.rows.clone().map(|_| 0.0));
         }
-        if let Some(dataset) = &self.weight {
-            block.weight.extend_from_slice(&ranges::vector(path, dataset, "weight", rows.clone())?);
-            self.check_floats("weight", 1, rows.start, &block.weight[from..])?;
+        let floats = [
+            (Column::Label, &mut block.label),
+            (Column::Weight, &mut block.weight),
+            (Column::Dense, &mut block.dense),
+        ];
+        for (column, out) in floats {
+            let Some(of) = &form.forms[column as usize] else { continue };
+            self.columns[column as usize]
+                .decode(of, unpacker, out)
+                .map_err(|wrong| form.wrong(of, first_row, wrong))?;
+            check::floats(&form.info, of.name, of.width, first_row, &out[from * of.width..])?;
         }
-        if let Some(dataset) = &self.dense {
-            let width = self.info.dense_features;
-            let read = ranges::matrix(path, dataset, "dense", rows.clone(), width)?;
-            block.dense.extend_from_slice(&read);
-            self.check_floats("dense", width, rows.start, &block.dense[from * width..])?;
+        if let Some(of) = &form.forms[Column::Group as usize] {
+            self.columns[Column::Group as usize]
+                .decode(of, unpacker, &mut block.group)
+                .map_err(|wrong| form.wrong(of, first_row, wrong))?;
         }
-        if let Some(dataset) = &self.group {
-            block.group.extend_from_slice(&ranges::vector(path, dataset, "group", rows.clone())?);
-        }
-        self.append_sparse(rows, block)
+        self.decode_sparse(&form, unpacker, block)
     }
 
-    fn append_sparse(&self, rows: Range<u64>, block: &mut RowBuffer) -> Result<(), DatasetError> {
-        let path = self.info.path.as_path();
-        let fields = self.info.cardinality.len();
-        let Some(dataset) = &self.values else { return Ok(()) };
-        let first = block.values.len();
-        let (Some(offsets), Sparse::Bags { values }) = (&self.offsets, self.info.sparse) else {
-            let read = ranges::matrix(path, dataset, "sparse", rows.clone(), fields)?;
-            block.values.extend_from_slice(&read);
+    fn decode_sparse(
+        &mut self,
+        form: &FileForm,
+        unpacker: &mut Unpacker,
+        block: &mut RowBuffer,
+    ) -> Result<(), DatasetError> {
+        let Some(of) = &form.forms[VALUES] else { return Ok(()) };
+        let (info, first_row) = (&form.info, self.rows.start);
+        let from = block.values.len();
+        let decoded = self.columns[VALUES].decode(of, unpacker, &mut block.values);
+        if self.offsets.is_empty() {
+            decoded.map_err(|wrong| form.wrong(of, first_row, wrong))?;
             if block.bags {
-                block.ends.extend(first + 1..=block.values.len());
+                block.ends.extend(from + 1..=block.values.len());
             }
-            return self.check_one_hot(rows.start, &block.values[first..]);
-        };
-        let offsets = ranges::offsets(path, offsets, rows.clone(), fields, values)?;
-        let (start, end) = (offsets[0], offsets[offsets.len() - 1]);
-        block.values.extend_from_slice(&ranges::vector(
-            path,
-            dataset,
-            "sparse_values",
-            start..end,
-        )?);
-        let limit = self.info.values_per_row_max;
-        for (row, bounds) in offsets.windows(fields + 1).step_by(fields).enumerate() {
-            let length = bounds[fields] - bounds[0];
-            if length > limit {
-                return Err(DatasetError::mismatch(
-                    path,
-                    "attribute `values_per_row_max`",
-                    format!("{length} or more, the values of row {}", rows.start + row as u64),
-                    limit.to_string(),
-                ));
-            }
+            return form.limits.one_hot(info, first_row, &block.values[from..]);
         }
+        let offsets = self.offsets.as_slice();
+        decoded.map_err(|wrong| match wrong {
+            Wrong::Number(index, got) => {
+                let bag = offsets.partition_point(|&o| o <= offsets[0] + index as u64) - 1;
+                form.value(of.name, first_row, bag, info.cardinality.len(), got)
+            }
+            damaged @ Wrong::Damaged(..) => form.wrong(of, first_row, damaged),
+        })?;
         #[expect(clippy::cast_possible_truncation, reason = "bounds of values held in memory")]
-        block.ends.extend(offsets[1..].iter().map(|&end| first + (end - start) as usize));
-        self.check_bags(rows.start, &block.values[first..], &offsets)
+        let ends = offsets[1..].iter().map(|&end| from + (end - offsets[0]) as usize);
+        block.ends.extend(ends);
+        check::bags(info, first_row, &block.values[from..], offsets)
+    }
+}
+
+impl FileForm {
+    /// Why rows from `first_row` on of the dataset `of` are no numbers.
+    fn wrong(&self, of: &Form, first_row: u64, wrong: Wrong) -> DatasetError {
+        match wrong {
+            Wrong::Damaged(rows, damage) => {
+                ranges::failed(&self.info.path, of.name, &rows, &damage.to_string().into())
+            }
+            Wrong::Number(index, got) => self.value(of.name, first_row, index, of.width, got),
+        }
     }
 
-    /// Every float of `dataset` is in its range.
-    fn check_floats(
+    /// Number `index` of rows of `width` numbers has no place in its type.
+    fn value(
         &self,
         dataset: &'static str,
+        first_row: u64,
+        index: usize,
         width: usize,
-        first_row: u64,
-        values: &[f32],
-    ) -> Result<(), DatasetError> {
-        let (legal, expected): (fn(f32) -> bool, _) = match dataset {
-            "label" => (|v| (0.0..=1.0).contains(&v), "a number from 0 to 1"),
-            "weight" => (|v| v.is_finite() && v >= 0.0, "a finite number from 0"),
-            _ => (f32::is_finite, "a finite number"),
-        };
-        let Some(at) = values.iter().position(|&v| !legal(v)) else { return Ok(()) };
-        Err(DatasetError::Value {
+        got: String,
+    ) -> DatasetError {
+        DatasetError::Value {
             path: self.info.path.clone(),
             dataset,
-            row: first_row + (at / width) as u64,
-            column: at % width,
-            expected,
-            got: values[at],
-        })
-    }
-
-    fn check_one_hot(&self, first_row: u64, values: &[u32]) -> Result<(), DatasetError> {
-        let cardinality = &self.info.cardinality;
-        for (row, ids) in values.chunks_exact(cardinality.len()).enumerate() {
-            // Without a branch per id: a wrong one is looked for only when there is one.
-            let wrong =
-                ids.iter().zip(cardinality).fold(false, |w, (&i, &c)| w | (u64::from(i) >= c));
-            if wrong {
-                let field = ids.iter().zip(cardinality).position(|(&i, &c)| u64::from(i) >= c);
-                let field = field.unwrap_or(0);
-                return Err(self.out_of_range("sparse", first_row + row as u64, field, ids[field]));
-            }
-        }
-        Ok(())
-    }
-
-    fn check_bags(
-        &self,
-        first_row: u64,
-        values: &[u32],
-        offsets: &[u64],
-    ) -> Result<(), DatasetError> {
-        let cardinality = &self.info.cardinality;
-        #[expect(clippy::cast_possible_truncation, reason = "bounds of values held in memory")]
-        let at = |offset: u64| (offset - offsets[0]) as usize;
-        for (bag, bounds) in offsets.windows(2).enumerate() {
-            let field = bag % cardinality.len();
-            let limit = cardinality[field];
-            let ids = &values[at(bounds[0])..at(bounds[1])];
-            if let Some(&id) = ids.iter().find(|&&id| u64::from(id) >= limit) {
-                let row = first_row + (bag / cardinality.len()) as u64;
-                return Err(self.out_of_range("sparse_values", row, field, id));
-            }
-        }
-        Ok(())
-    }
-
-    fn out_of_range(&self, dataset: &'static str, row: u64, field: usize, id: u32) -> DatasetError {
-        let name = match &self.info.sparse_names {
-            Some(names) => names[field].clone(),
-            None => format!("sparse{field}"),
-        };
-        DatasetError::IdOutOfRange {
-            path: self.info.path.clone(),
-            dataset,
-            row,
-            field,
-            name,
-            id,
-            cardinality: self.info.cardinality[field],
+            row: first_row + (index / width) as u64,
+            column: index % width,
+            expected: match dataset {
+                "label" => "a number from 0 to 1",
+                "weight" | "dense" => "a finite number of f32",
+                "group" => "a number from 0",
+                _ => "an id from 0 to 4294967295",
+            },
+            got,
         }
     }
 }

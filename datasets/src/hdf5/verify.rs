@@ -4,9 +4,10 @@ use std::path::Path;
 
 use super::file_info::{FileInfo, Sparse};
 use super::open::inspect;
-use super::read::{FileReader, RowBuffer};
+use super::open_file;
+use super::ranges;
+use super::read::{FileReader, RawRows, Road, RowBuffer, Workspace};
 use super::vocabulary::{read_vocabulary, vocabulary_hash};
-use super::{open_file, ranges};
 use crate::DatasetError;
 use crate::attention::Attention;
 use crate::schema::{DatasetSummary, Fingerprint};
@@ -18,7 +19,9 @@ use crate::schema::{DatasetSummary, Fingerprint};
 /// The first thing that is wrong.
 pub fn verify(path: &Path) -> Result<DatasetSummary, DatasetError> {
     let info = inspect(path)?;
-    let reader = FileReader::open(&info, 4 * info.chunk_bytes.max(1 << 18))?;
+    let cache_bytes = 4 * info.chunk_bytes.max(1 << 18);
+    let reader = FileReader::open(&info, 0, Road::Direct, cache_bytes)?;
+    let (mut workspace, mut raw) = (Workspace::new(cache_bytes), RawRows::default());
     let bags = matches!(info.sparse, Sparse::Bags { .. });
     let mut block = RowBuffer { bags, ..RowBuffer::default() };
     let mut fingerprint = Fingerprint::default();
@@ -28,7 +31,8 @@ pub fn verify(path: &Path) -> Result<DatasetSummary, DatasetError> {
     while first < info.rows {
         let last = info.rows.min(first + step);
         block.clear();
-        reader.append(first..last, &mut block)?;
+        reader.fetch(first..last, &mut workspace, &mut raw)?;
+        raw.decode(&mut workspace.unpacker, &mut block)?;
         if info.has_label {
             fingerprint.label(&block.label);
         }

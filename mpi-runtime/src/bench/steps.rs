@@ -115,9 +115,9 @@ impl<'a> Track<'a> {
             .map_or(subject.cardinality.len(), |data| data.values_per_row_max());
         let (mut pipeline, mut read) = (None, vec![]);
         if let (Source::Hdf5, Some(data)) = (source, &subject.data) {
-            let prefetch = config.data.prefetch_batches;
+            let reading = config.data.reading();
             let order = ready::order(config, batch_size, workers);
-            let (reader, batches) = Pipeline::train(data, &order, 0..workers, EPOCHS, prefetch)?;
+            let (reader, batches) = Pipeline::train(data, &order, 0..workers, EPOCHS, reading)?;
             (pipeline, read) = (Some(reader), batches);
         }
         let mut read = read.into_iter();

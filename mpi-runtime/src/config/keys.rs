@@ -294,7 +294,7 @@ pub static KEYS: &[Key] = &[
     key("data.prefetch_batches", integer(1, 4096), "batches read ahead per worker thread"),
     key("data.lanes", integer(1, COUNT_MAX), "ranges the rows are cut into for shuffling"),
     key("data.shuffle", Kind::Flag, "shuffle the training rows; false: the order of the files"),
-    key("data.reader_threads", Kind::Later, "HDF5 is read by one thread"),
+    key("data.reader_threads", integer(1, 256), "threads that inflate data; 1: the one that reads"),
     key("model.kind", MODELS, "architecture"),
     key("model.embedding_dim", integer(1, 4096), "values of an embedding vector"),
     key("model.bottom", Kind::Widths, "dlrm: widths of the bottom MLP, the last = embedding_dim"),

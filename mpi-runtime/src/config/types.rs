@@ -7,6 +7,7 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use umbra_datasets::Reading;
 
 use super::checkpoint::{CheckpointConfig, RecoveryConfig};
 use super::every::Seconds;
@@ -63,12 +64,23 @@ pub struct DataConfig {
     /// Batches read ahead per worker thread.
     #[serde(default = "defaults::prefetch_batches")]
     pub prefetch_batches: usize,
+    /// Threads of a trainer that undo the compression of the data, with the one that reads.
+    #[serde(default = "defaults::reader_threads")]
+    pub reader_threads: usize,
     /// Contiguous ranges the file is cut into; what makes the order independent of the ranks.
     #[serde(default = "defaults::lanes")]
     pub lanes: usize,
     /// Shuffle within lanes; else the order of the files.
     #[serde(default = "defaults::yes")]
     pub shuffle: bool,
+}
+
+impl DataConfig {
+    /// How data is read.
+    #[must_use]
+    pub fn reading(&self) -> Reading {
+        Reading { threads: self.reader_threads, ..Reading::from(self.prefetch_batches) }
+    }
 }
 
 /// `[model]`
@@ -392,6 +404,9 @@ mod defaults {
     }
     pub(super) const fn prefetch_batches() -> usize {
         4
+    }
+    pub(super) const fn reader_threads() -> usize {
+        1
     }
     pub(super) const fn lanes() -> usize {
         8

@@ -164,6 +164,7 @@ fn same_arithmetic(plan: &Plan, manifest: &Manifest) -> bool {
     then.checkpoint = now.checkpoint.clone();
     then.recovery = now.recovery.clone();
     then.data.prefetch_batches = now.data.prefetch_batches;
+    then.data.reader_threads = now.data.reader_threads;
     // Its fingerprint is compared.
     then.data.train.clone_from(&now.data.train);
     let TrainConfig { early_stop, eval_every, .. } = then.train;

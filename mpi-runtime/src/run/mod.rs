@@ -314,7 +314,7 @@ impl<'w> Run<'w> {
                     trainer: roles.trainers.number_of(self.world.rank).unwrap_or(0),
                     trainers: roles.trainers.len(),
                     batch_size: config.train.eval_batch_size,
-                    prefetch: config.data.prefetch_batches,
+                    reading: config.data.reading(),
                 },
             ),
         };

@@ -71,7 +71,7 @@ impl TrainerThreads {
         let mut ahead = vec![0; clients.len()];
         let (pipeline, batches) = if let Some(Begin { state, worker_steps }) = training {
             let workers = first..first + plan.workers_per_trainer();
-            let prefetch = config.data.prefetch_batches;
+            let reading = config.data.reading();
             let epochs = 0..config.train.epochs;
             let mut first_steps = vec![state.step; workers.len()];
             if worker_steps.len() == workers.len() {
@@ -80,7 +80,7 @@ impl TrainerThreads {
             }
             let (data, order) = (&plan.train, &plan.order);
             let (pipeline, batches) =
-                Pipeline::resume(data, order, workers, epochs, first_steps, prefetch)?;
+                Pipeline::resume(data, order, workers, epochs, first_steps, reading)?;
             (
                 Some(pipeline),
                 batches.into_iter().map(|batches| Some(Batches::Read(batches))).collect(),

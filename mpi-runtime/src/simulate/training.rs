@@ -95,10 +95,10 @@ impl Learners {
         let (mut workers, mut pipelines) = (vec![], vec![]);
         for (number, client) in clients.into_iter().enumerate() {
             let local = number % of_trainer;
-            let prefetch = config.data.prefetch_batches;
+            let reading = config.data.reading();
             let epochs = 0..config.train.epochs;
             let (pipeline, batches) =
-                Pipeline::train(&plan.train, &plan.order, number..number + 1, epochs, prefetch)?;
+                Pipeline::train(&plan.train, &plan.order, number..number + 1, epochs, reading)?;
             pipelines.push(pipeline);
             workers.push(Worker {
                 local,
@@ -251,7 +251,7 @@ impl Learners {
             trainer: 0,
             trainers: 1,
             batch_size: plan.job.config.train.eval_batch_size,
-            prefetch: plan.job.config.data.prefetch_batches,
+            reading: plan.job.config.data.reading(),
         };
         // A worker of each thread has room for the batches of an evaluation, and they are the
         // first.

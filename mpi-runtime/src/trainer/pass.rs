@@ -3,7 +3,7 @@
 
 use umbra_core::metrics::Scored;
 use umbra_core::model::Input;
-use umbra_datasets::{Dataset, Pipeline};
+use umbra_datasets::{Dataset, Pipeline, Reading};
 
 use crate::error::Error;
 use crate::score::figures::Scores;
@@ -19,8 +19,8 @@ pub struct Share {
     pub trainers: usize,
     /// Examples per batch, at most the `batch_max` of the workers' buffers.
     pub batch_size: usize,
-    /// Batches read ahead per worker.
-    pub prefetch: usize,
+    /// How rows are read.
+    pub reading: Reading,
 }
 
 /// Scores this trainer's share of `dataset`. *Not collective; embedding PSs must be serving.*
@@ -39,7 +39,7 @@ pub fn score(
         share.trainers,
         workers.len(),
         share.batch_size,
-        share.prefetch,
+        share.reading,
     )?;
     let grouped = dataset.has_groups();
     let parts: Vec<Result<Scores, Error>> = std::thread::scope(|scope| {
