@@ -1,5 +1,6 @@
-//! Rates of `prepare` on the same rows as Criteo text, as csv, and as csv with a quoted value in every
-//! line: megabytes (10^6) of text per second of processor time, in two passes and hashed (one pass).
+//! Rates of `prepare` on the same rows as Criteo text, as csv, and as csv with a quoted value in
+//! every line: megabytes (10^6) of text per second of processor time, in two passes and hashed (one
+//! pass).
 //!
 //!     cargo run --release -p umbra-datasets --example csv_rates -- FILE.tsv
 #![allow(clippy::unwrap_used, missing_docs)]

@@ -3,9 +3,9 @@
 //!
 //!     cargo run --release -p umbra-datasets --example peers_of_ours -- FILE.tsv
 //!
-//! Map: counts the keys of all 26 fields and looks them up again, as the two passes of `prepare` do;
-//! seconds of processor time, each the median of three. Encoders: the chunks of the dataset that `prepare`
-//! makes of the text, shuffled as HDF5 has them, each encoder in turn. One thread.
+//! Map: counts the keys of all 26 fields and looks them up again, as the two passes of `prepare`
+//! do; seconds of processor time, each the median of three. Encoders: the chunks of the dataset
+//! that `prepare` makes of the text, shuffled as HDF5 has them, each encoder in turn. One thread.
 #![allow(clippy::unwrap_used, missing_docs)]
 
 use std::collections::HashMap;

@@ -62,7 +62,10 @@ pub enum PrepareError {
         path: PathBuf,
     },
     /// A pipe, of which the end cannot be read first.
-    #[error("{}: a Parquet file is read from its end, which a pipe cannot be: use a file", path.display())]
+    #[error(
+        "{}: a Parquet file is read from its end, which a pipe cannot be: use a file",
+        path.display()
+    )]
     ParquetPipe {
         /// The pipe.
         path: PathBuf,

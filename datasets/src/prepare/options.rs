@@ -29,13 +29,13 @@ pub struct PrepareOptions {
     /// `--min-count T`: keys seen fewer than T times in their field share id 0. Default 1: every
     /// key seen is kept.
     pub min_count: u32,
-    /// `--hash-size H`: id = [`hash_key`](super::hash_key)(key, salt) mod H in every field, in one pass,
-    /// without a vocabulary.
+    /// `--hash-size H`: id = [`hash_key`](super::hash_key)(key, salt) mod H in every field, in one
+    /// pass, without a vocabulary.
     pub hash_size: Option<u32>,
     /// `--cap N`: of every field the N most frequent keys are kept. `None` keeps all.
     pub cap: Option<u32>,
-    /// `--oov-buckets B`: unknown keys are spread over the ids below B by their hash, and ids of kept
-    /// keys begin at B. `None` is 1.
+    /// `--oov-buckets B`: unknown keys are spread over the ids below B by their hash, and ids of
+    /// kept keys begin at B. `None` is 1.
     pub oov_buckets: Option<u32>,
     /// `--salt S`: seed of the hash. `None` is 0.
     pub salt: Option<u32>,

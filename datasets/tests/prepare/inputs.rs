@@ -80,8 +80,8 @@ fn a_pipe_is_read_in_one_pass_and_refused_for_two() {
     let output = folder.path("no.h5");
     let options = PrepareOptions { inputs: vec![path], output, hash_size: None, ..file };
     let error = run(&options).unwrap_err();
-    let expected = "twice: a pipe can be read once, and counting keys or numbers takes a first pass: \
-                    use --hash-size or --vocabulary, or a file";
+    let expected = "twice: a pipe can be read once, and counting keys or numbers takes a first \
+                    pass: use --hash-size or --vocabulary, or a file";
     assert!(error.is_usage() && error.to_string().contains(expected), "{error}");
     drop(options);
     fill.join().unwrap();

@@ -13,22 +13,24 @@ use super::table::Table;
 use crate::error::Error;
 use crate::record::progress::{bar, say};
 
-/// Turn raw text (plain, gzip or zstd) or Parquet into an HDF5 dataset: streaming, in bounded memory. Prepare
-/// the training file first, and the others with --vocabulary TRAIN.h5 so that ids mean the same.
+/// Turn raw text (plain, gzip or zstd) or Parquet into an HDF5 dataset: streaming, in bounded
+/// memory. Prepare the training file first, and the others with --vocabulary TRAIN.h5 so that ids
+/// mean the same.
 #[derive(Args, Debug)]
 pub(super) struct PrepareArguments {
     /// What the text is
     #[arg(long, value_enum)]
     format: FormatName,
-    /// What to read, in this order: files, folders (all files in it by name, but hidden ones), quoted
-    /// patterns ('day_*.gz'; sorted by name), or - and other pipes (in one pass alone: with
+    /// What to read, in this order: files, folders (all files in it by name, but hidden ones),
+    /// quoted patterns ('day_*.gz'; sorted by name), or - and other pipes (in one pass alone: with
     /// --hash-size or --vocabulary)
     #[arg(long, required = true, num_args = 1.., value_name = "FILE")]
     input: Vec<PathBuf>,
     /// HDF5 file to write
     #[arg(long, value_name = "FILE.h5")]
     output: PathBuf,
-    /// csv, parquet: which column is what
+    /// csv, parquet: which column is what, and what is made of it: keys, bags, crosses, numbers
+    /// (all settings stand in docs/formats.md, "Preparing data")
     #[arg(long, value_name = "S.toml")]
     schema: Option<PathBuf>,
     /// Use the ids (and means) of a dataset written before; keys it does not know become 0
@@ -66,8 +68,8 @@ pub(super) struct PrepareArguments {
     /// How numbers become dense features [default: log for criteo, none for csv]
     #[arg(long, value_enum)]
     dense_transform: Option<TransformName>,
-    /// Write files of N rows, OUT-00000.h5, OUT-00001.h5, … for --output OUT.h5; the first keeps the
-    /// vocabulary
+    /// Write files of N rows, OUT-00000.h5, OUT-00001.h5, … for --output OUT.h5; the first keeps
+    /// the vocabulary
     #[arg(long, value_name = "N")]
     rows_per_file: Option<u64>,
     /// Replace an existing output

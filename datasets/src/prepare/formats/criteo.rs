@@ -1,8 +1,8 @@
 //! Criteo's click logs: tab separated, no header, a label, 13 integers, 26 ids of eight hex digits.
 //!
 //! Source: the `readme.txt` of the Kaggle Display Advertising Challenge set and of the 1 TB logs,
-//! which share the layout; the test set has no labels. Integers and ids may be missing (nothing between the tabs, nor after the
-//! last); integers may be negative. A line has exactly 40 columns,
+//! which share the layout; the test set has no labels. Integers and ids may be missing (nothing
+//! between the tabs, nor after the last); integers may be negative. A line has exactly 40 columns,
 //! or 39 without a label.
 //!
 //! A good line is read in one sweep without allocation. The sweep only says that a line is not

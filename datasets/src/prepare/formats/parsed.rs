@@ -1,9 +1,9 @@
 //! The rows of one block of text, before their keys have ids, and the loop that turns lines into
 //! them.
 //!
-//! Shapes: `label` [n] or empty · `weight` [n] or empty · `group` [n] or empty · `dense` [n, D] row-major ·
-//! `keys` one column per field: [n], or where `bag_ends` of the field are [n] as well, all values of
-//! its bags.
+//! Shapes: `label` [n] or empty · `weight` [n] or empty · `group` [n] or empty · `dense` [n, D]
+//! row-major · `keys` one column per field: [n], or where `bag_ends` of the field are [n] as well,
+//! all values of its bags.
 //!
 //! Invariant: a malformed line leaves no trace in the columns.
 

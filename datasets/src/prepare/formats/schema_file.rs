@@ -13,7 +13,10 @@
 //! label_negative = ["<=50K"]       # optional: these are 0, others malformed
 //! # label_at_least = 4             # instead: numbers from 4 are 1
 //!                                  # with none of these: the label is a number from 0 to 1
-//! dense = ["age", { column = "gain", transform = "log", clip = [0, 1e5], fill = 1.5, missing_flag = true }]
+//! dense = [
+//!   "age",
+//!   { column = "gain", transform = "log", clip = [0, 1e5], fill = 1.5, missing_flag = true },
+//! ]
 //! dense_transform = "none"         # of those without one of their own: none | log | zscore
 //! sparse = [
 //!   "work",

@@ -4,10 +4,10 @@
 //! missing and negative numbers are 0, then ln(1 + x). torchrec's ln(x - min + 2) needs the minimum
 //! of the whole input, and BARS buckets floor(ln² x); neither is done here.
 //!
-//! A number is filled in where it is missing, clipped, then transformed; one that is missing and not
-//! filled in is the feature 0 under every transform. The mean and the deviation of a z-score are
-//! counted before, by Welford's recurrence (Knuth, The Art of Computer Programming 2, §4.2.2), one
-//! number after the other in the order of the text, so that they depend on nothing else.
+//! A number is filled in where it is missing, clipped, then transformed; one that is missing and
+//! not filled in is the feature 0 under every transform. The mean and the deviation of a z-score
+//! are counted before, by Welford's recurrence (Knuth, The Art of Computer Programming 2, §4.2.2),
+//! one number after the other in the order of the text, so that they depend on nothing else.
 
 use super::features::NumberRecipe;
 use crate::prepare::options::DenseTransform;

@@ -127,7 +127,8 @@ mod tests {
             .delimiter(delimiter)
             .terminator(csv_core::Terminator::Any(b'\n'))
             .build();
-        // Values without their quotes are no longer than the line, nor are they more than its bytes.
+        // Values without their quotes are no longer than the line, nor are they more than its
+        // bytes.
         let (mut text, mut ends) = (vec![0; line.len() + 1], vec![0; line.len() + 2]);
         let (_, _, written, values) = reader.read_record(line, &mut text, &mut ends);
         let (result, _, _, last) =

@@ -1,8 +1,8 @@
-//! Hashes of keys: one that is part of the file format (hashed ids, buckets of unknown keys, groups),
-//! one that only places keys in memory.
+//! Hashes of keys: one that is part of the file format (hashed ids, buckets of unknown keys,
+//! groups), one that only places keys in memory.
 //!
-//! [`hash_key`] is XXH3-64 (Y. Collet, the xxHash specification) with the salt as its seed. It never
-//! changes: files written years apart agree. In Python:
+//! [`hash_key`] is XXH3-64 (Y. Collet, the xxHash specification) with the salt as its seed. It
+//! never changes: files written years apart agree. In Python:
 //! `xxhash.xxh3_64_intdigest(key, seed=salt)`.
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;

@@ -2,8 +2,8 @@
 //!
 //! Counted: the kept keys have ids of their own, from `oov_buckets` on; unknown ones share the ids
 //! below, spread by their hash. Hashed: the remainder of a salted hash, without a vocabulary
-//! (Weinberger et al. 2009, "Feature Hashing for Large Scale Multitask Learning"). With two hashes a
-//! value has two ids of one table, whose rows the model adds up, so that two values are confused
+//! (Weinberger et al. 2009, "Feature Hashing for Large Scale Multitask Learning"). With two hashes
+//! a value has two ids of one table, whose rows the model adds up, so that two values are confused
 //! only where both ids are (Zhang et al. 2020, "Model Size Reduction Using Frequency Based Double
 //! Hashing for Recommender Systems"; here every value is hashed twice, not the rare ones alone).
 

@@ -75,7 +75,7 @@ impl Layout {
         let first_row = first_line(&inputs[0], libfm::holds_row)?;
         let has_label = !options.no_label;
         let format = Libfm::new(fields, has_label, &first_row);
-        if format.sparse_names().is_empty() {
+        if format.sparse_names().is_empty() && !first_row.is_empty() {
             return Err(PrepareError::NoFeatures { path: inputs[0].path.clone() });
         }
         Ok(Self {

@@ -1,8 +1,8 @@
 //! The files of an output: one, or with a limit of rows as many as it takes.
 //!
-//! Parts of `OUT.h5` are `OUT-00000.h5`, `OUT-00001.h5`, …: all but the last have as many rows as were
-//! asked for, and the first keeps the vocabulary of all. They take their names together at the end,
-//! so that a failure leaves none.
+//! Parts of `OUT.h5` are `OUT-00000.h5`, `OUT-00001.h5`, …: all but the last have as many rows as
+//! were asked for, and the first keeps the vocabulary of all. They take their names together at the
+//! end, so that a failure leaves none.
 
 use std::fs;
 use std::path::{Path, PathBuf};

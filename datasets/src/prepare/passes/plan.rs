@@ -183,8 +183,8 @@ fn check_options(options: &PrepareOptions) -> Result<(), OptionsError> {
     Ok(())
 }
 
-/// The output can be written, and harms nothing that is there. Where it goes; of parts the name that
-/// they are numbered by.
+/// The output can be written, and harms nothing that is there. Where it goes; of parts the name
+/// that they are numbered by.
 fn check_output(options: &PrepareOptions) -> Result<PathBuf, PrepareError> {
     let check = |path: &Path| {
         let read = options.inputs.iter().chain(&options.vocabulary_from).chain(&options.schema);

@@ -104,7 +104,7 @@ fn different<T: Serialize + PartialEq>(
     Some((format!("{what} {name}"), text(ours), text(theirs)))
 }
 
-const IDS: &str = "counted: key number i of /vocabulary/<field> (from 0) has id i + oov_buckets (1 unless \
-                   given), any other key XXH3-64 of its text with the seed salt (0 unless given), modulo \
-                   oov_buckets; hashed: XXH3-64 of the key with the seed salt, then for a second id \
-                   salt + 1, modulo hash_size";
+const IDS: &str = "counted: key number i of /vocabulary/<field> (from 0) has id i + oov_buckets (1 \
+                   unless given), any other key XXH3-64 of its text with the seed salt (0 unless \
+                   given), modulo oov_buckets; hashed: XXH3-64 of the key with the seed salt, \
+                   then for a second id salt + 1, modulo hash_size";

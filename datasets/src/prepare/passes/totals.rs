@@ -1,5 +1,5 @@
-//! What a pass has seen: rows, malformed lines, and a checksum of the text, so that two passes can be
-//! compared.
+//! What a pass has seen: rows, malformed lines, and a checksum of the text, so that two passes can
+//! be compared.
 
 use super::plan::Plan;
 use super::slots::Slot;

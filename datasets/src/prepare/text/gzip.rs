@@ -58,5 +58,5 @@ impl<R: BufRead> Read for Members<R> {
 
 const MAGIC: [u8; 2] = [0x1f, 0x8b];
 
-const TRAILING: &str = "bytes that are not gzip follow the compressed text: write it anew with `zcat`, which \
-                        leaves them out";
+const TRAILING: &str = "bytes that are not gzip follow the compressed text: write it anew with \
+                        `zcat`, which leaves them out";

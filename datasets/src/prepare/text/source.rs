@@ -1,8 +1,9 @@
-//! The inputs of a run: files, and pipes, of which the first lines are looked at before they are read.
+//! The inputs of a run: files, and pipes, of which the first lines are looked at before they are
+//! read.
 //!
-//! An argument is the name of a file, else a folder (all files in it but hidden ones), else a pattern
-//! (`*`, `?`, `[…]`, for arguments that the shell left alone); what a folder or a pattern stands for
-//! is sorted by name.
+//! An argument is the name of a file, else a folder (all files in it but hidden ones), else a
+//! pattern (`*`, `?`, `[…]`, for arguments that the shell left alone); what a folder or a pattern
+//! stands for is sorted by name.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
