@@ -56,7 +56,7 @@ struct Field {
 #[derive(Clone)]
 enum FieldKind {
     Value,
-    Bag(Bag),
+    Bag(Box<Bag>),
     Bucket,
 }
 
@@ -207,7 +207,8 @@ impl Table {
                 match &mut field.kind {
                     FieldKind::Value => {
                         let (length_max, keep) = (usize::MAX, Keep::First);
-                        field.kind = FieldKind::Bag(Bag { separator: None, length_max, keep });
+                        let bag = Bag { separator: None, length_max, keep };
+                        field.kind = FieldKind::Bag(Box::new(bag));
                     }
                     FieldKind::Bag(bag) => bag.separator = None,
                     FieldKind::Bucket => {}
@@ -218,9 +219,11 @@ impl Table {
 
     /// True of a column whose lists are bags.
     pub(crate) fn is_list(&self, column: usize) -> bool {
-        let is_list =
-            |kind: &FieldKind| matches!(kind, FieldKind::Bag(Bag { separator: None, .. }));
-        self.sparse.iter().any(|field| field.columns == [column] && is_list(&field.kind))
+        let holds_lists = |kind: &FieldKind| match kind {
+            FieldKind::Bag(bag) => bag.separator.is_none(),
+            FieldKind::Value | FieldKind::Bucket => false,
+        };
+        self.sparse.iter().any(|field| field.columns == [column] && holds_lists(&field.kind))
     }
 
     /// True if a row can have any number of ids in a field.
@@ -404,11 +407,11 @@ impl Field {
     fn new(name: String, columns: Vec<usize>, recipe: FieldRecipe) -> Result<Self, SchemaError> {
         defect_of("sparse", &name, recipe.defect())?;
         let kind = match (&recipe.separator, &recipe.buckets) {
-            (Some(separator), _) => FieldKind::Bag(Bag {
+            (Some(separator), _) => FieldKind::Bag(Box::new(Bag {
                 separator: Some(memmem::Finder::new(separator.as_bytes()).into_owned()),
                 length_max: recipe.max_length.map_or(usize::MAX, |length| length as usize),
                 keep: recipe.keep.unwrap_or_default(),
-            }),
+            })),
             (None, Some(_)) => FieldKind::Bucket,
             (None, None) => FieldKind::Value,
         };

@@ -7,14 +7,14 @@ use flate2::bufread::GzDecoder;
 
 /// The text of all members.
 pub(crate) enum Members<R> {
-    Inside(GzDecoder<R>),
+    Inside(Box<GzDecoder<R>>),
     Between(R),
     End,
 }
 
 impl<R: BufRead> Members<R> {
     pub(crate) fn new(packed: R) -> Self {
-        Self::Inside(GzDecoder::new(packed))
+        Self::Inside(Box::new(GzDecoder::new(packed)))
     }
 }
 
@@ -38,7 +38,7 @@ impl<R: BufRead> Read for Members<R> {
                             if ahead[0] == MAGIC[0]
                                 && ahead.get(1).is_none_or(|&b| b == MAGIC[1]) =>
                         {
-                            *self = Self::Inside(GzDecoder::new(packed));
+                            *self = Self::Inside(Box::new(GzDecoder::new(packed)));
                         }
                         Some(0) => {
                             return Err(io::Error::new(io::ErrorKind::InvalidData, TRAILING));

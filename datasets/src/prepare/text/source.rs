@@ -77,8 +77,9 @@ fn matching(pattern: &Path) -> Result<Vec<PathBuf>, PrepareError> {
     let no_files = || PrepareError::NoFiles { argument: pattern.into() };
     let mut files = Vec::new();
     for path in glob::glob_with(text, options).map_err(|_| no_files())? {
-        let path =
-            path.map_err(|error| PrepareError::input(&error.path().to_owned(), error.into()))?;
+        let path = path.map_err(|error| {
+            PrepareError::input(error.path(), io::Error::other(error.to_string()))
+        })?;
         if path.is_dir() {
             files.extend(files_of(&path)?);
         } else {
