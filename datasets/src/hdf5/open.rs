@@ -12,7 +12,7 @@ use super::file_info::{FileInfo, Sparse};
 use super::form::{self, Form, Meaning};
 use super::read::Workspace;
 use super::stamp::Stamp;
-use super::{attributes, open_file, ranges, stored};
+use super::{open_file, ranges, stored};
 use crate::DatasetError;
 use crate::attention::Attention;
 use crate::schema::{CHUNK_ROWS, VERSION};
