@@ -16,11 +16,11 @@ pub(super) fn floats(
 ) -> Result<(), DatasetError> {
     match dataset {
         "label" => {
-            let legal = |v: f32| (v >= 0.0) & (v <= 1.0);
+            let legal = |v: f32| (0.0..=1.0).contains(&v);
             floats_are(info, (dataset, "a number from 0 to 1"), width, first_row, values, legal)
         }
         "weight" => {
-            let legal = |v: f32| (v >= 0.0) & (v < f32::INFINITY);
+            let legal = |v: f32| (0.0..f32::INFINITY).contains(&v);
             floats_are(info, (dataset, "a finite number from 0"), width, first_row, values, legal)
         }
         _ => {

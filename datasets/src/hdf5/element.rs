@@ -128,17 +128,17 @@ impl Value for f32 {
         }
         #[expect(clippy::cast_precision_loss, reason = "rounding is what is promised")]
         match element {
-            Element::F32 => append(bytes, out, |v: f32| (v, false)),
+            Element::F32 => append(bytes, out, |v: Self| (v, false)),
             Element::F64 => append(bytes, out, narrow),
-            Element::I8 => append(bytes, out, |v: i8| (f32::from(v), false)),
-            Element::I16 => append(bytes, out, |v: i16| (f32::from(v), false)),
-            Element::I32 => append(bytes, out, |v: i32| (v as f32, false)),
-            Element::I64 => append(bytes, out, |v: i64| (v as f32, false)),
-            Element::U8 => append(bytes, out, |v: u8| (f32::from(v), false)),
-            Element::U16 => append(bytes, out, |v: u16| (f32::from(v), false)),
-            Element::U32 => append(bytes, out, |v: u32| (v as f32, false)),
-            Element::U64 => append(bytes, out, |v: u64| (v as f32, false)),
-            Element::Bool => append(bytes, out, |v: u8| (f32::from(v), v > 1)),
+            Element::I8 => append(bytes, out, |v: i8| (Self::from(v), false)),
+            Element::I16 => append(bytes, out, |v: i16| (Self::from(v), false)),
+            Element::I32 => append(bytes, out, |v: i32| (v as Self, false)),
+            Element::I64 => append(bytes, out, |v: i64| (v as Self, false)),
+            Element::U8 => append(bytes, out, |v: u8| (Self::from(v), false)),
+            Element::U16 => append(bytes, out, |v: u16| (Self::from(v), false)),
+            Element::U32 => append(bytes, out, |v: u32| (v as Self, false)),
+            Element::U64 => append(bytes, out, |v: u64| (v as Self, false)),
+            Element::Bool => append(bytes, out, |v: u8| (Self::from(v), v > 1)),
         }
     }
 }
@@ -153,17 +153,17 @@ impl Value for u32 {
     )]
     fn cast(element: Element, bytes: &[u8], out: &mut Vec<Self>) -> Result<(), usize> {
         match element {
-            Element::U32 => append(bytes, out, |v: u32| (v, false)),
-            Element::U64 => append(bytes, out, |v: u64| (v as u32, v > u64::from(u32::MAX))),
-            Element::U16 => append(bytes, out, |v: u16| (u32::from(v), false)),
-            Element::U8 => append(bytes, out, |v: u8| (u32::from(v), false)),
-            Element::Bool => append(bytes, out, |v: u8| (u32::from(v), v > 1)),
+            Element::U32 => append(bytes, out, |v: Self| (v, false)),
+            Element::U64 => append(bytes, out, |v: u64| (v as Self, v > u64::from(Self::MAX))),
+            Element::U16 => append(bytes, out, |v: u16| (Self::from(v), false)),
+            Element::U8 => append(bytes, out, |v: u8| (Self::from(v), false)),
+            Element::Bool => append(bytes, out, |v: u8| (Self::from(v), v > 1)),
             Element::I64 => {
-                append(bytes, out, |v: i64| (v as u32, (v as u64) > u64::from(u32::MAX)))
+                append(bytes, out, |v: i64| (v as Self, (v as u64) > u64::from(Self::MAX)))
             }
-            Element::I32 => append(bytes, out, |v: i32| (v as u32, v < 0)),
-            Element::I16 => append(bytes, out, |v: i16| (v as u32, v < 0)),
-            Element::I8 => append(bytes, out, |v: i8| (v as u32, v < 0)),
+            Element::I32 => append(bytes, out, |v: i32| (v as Self, v < 0)),
+            Element::I16 => append(bytes, out, |v: i16| (v as Self, v < 0)),
+            Element::I8 => append(bytes, out, |v: i8| (v as Self, v < 0)),
             Element::F32 | Element::F64 => Err(0),
         }
     }
@@ -175,15 +175,15 @@ impl Value for u64 {
     #[expect(clippy::cast_sign_loss, reason = "what does not fit is told beside it")]
     fn cast(element: Element, bytes: &[u8], out: &mut Vec<Self>) -> Result<(), usize> {
         match element {
-            Element::U64 => append(bytes, out, |v: u64| (v, false)),
-            Element::U32 => append(bytes, out, |v: u32| (u64::from(v), false)),
-            Element::U16 => append(bytes, out, |v: u16| (u64::from(v), false)),
-            Element::U8 => append(bytes, out, |v: u8| (u64::from(v), false)),
-            Element::Bool => append(bytes, out, |v: u8| (u64::from(v), v > 1)),
-            Element::I64 => append(bytes, out, |v: i64| (v as u64, v < 0)),
-            Element::I32 => append(bytes, out, |v: i32| (v as u64, v < 0)),
-            Element::I16 => append(bytes, out, |v: i16| (v as u64, v < 0)),
-            Element::I8 => append(bytes, out, |v: i8| (v as u64, v < 0)),
+            Element::U64 => append(bytes, out, |v: Self| (v, false)),
+            Element::U32 => append(bytes, out, |v: u32| (Self::from(v), false)),
+            Element::U16 => append(bytes, out, |v: u16| (Self::from(v), false)),
+            Element::U8 => append(bytes, out, |v: u8| (Self::from(v), false)),
+            Element::Bool => append(bytes, out, |v: u8| (Self::from(v), v > 1)),
+            Element::I64 => append(bytes, out, |v: i64| (v as Self, v < 0)),
+            Element::I32 => append(bytes, out, |v: i32| (v as Self, v < 0)),
+            Element::I16 => append(bytes, out, |v: i16| (v as Self, v < 0)),
+            Element::I8 => append(bytes, out, |v: i8| (v as Self, v < 0)),
             Element::F32 | Element::F64 => Err(0),
         }
     }

@@ -72,7 +72,7 @@ pub(crate) fn inspect(path: &Path) -> Result<FileInfo, DatasetError> {
         has_label,
         has_weight,
         has_group,
-        direct: all.iter().all(|dataset| form::is_direct(dataset)),
+        direct: all.iter().all(form::is_direct),
         chunk_rows: chunk_rows.max(1) as u64,
         chunk_bytes: all.iter().filter_map(chunk_bytes).max().unwrap_or(0),
     })

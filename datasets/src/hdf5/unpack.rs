@@ -119,7 +119,8 @@ impl Unpacker {
             if body.len() != length {
                 return Err(Damage::Length(body.len(), length));
             }
-            return Ok(place(body, shuffled, (elements, size), values));
+            place(body, shuffled, (elements, size), values);
+            return Ok(());
         }
         if !shuffled && values.len() == length {
             return inflate(&mut self.inflater, body, values);
