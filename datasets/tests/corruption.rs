@@ -197,7 +197,8 @@ fn a_wrong_structure_is_refused() {
                 let dense =
                     f.new_dataset::<f32>().chunk((4, 3)).shape((hdf5::Extent::from(ROWS..), 3));
                 let dense = dense.create("dense").unwrap();
-                dense.write_slice(&[1f32; 12], (0..4, 0..3)).unwrap();
+                let rows = ndarray::Array2::from_elem((4, 3), 1f32);
+                dense.write_slice(&rows, (0..4, 0..3)).unwrap();
             },
             "number of chunks of dataset `dense`: expected 3, got 1: the others were never written",
         ),

@@ -36,10 +36,12 @@ fn succeed(output: &Output) -> String {
 const READ: &str = r"
 import sys, h5py
 f = h5py.File(sys.argv[1])
-names = lambda a: list(f.attrs[a])
+# Strings of fixed length come as bytes.
+names = lambda a: [name.decode() for name in f.attrs[a]]
+text = lambda a: f.attrs[a].decode()
 print(int(f.attrs['umbra_version']), int(f.attrs['rows']),
       names('dense_names'), names('sparse_names'),
-      f.attrs['cardinality'].tolist(), repr(f.attrs['transform']), f.attrs['fingerprint'])
+      f.attrs['cardinality'].tolist(), repr(text('transform')), text('fingerprint'))
 for name in ['label', 'weight', 'dense', 'sparse', 'sparse_values', 'sparse_offsets', 'group']:
     if name in f:
         d = f[name]
@@ -68,7 +70,7 @@ fn h5py_reads_ours() {
         let print = verify(&path).unwrap().fingerprint;
         assert!(
             text.starts_with(&format!(
-                "1 5000 ['count-0', 'count-1', 'count-2'] ['id-0', 'id-1'] [7, 1000] 'kind = \
+                "2 5000 ['count-0', 'count-1', 'count-2'] ['id-0', 'id-1'] [7, 1000] 'kind = \
                  \"test\"\\n' {print}"
             )),
             "{text}"
