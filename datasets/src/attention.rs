@@ -1,8 +1,8 @@
 //! Which file the HDF5 library is at work on, for those who watch: on a damaged file (before HDF5
 //! 2.0) it may never come back, or end the process.
 //!
-//! Invariants: the library works on one file at a time, since it has one lock; [`name`] and [`since`]
-//! are read from a signal handler too, so they are atomics alone and take no lock.
+//! Invariants: the library works on one file at a time, since it has one lock; [`name`] and
+//! [`since`] are read from a signal handler too, so they are atomics alone and take no lock.
 
 use core::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::os::unix::ffi::OsStrExt;

@@ -1,10 +1,10 @@
 //! Files that we write: never in the place of an input, a device or a link, nothing replaced
 //! unasked, and nothing left behind by a writer that does not come to its end.
 //!
-//! Invariants: the content stands under a temporary name in the same folder until it is complete and
-//! on disk; a link is followed, never replaced; a writer that is dropped removes its temporary file.
-//! What a killed one left is removed by the next writer of the same output once it is an hour old
-//! and nobody holds its lock.
+//! Invariants: the content stands under a temporary name in the same folder until it is complete
+//! and on disk; a link is followed, never replaced; a writer that is dropped removes its temporary
+//! file. What a killed one left is removed by the next writer of the same output once it is an hour
+//! old and nobody holds its lock.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
@@ -25,7 +25,10 @@ pub enum OutputError {
         what: &'static str,
     },
     /// A link that leads nowhere.
-    #[error("{}: the output is a link to {}, which is not there: create it, or remove the link", path.display(), target.display())]
+    #[error(
+        "{}: the output is a link to {}, which is not there: create it, or remove the link",
+        path.display(), target.display()
+    )]
     Dangling {
         /// The output.
         path: PathBuf,
@@ -33,7 +36,10 @@ pub enum OutputError {
         target: PathBuf,
     },
     /// The output would replace a file that is being read.
-    #[error("{}: the output is one of the files to read ({}): choose another name", path.display(), input.display())]
+    #[error(
+        "{}: the output is one of the files to read ({}): choose another name",
+        path.display(), input.display()
+    )]
     IsInput {
         /// The output.
         path: PathBuf,

@@ -55,7 +55,8 @@ impl Pipeline {
     /// Training batches of the workers `workers` (numbers over all ranks) for `epochs`.
     ///
     /// Every worker gets `steps_per_epoch` batches in every epoch; at the ragged end they may be
-    /// short or empty. `reading`, or a number of batches, says how far ahead they are read for each, and how.
+    /// short or empty. `reading`, or a number of batches, says how far ahead they are read for
+    /// each, and how.
     ///
     /// # Errors
     /// When `order` or `workers` make no sense, or the thread cannot be started. Errors of the

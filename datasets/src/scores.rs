@@ -208,17 +208,20 @@ mod tests {
             let mut row = 0;
             for batch in reader {
                 let batch = batch.unwrap();
-                prop_assert_eq!(batch.num_columns(), 2 + usize::from(has_label) + usize::from(has_group));
+                let columns = 2 + usize::from(has_label) + usize::from(has_group);
+                prop_assert_eq!(batch.num_columns(), columns);
                 let range = row..row + batch.num_rows();
                 let column = |name| batch.column_by_name(name).unwrap();
+                let words = |name| column(name).as_primitive::<UInt64Type>().values().to_vec();
+                let floats = |name| column(name).as_primitive::<Float32Type>().values().to_vec();
                 let rows: Vec<u64> = range.clone().map(|row| row as u64).collect();
-                prop_assert_eq!(&column("row").as_primitive::<UInt64Type>().values()[..], &rows[..]);
-                prop_assert_eq!(&column("score").as_primitive::<Float32Type>().values()[..], &score[range.clone()]);
+                prop_assert_eq!(words("row"), rows);
+                prop_assert_eq!(floats("score"), &score[range.clone()]);
                 if has_label {
-                    prop_assert_eq!(&column("label").as_primitive::<Float32Type>().values()[..], &label[range.clone()]);
+                    prop_assert_eq!(floats("label"), &label[range.clone()]);
                 }
                 if has_group {
-                    prop_assert_eq!(&column("group").as_primitive::<UInt64Type>().values()[..], &group[range.clone()]);
+                    prop_assert_eq!(words("group"), &group[range.clone()]);
                 }
                 row = range.end;
             }

@@ -1,5 +1,5 @@
 //! A dataset of more files than a process may hold open.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation)]
 
 mod common;
 

@@ -2,8 +2,8 @@
 //!
 //! Codes (the contract of the program): 1 failure · 2 bad usage or configuration · 3 bad data ·
 //! 4 bad checkpoint · 5 bad launch or resources · 75 stopped on request after a complete
-//! checkpoint · 128 + n stopped by signal n with nothing to keep. A message says what was wrong, where, what was expected and how to mend it; `main`
-//! prints it once, from one rank.
+//! checkpoint · 128 + n stopped by signal n with nothing to keep. A message says what was wrong,
+//! where, what was expected and how to mend it; `main` prints it once, from one rank.
 //!
 //! This file knows no other: each part of the runtime turns its own errors into these.
 

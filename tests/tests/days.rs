@@ -8,7 +8,7 @@ use umbra_tests::{Folder, Job, SavedModel, manifest};
 /// Clicks of two fields of `keys` keys each, as csv. The n-th key of a field is seen more often
 /// than the next, so it has id n + 1, whatever keys come behind it.
 fn day(keys: usize, weight: u32) -> String {
-    let of_key = |key: usize| std::iter::repeat_n(key, 4 * (keys - key) + 16);
+    let of_key = |key: usize| core::iter::repeat_n(key, 4 * (keys - key) + 16);
     let seen: Vec<usize> = (0..keys).flat_map(of_key).collect();
     let mut text = String::from("click,user,item,hour,weight\n");
     for row in 0..seen.len() {

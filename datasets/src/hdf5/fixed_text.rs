@@ -1,9 +1,9 @@
-//! Strings of fixed length in attributes, as bytes: the binding has them of lengths known when it is
-//! compiled only.
+//! Strings of fixed length in attributes, as bytes: the binding has them of lengths known when it
+//! is compiled only.
 //!
-//! HDF5 keeps strings of variable length in a heap of the file that has no checksum, and the library
-//! (before 2.0) hangs or crashes on a damaged one. So we write fixed lengths, which lie in the
-//! attribute itself, filled up with zeros.
+//! HDF5 keeps strings of variable length in a heap of the file that has no checksum, and the
+//! library (before 2.0) hangs or crashes on a damaged one. So we write fixed lengths, which lie in
+//! the attribute itself, filled up with zeros.
 #![allow(unsafe_code)]
 
 use hdf5::types::TypeDescriptor;

@@ -3,15 +3,16 @@
 //! The library holds one process-wide lock, so one thread of a rank reads; nothing computes while
 //! it waits for HDF5. What takes time, undoing compression, is done outside it.
 //!
-//! Map: `attributes`, `fixed_text` (strings in them) and `described`, all of them together · `open`
-//! checks the structure of a file, `stored` that all values are in it, and `file_info` is what they
-//! find · `read` reads ranges of rows: `fetch` takes them as they are stored in the `form` of a
-//! dataset, or `ranges` has the library read them; `unpack` undoes filters, `chunk_cache` keeps
-//! chunks that are read in pieces, `element` casts, `check` checks · `stamp` tells whether a file is
-//! still the same · `verify` checks a whole file · `write` makes one, of `column`s · `vocabulary`
-//! keeps the keys behind ids · `filters` applies what stands between values and file, with the zlib
-//! streams of `crate::codec` · `chunk` takes chunks from HDF5 and hands them to it. The unsafe code
-//! of the crate is in `chunk` and `fixed_text`.
+//! Map: `attributes`, `fixed_text` (strings in them) and `described`, all of them together ·
+//! `open` checks the structure of a file, `stored` that all values are in it, and `file_info` is
+//! what they find · `read` reads ranges of rows, `offsets` bounds of bags: `fetch` takes them as
+//! they are stored in the `form` of a dataset, or `ranges` has the library read them; `unpack`
+//! undoes filters, `chunk_cache` keeps chunks that are read in pieces, `workspace` is both,
+//! `element` casts, `check` checks · `stamp` tells whether a file is still the same · `verify`
+//! checks a whole file · `write` makes one, of `column`s · `vocabulary` keeps the keys behind ids ·
+//! `filters` applies what stands between values and file, with the zlib streams of `crate::codec` ·
+//! `chunk` takes chunks from HDF5 and hands them to it. The unsafe code of the crate is in `chunk`
+//! and `fixed_text`.
 //!
 //! The binding calls a table of values a dataset; here that is an `H5Dataset`, and a dataset is
 //! what the file as a whole holds.
@@ -28,6 +29,7 @@ mod file_info;
 mod filters;
 mod fixed_text;
 mod form;
+mod offsets;
 mod open;
 mod ranges;
 mod read;
@@ -36,6 +38,7 @@ mod stored;
 mod unpack;
 mod verify;
 mod vocabulary;
+mod workspace;
 mod write;
 
 use std::path::Path;
@@ -46,10 +49,11 @@ use crate::DatasetError;
 
 pub(crate) use file_info::{FileInfo, Sparse};
 pub(crate) use open::inspect;
-pub(crate) use read::{FileReader, RawRows, Road, RowBuffer, Workspace};
+pub(crate) use read::{FileReader, RawRows, Road, RowBuffer};
 pub(crate) use unpack::Unpacker;
 pub use verify::{mean_label, verify};
 pub use vocabulary::{Vocabulary, read_vocabulary, vocabulary_hash};
+pub(crate) use workspace::Workspace;
 pub use write::Writer;
 
 /// Opens `path` for reading, with a chunk cache of `cache_bytes` for each of its datasets.

@@ -10,9 +10,9 @@ use super::described::Described;
 use super::fetch::{Fetched, Source};
 use super::file_info::{FileInfo, Sparse};
 use super::form::{self, Form, Meaning};
-use super::read::Workspace;
 use super::stamp::Stamp;
-use super::{open_file, ranges, stored};
+use super::workspace::Workspace;
+use super::{offsets, open_file, stored};
 use crate::DatasetError;
 use crate::attention::Attention;
 use crate::schema::{CHUNK_ROWS, VERSION};
@@ -353,7 +353,7 @@ impl Structure<'_> {
             self.attention.again();
             let shape = (fields, values);
             let found = (&mut fetched, &mut offsets);
-            ranges::offsets(self.path, &source, first..last, shape, &mut workspace, found)?;
+            offsets::read(self.path, &source, first..last, shape, &mut workspace, found)?;
             for row in offsets.windows(fields + 1).step_by(fields) {
                 longest = longest.max(row[fields] - row[0]);
             }

@@ -9,12 +9,12 @@ use std::sync::Arc;
 
 use hdf5::File;
 
-use super::chunk_cache::ChunkCache;
 use super::fetch::{Fetched, Source, Wrong};
 use super::file_info::{FileInfo, Sparse};
 use super::form::{Form, Meaning};
 use super::unpack::Unpacker;
-use super::{attributes, check, open_file, ranges};
+use super::workspace::Workspace;
+use super::{attributes, check, offsets, open_file, ranges};
 use crate::DatasetError;
 use crate::attention::Attention;
 
@@ -88,20 +88,6 @@ pub(crate) struct RawRows {
     columns: [Fetched; COLUMNS],
     /// Offsets of the bags of the rows in those of the file. `[n * S + 1]` or `[0]`
     offsets: Vec<u64>,
-}
-
-/// What the reading of files needs from one call to the next.
-#[derive(Debug)]
-pub(crate) struct Workspace {
-    pub(crate) cache: ChunkCache,
-    pub(crate) unpacker: Unpacker,
-}
-
-impl Workspace {
-    /// With a cache of `cache_bytes` bytes for chunks that are read in pieces.
-    pub(crate) fn new(cache_bytes: usize) -> Self {
-        Self { cache: ChunkCache::new(cache_bytes), unpacker: Unpacker::default() }
-    }
 }
 
 /// How chunks are read.
@@ -194,7 +180,7 @@ impl FileReader {
             && let Sparse::Bags { values: length } = info.sparse
         {
             let fields = info.cardinality.len();
-            let found = ranges::offsets(
+            let found = offsets::read(
                 path,
                 offsets,
                 rows,

@@ -1,8 +1,8 @@
 //! A damaged file that HDF5 hangs or crashes on: the job ends with the file's name, not in silence.
 //!
-//! Before version 2.0 the library follows damaged metadata wherever it leads: on single flipped bits
-//! it has run for ever, deaf to SIGTERM, and died of SIGSEGV. Neither can be undone in the process
-//! that it happened in, so that process ends, with exit code 3 and one line.
+//! Before version 2.0 the library follows damaged metadata wherever it leads: on single flipped
+//! bits it has run for ever, deaf to SIGTERM, and died of SIGSEGV. Neither can be undone in the
+//! process that it happened in, so that process ends, with exit code 3 and one line.
 //!
 //! Invariants: the handler touches atomics, calls `write` and `_exit`, and nothing else; a fault
 //! while HDF5 is not at work is handled as if this were not here.
@@ -17,8 +17,8 @@ use umbra_datasets::attention::{self, NAME_BYTES_MAX};
 
 use crate::comm;
 
-/// From now on HDF5 may be at work on the metadata of a file, or on a block of its rows, for `limit`
-/// at most. To be called once MPI has started, which sets handlers of its own.
+/// From now on HDF5 may be at work on the metadata of a file, or on a block of its rows, for
+/// `limit` at most. To be called once MPI has started, which sets handlers of its own.
 pub fn install(limit: Duration) {
     static INSTALLED: AtomicBool = AtomicBool::new(false);
     if INSTALLED.swap(true, Ordering::Relaxed) {

@@ -41,7 +41,8 @@ pub fn eval(
     figures
 }
 
-/// Writes a probability for each row of `data` to `output`, in the order of rows. Returns how many. *Collective over all ranks, main thread only.*
+/// Writes a probability for each row of `data` to `output`, in the order of rows. Returns how many.
+/// *Collective over all ranks, main thread only.*
 ///
 /// # Errors
 /// The same exit code on every rank; one of them has the message.

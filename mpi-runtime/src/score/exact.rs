@@ -32,7 +32,6 @@ impl ExactSum {
 
     /// The sum of whole numbers that are not negative.
     #[must_use]
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "counts")]
     pub const fn whole(self) -> u64 {
         (self.0 >> 64) as u64
     }

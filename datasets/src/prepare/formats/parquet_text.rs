@@ -2,8 +2,8 @@
 //! both give the same keys and numbers.
 //!
 //! Text is Python's, since most such files are written there: `True`, `3.0`, `1e-05`, the shortest
-//! digits that read back (pandas' `to_csv`; CPython, `float.__repr__`). A null and a NaN are missing,
-//! which is the empty text; times are integers in the file's own unit.
+//! digits that read back (pandas' `to_csv`; CPython, `float.__repr__`). A null and a NaN are
+//! missing, which is the empty text; times are integers in the file's own unit.
 
 use core::fmt::Write as _;
 
