@@ -129,19 +129,24 @@ pub(super) fn strings(
     name: &str,
 ) -> Result<Option<Vec<String>>, DatasetError> {
     let Some(attribute) = find(file, path, name)? else { return Ok(None) };
-    fn owned<T: AsRef<str>>(values: Vec<T>) -> Vec<String> {
-        values.iter().map(|v| v.as_ref().to_owned()).collect()
-    }
+    let failed = |e: &hdf5::Error| DatasetError::hdf5(path, "read", label(name), e);
+    // The binding takes the word of the file that these are UTF-8.
+    let text = |bytes: &[u8]| {
+        String::from_utf8(bytes.to_vec()).map_err(|e| failed(&hdf5::Error::from(e.to_string())))
+    };
     let values = match descriptor(&attribute) {
         // h5py stores an empty list as an array of no floats.
         _ if attribute.size() == 0 => Vec::new(),
         Some(TypeDescriptor::VarLenUnicode) => {
-            owned(read::<VarLenUnicode>(&attribute, path, name)?)
+            let read = read::<VarLenUnicode>(&attribute, path, name)?;
+            read.iter().map(|value| text(value.as_bytes())).collect::<Result<_, _>>()?
         }
-        Some(TypeDescriptor::VarLenAscii) => owned(read::<VarLenAscii>(&attribute, path, name)?),
+        Some(TypeDescriptor::VarLenAscii) => {
+            let read = read::<VarLenAscii>(&attribute, path, name)?;
+            read.iter().map(|value| text(value.as_bytes())).collect::<Result<_, _>>()?
+        }
         Some(TypeDescriptor::FixedAscii(width) | TypeDescriptor::FixedUnicode(width)) => {
-            fixed_text::read(&attribute, width)
-                .map_err(|e| DatasetError::hdf5(path, "read", label(name), &e))?
+            fixed_text::read(&attribute, width).map_err(|e| failed(&e))?
         }
         other => {
             return Err(DatasetError::mismatch(

@@ -43,7 +43,7 @@ mod write;
 
 use std::path::Path;
 
-use hdf5::File;
+use hdf5::{File, Group, IndexType, IterationOrder};
 
 use crate::DatasetError;
 
@@ -77,6 +77,13 @@ pub(crate) fn open_file(path: &Path, cache_bytes: Option<usize>) -> Result<File,
         builder.with_fapl(|access| access.chunk_cache(CACHE_SLOTS, bytes, 1.0));
     }
     builder.open(path).map_err(|e| DatasetError::hdf5(path, "open", "the file", &e))
+}
+
+/// Whether `group` has the link `name`. The binding's own word for it also says no where a damaged
+/// file cannot be searched, and an optional part would be missing without an error.
+fn has_link(group: &Group, name: &str) -> Result<bool, hdf5::Error> {
+    let wanted = |link: &str, _| Ok((link == name).then_some(()));
+    group.find_link(IndexType::Name, IterationOrder::Native, wanted).map(|found| found.is_some())
 }
 
 /// First bytes of an HDF5 file without a user block (HDF5 file format specification, II.A).

@@ -12,7 +12,7 @@ use super::file_info::{FileInfo, Sparse};
 use super::form::{self, Form, Meaning};
 use super::stamp::Stamp;
 use super::workspace::Workspace;
-use super::{offsets, open_file, stored};
+use super::{has_link, offsets, open_file, stored};
 use crate::DatasetError;
 use crate::attention::Attention;
 use crate::schema::{CHUNK_ROWS, VERSION};
@@ -114,13 +114,11 @@ impl Structure<'_> {
     }
 
     fn find(&self, name: &str) -> Result<Option<H5Dataset>, DatasetError> {
-        if !self.file.link_exists(name) {
-            return Ok(None);
-        }
-        self.file
-            .dataset(name)
-            .map(Some)
-            .map_err(|e| DatasetError::hdf5(self.path, "open", format!("dataset `{name}`"), &e))
+        let open = || {
+            let there = has_link(self.file, name)?;
+            there.then(|| self.file.dataset(name)).transpose()
+        };
+        open().map_err(|e| DatasetError::hdf5(self.path, "open", format!("dataset `{name}`"), &e))
     }
 
     fn require(&self, name: &'static str, expected: &str) -> Result<H5Dataset, DatasetError> {

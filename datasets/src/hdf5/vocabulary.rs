@@ -8,7 +8,7 @@ use hdf5::{File, H5Type};
 use xxhash_rust::xxh3::Xxh3Default;
 
 use super::column::{Column, Packers};
-use super::open_file;
+use super::{has_link, open_file};
 use crate::DatasetError;
 use crate::attention::Attention;
 
@@ -26,10 +26,13 @@ pub fn read_vocabulary(path: &Path, field: usize) -> Result<Option<Vocabulary>, 
     let _attention = Attention::on(path);
     let file = open_file(path, None)?;
     let name = format!("vocabulary/{field}");
-    if !file.link_exists("vocabulary") || !file.link_exists(&name) {
+    let error = |e: hdf5::Error| DatasetError::hdf5(path, "read", name.as_str(), &e);
+    if !has_link(&file, "vocabulary").map_err(error)?
+        || !has_link(&file.group("vocabulary").map_err(error)?, &field.to_string())
+            .map_err(error)?
+    {
         return Ok(None);
     }
-    let error = |e: hdf5::Error| DatasetError::hdf5(path, "read", name.as_str(), &e);
     let group = file.group(&name).map_err(error)?;
     let keys = group.dataset("keys").and_then(|d| d.read_raw::<u8>()).map_err(error)?;
     let offsets = group.dataset("offsets").and_then(|d| d.read_raw::<u64>()).map_err(error)?;
@@ -79,11 +82,10 @@ pub(super) fn write(
 ) -> Result<(), DatasetError> {
     let name = format!("vocabulary/{field}");
     let error = |e: hdf5::Error| DatasetError::hdf5(path, "write", name.as_str(), &e);
-    let timeless = || file.create_group_builder().with_create_plist(|p| p.obj_track_times(false));
     if !file.link_exists("vocabulary") {
-        timeless().create("vocabulary").map_err(error)?;
+        file.create_group("vocabulary").map_err(error)?;
     }
-    timeless().create(name.as_str()).map_err(error)?;
+    file.create_group(&name).map_err(error)?;
     write_whole(file, path, packers, &format!("{name}/keys"), keys)?;
     write_whole(file, path, packers, &format!("{name}/offsets"), offsets)
 }
