@@ -364,6 +364,14 @@ pub enum SchemaError {
         "columns: with header = true the names come from the first line: remove one of the two"
     )]
     ColumnsAndHeader,
+    /// More columns than a line can hold.
+    #[error("columns: expected at most {expected_max}, got {got}")]
+    ColumnsTooMany {
+        /// The limit.
+        expected_max: usize,
+        /// As written.
+        got: usize,
+    },
     /// A column that is not there.
     #[error("{key}: no column {column}; the columns are {known}")]
     NoColumn {

@@ -278,6 +278,9 @@ impl SchemaFile {
         match (&schema.columns, schema.header) {
             (None, false) => return Err(SchemaError::ColumnsNeeded),
             (Some(_), true) => return Err(SchemaError::ColumnsAndHeader),
+            (Some(Columns::Count(got)), false) if *got > COLUMNS_MAX => {
+                return Err(SchemaError::ColumnsTooMany { expected_max: COLUMNS_MAX, got: *got });
+            }
             _ => {}
         }
         if schema.label_at_least.is_some() && schema.label_positive.is_some() {
@@ -306,6 +309,9 @@ impl SchemaFile {
 /// What only text has.
 const TEXT_KEYS: [&str; 4] = ["delimiter", "quote", "header", "columns"];
 
+/// Each has a name in memory.
+const COLUMNS_MAX: usize = 1 << 16;
+
 fn comma() -> String {
     ",".into()
 }
@@ -325,6 +331,7 @@ mod tests {
             ("label = 1\nsparse = [2]\ncolumns = 2\nheader = false\ndelimeter = ';'", "delimeter"),
             ("label = 1\nsparse = [2]\ncolumns = 2", "remove one of the two"),
             ("label = 1\nsparse = [2]\nheader = false", "header = false"),
+            ("label = 1\nsparse = [2]\nheader = false\ncolumns = 21474836480", "at most 65536"),
             ("label = 1\nsparse = [2]\ndelimiter = ', '", "got \", \""),
             ("label = 1\nsparse = [2]\ndelimiter = '\"'", "no quote"),
             ("label = 1", "dense, sparse or cross"),
