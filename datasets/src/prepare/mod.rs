@@ -13,6 +13,7 @@
 //! - `keys/`: from keys to ids.
 //! - `formats/`: from a line to numbers and keys.
 //! - `passes/`: what will be done, and the threads that do it.
+//! - `fuzz`: one block of text in memory, for fuzzing.
 //! - `twin`: the same without blocks and threads, to test against.
 //!
 //! Invariants: the output is a function of the text and the options, never of threads or blocks;
@@ -21,6 +22,8 @@
 
 mod error;
 mod formats;
+#[doc(hidden)]
+pub mod fuzz;
 mod keys;
 mod options;
 mod passes;
