@@ -270,7 +270,9 @@ pub fn first_difference(first: &str, second: &str) -> Option<(String, String)> {
             let shown = |line: Option<&str>| line.unwrap_or("nothing").to_owned();
             return Some((shown(a), shown(b)));
         }
-        a?;
+        if a.is_none() {
+            return None;
+        }
     }
 }
 
