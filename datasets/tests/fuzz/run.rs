@@ -1,11 +1,13 @@
 //! Many cases of one thing: panics are counted, and a case that takes too long is told.
 
+use core::panic::AssertUnwindSafe;
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::time::Duration;
 use std::fs;
-use std::panic::{AssertUnwindSafe, catch_unwind, set_hook};
+use std::panic::{catch_unwind, set_hook};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::mutate::{Dice, Pool};
 use crate::targets::named;
