@@ -11,6 +11,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use umbra_datasets::DatasetError;
+use umbra_datasets::output::OutputError;
 
 /// The cause of an error, in the words of the part that found it.
 type Cause = Box<dyn core::error::Error + Send + Sync>;
@@ -18,6 +19,9 @@ type Cause = Box<dyn core::error::Error + Send + Sync>;
 /// A verb that did not reach its end.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// An output that cannot be written, or would harm what is there.
+    #[error(transparent)]
+    Output(#[from] OutputError),
     /// An argument or a combination of arguments that cannot be.
     #[error("{0}")]
     Usage(String),
@@ -95,7 +99,7 @@ impl Error {
     pub const fn exit_code(&self) -> u8 {
         match self {
             Self::Failure(_) | Self::File { .. } | Self::Lost(_) => 1,
-            Self::Usage(_) | Self::Config(_) => 2,
+            Self::Usage(_) | Self::Config(_) | Self::Output(_) => 2,
             Self::Data(_) | Self::Dataset(_) => 3,
             Self::Checkpoint(_) => 4,
             Self::Launch(_) => 5,

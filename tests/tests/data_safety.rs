@@ -47,6 +47,11 @@ fn outputs_never_replace_what_is_read_or_what_is_no_file() {
     refused(&folder, 2, &predict("/dev/null"), "the output is a device");
     assert_eq!(fs::read(folder.path("test.h5")).unwrap(), before);
 
+    let manifest = "run/checkpoints/last/manifest.json";
+    let export = ["export", "--checkpoint", LAST, "--format", "flat", "--overwrite", "--output"];
+    refused(&folder, 2, &[&export[..], &[manifest]].concat(), "one of the files to read");
+    refused(&folder, 2, &[&export[..], &["/dev/null"]].concat(), "the output is a device");
+
     // Nothing is replaced unasked.
     folder.write("scores.txt", "mine");
     let plain = ["predict", "--checkpoint", LAST, "--data", "test.h5", "--output", "scores.txt"];

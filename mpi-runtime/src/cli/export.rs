@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use umbra_datasets::output;
 
 use super::table::Table;
 use crate::checkpoint::{Checkpoint, ExportFormat};
@@ -37,13 +38,10 @@ enum Format {
 /// Runs the verb.
 pub(super) fn run(arguments: &ExportArguments) -> Result<(), Error> {
     let ExportArguments { checkpoint, format, output, overwrite } = arguments;
-    if !overwrite && output.exists() {
-        return Err(Error::Usage(format!(
-            "{}: the output exists: choose another name, or replace it with --overwrite",
-            output.display()
-        )));
-    }
     let checkpoint = Checkpoint::open_here(checkpoint)?;
+    let own = checkpoint.manifest.files.iter().map(|file| checkpoint.dir().join(&file.name));
+    let own: Vec<PathBuf> = own.chain([checkpoint.dir().join("manifest.json")]).collect();
+    let output = &output::check(output, own.iter().map(PathBuf::as_path), *overwrite)?;
     let bytes = match format {
         Format::Safetensors => checkpoint.export(ExportFormat::Safetensors, output)?,
         Format::Flat => {

@@ -57,7 +57,7 @@ pub fn predict(
 ) -> Result<u64, Error> {
     let target = if world.rank == 0 {
         let read = data.iter().map(PathBuf::as_path);
-        output::check(output, read, overwrite).map_err(|e| Error::Usage(e.to_string()))
+        output::check(output, read, overwrite).map_err(Error::from)
     } else {
         Ok(PathBuf::new())
     };
