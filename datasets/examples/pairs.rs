@@ -23,6 +23,9 @@ struct Split {
     path: PathBuf,
 }
 
+/// Sets an option.
+type Change = fn(&mut PrepareOptions);
+
 struct Splits {
     folder: PathBuf,
     all: Vec<Split>,
@@ -78,7 +81,7 @@ impl Splits {
                 });
             }
         }
-        let rules: [(&str, fn(&mut PrepareOptions)); 3] = [
+        let rules: [(&str, Change); 3] = [
             ("from 2", |options| options.min_count = 2),
             ("at most 2", |options| options.cap = Some(2)),
             ("in buckets", |options| options.oov_buckets = Some(3)),

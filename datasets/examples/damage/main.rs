@@ -199,8 +199,10 @@ fn report(originals: &[PathBuf], trials: &[Trial], outcomes: &[String]) {
     }
 }
 
+type IsKind = fn(Damage) -> bool;
+
 /// The kinds of damage, by the names that are printed.
-const KINDS: [(&str, fn(Damage) -> bool); 3] = [
+const KINDS: [(&str, IsKind); 3] = [
     ("flips", |damage| matches!(damage, Damage::Flip { .. })),
     ("cuts", |damage| matches!(damage, Damage::Cut { .. })),
     ("mutations", |damage| matches!(damage, Damage::Mutation { .. })),
