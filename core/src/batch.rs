@@ -10,6 +10,9 @@ pub struct Jagged<'a> {
     pub values: &'a [u32],
     /// Start of every bag in `values`, and the end of the last one. `[n * S + 1]`, from 0.
     pub offsets: &'a [u32],
+    /// Weight of every value in its bag, finite and from 0, or empty for all ones. As long as
+    /// `values`, or `[0]`
+    pub weights: &'a [f32],
 }
 
 impl<'a> Jagged<'a> {

@@ -83,7 +83,7 @@ fn allocations(config: &ModelConfig) -> usize {
     let values: Vec<u32> =
         (0..count as u64).map(|i| stream.below(i, ROWS_PER_FIELD) as u32).collect();
     let row: Vec<u64> = (0..N as u64).collect();
-    let bags = Jagged { values: &values, offsets: &offsets };
+    let bags = Jagged { values: &values, offsets: &offsets, weights: &[] };
     let batch = Batch { label: &label, weight: &[], dense: &dense, bags, row: &row };
 
     let mut first = vec![0; s + 1];

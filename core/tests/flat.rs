@@ -138,7 +138,7 @@ impl Examples {
     }
 
     fn batch(&self) -> Batch<'_> {
-        let bags = Jagged { values: &self.values, offsets: &self.offsets };
+        let bags = Jagged { values: &self.values, offsets: &self.offsets, weights: &[] };
         Batch { label: &self.label, weight: &[], dense: &self.dense, bags, row: &self.row }
     }
 }
@@ -195,10 +195,15 @@ fn scores_are_the_bits_of_the_model() {
             assert_eq!(bits(&rows), bits(&trained.rows()), "{config:?}");
             for n in [0, 1, 37, 300] {
                 let examples = Examples::new(&trained, n);
-                let expected = forward(&trained, &examples.batch());
-                let got = score(&flat, &examples.batch()).unwrap();
-                assert_eq!(bits(&got), bits(&expected), "{n} examples of {config:?}");
-                assert!(n < 2 || got.iter().any(|logit| *logit != got[0]), "all alike");
+                let batch = examples.batch();
+                let weights: Vec<f32> = batch.bags.values.iter().map(|id| *id as f32).collect();
+                for weights in [&[][..], &weights] {
+                    let batch = Batch { bags: Jagged { weights, ..batch.bags }, ..batch };
+                    let expected = forward(&trained, &batch);
+                    let got = score(&flat, &batch).unwrap();
+                    assert_eq!(bits(&got), bits(&expected), "{n} examples of {config:?}");
+                    assert!(n < 2 || got.iter().any(|logit| *logit != got[0]), "all alike");
+                }
             }
         }
     }
@@ -300,8 +305,10 @@ fn a_batch_that_does_not_fit_is_refused() {
     assert_eq!(refused(short), length("row numbers", 9, 0));
     let short = Batch { weight: &[1.0], ..batch };
     assert_eq!(refused(short), length("weights", 9, 1));
+    let short = Batch { bags: Jagged { weights: &[1.0], ..batch.bags }, ..batch };
+    assert_eq!(refused(short), length("weights of ids", batch.bags.values.len(), 1));
     let (values, mut offsets) = (batch.bags.values, batch.bags.offsets.to_vec());
-    let short = Batch { bags: Jagged { values, offsets: &offsets[1..] }, ..batch };
+    let short = Batch { bags: Jagged { values, offsets: &offsets[1..], weights: &[] }, ..batch };
     assert_eq!(refused(short), length("offsets of bags", 19, 18));
     // One past the last row: of another table, and of none.
     for (field, cardinality) in trained.cardinality.iter().enumerate() {
@@ -310,15 +317,16 @@ fn a_batch_that_does_not_fit_is_refused() {
         let got = *cardinality as u32;
         let mut other = values.to_vec();
         other[offsets[bag] as usize] = got;
-        let wrong = Batch { bags: Jagged { values: &other, offsets: &offsets }, ..batch };
+        let wrong =
+            Batch { bags: Jagged { values: &other, offsets: &offsets, weights: &[] }, ..batch };
         let id = ScoreError::Id { example: bag / 2, field, expected: *cardinality, got };
         assert_eq!(refused(wrong), id);
     }
     *offsets.last_mut().unwrap() += 1;
-    let wrong = Batch { bags: Jagged { values, offsets: &offsets }, ..batch };
+    let wrong = Batch { bags: Jagged { values, offsets: &offsets, weights: &[] }, ..batch };
     assert_eq!(refused(wrong), ScoreError::Bag { bag: 17 });
     offsets[3] = u32::MAX;
-    let wrong = Batch { bags: Jagged { values, offsets: &offsets }, ..batch };
+    let wrong = Batch { bags: Jagged { values, offsets: &offsets, weights: &[] }, ..batch };
     assert_eq!(refused(wrong), ScoreError::Bag { bag: 2 });
     // Memory that is an element too short, each in turn.
     let lengths =
@@ -386,7 +394,7 @@ proptest! {
             let n = 3;
             let (row, offsets) = ([0; 3], vec![0; n * flat.model().fields() + 1]);
             let dense = vec![0.5; n * flat.model().dense_features()];
-            let bags = Jagged { values: &[], offsets: &offsets };
+            let bags = Jagged { values: &[], offsets: &offsets, weights: &[] };
             let batch = Batch { label: &[0.0; 3], weight: &[], dense: &dense, bags, row: &row };
             prop_assert_eq!(score(&flat, &batch).unwrap().len(), n);
         }

@@ -109,6 +109,7 @@ fn write(path: &Path, rows: u64) {
         one_hot: true,
         has_weight: false,
         has_group: false,
+        has_value_weights: false,
     };
     let mut writer = Writer::create(path, info).unwrap();
     let columns = 1 + DENSE + fields;
@@ -135,6 +136,7 @@ fn write(path: &Path, rows: u64) {
             weight: &[],
             dense: &dense,
             values: &values,
+            value_weights: &[],
             offsets: &[],
             group: &[],
         };

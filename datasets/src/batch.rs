@@ -13,6 +13,8 @@ pub struct BatchBuffer {
     pub dense: Vec<f32>,
     /// Ids of all bags. `[offsets[n * S]]`
     pub values: Vec<u32>,
+    /// Weight of every id in its bag, or empty for all ones. As long as `values`, or `[0]`
+    pub value_weights: Vec<f32>,
     /// Bounds of the bags, from 0. `[n * S + 1]`
     pub offsets: Vec<u32>,
     /// Number of every example in its dataset, over the list of files. `[n]`
@@ -33,6 +35,7 @@ impl Default for BatchBuffer {
             weight: Vec::new(),
             dense: Vec::new(),
             values: Vec::new(),
+            value_weights: Vec::new(),
             offsets: vec![0],
             row: Vec::new(),
             group: Vec::new(),
@@ -50,7 +53,11 @@ impl BatchBuffer {
             label: &self.label,
             weight: &self.weight,
             dense: &self.dense,
-            bags: Jagged { values: &self.values, offsets: &self.offsets },
+            bags: Jagged {
+                values: &self.values,
+                offsets: &self.offsets,
+                weights: &self.value_weights,
+            },
             row: &self.row,
         }
     }
@@ -73,6 +80,7 @@ impl BatchBuffer {
         self.weight.clear();
         self.dense.clear();
         self.values.clear();
+        self.value_weights.clear();
         self.offsets.clear();
         self.offsets.push(0);
         self.row.clear();

@@ -32,7 +32,7 @@ impl Dataset {
     ///
     /// # Errors
     /// When a file cannot be opened, is not laid out as the version says, or disagrees with the
-    /// first in features, fields, cardinality, key lists, transform, labels, weights or groups.
+    /// first in features, fields, cardinality, key lists, transform, labels, weights, groups or weights of ids.
     pub fn open(paths: &[PathBuf]) -> Result<Self, DatasetError> {
         let files = paths.iter().map(|p| inspect(p)).collect::<Result<Vec<_>, _>>()?;
         let Some((first, others)) = files.split_first() else { return Err(DatasetError::NoFiles) };
@@ -42,6 +42,7 @@ impl Dataset {
                 ("dataset `label`", first.has_label, other.has_label),
                 ("dataset `weight`", first.has_weight, other.has_weight),
                 ("dataset `group`", first.has_group, other.has_group),
+                ("dataset `sparse_weights`", first.has_value_weights, other.has_value_weights),
             ];
             for (what, expected, got) in optional {
                 same(first, other, what, &yes(expected), &yes(got))?;
@@ -167,6 +168,12 @@ impl Dataset {
     #[must_use]
     pub fn has_weights(&self) -> bool {
         self.parts.files[0].has_weight
+    }
+
+    /// Ids carry a weight in their bags.
+    #[must_use]
+    pub fn has_value_weights(&self) -> bool {
+        self.parts.files[0].has_value_weights
     }
 
     /// Most sparse values in one row: what a buffer for `n` rows must hold is `n` times this.

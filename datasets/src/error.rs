@@ -105,7 +105,7 @@ pub enum DatasetError {
     Value {
         /// The file.
         path: PathBuf,
-        /// `label`, `weight` or `dense`.
+        /// `label`, `weight`, `dense` or `sparse_weights`.
         dataset: &'static str,
         /// Row in this file, from 0.
         row: u64,

@@ -110,7 +110,9 @@ fn append(
         let values = before(bags.start)..before(bags.end);
         let bounds = block.ends[bags].iter();
         batch.offsets.extend(bounds.map(|bound| end + (bound - values.start) as u32));
-        batch.values.extend_from_slice(&block.values[values]);
+        batch.values.extend_from_slice(&block.values[values.clone()]);
+        let weights = block.value_weights.get(values).unwrap_or_default();
+        batch.value_weights.extend_from_slice(weights);
     } else {
         batch.offsets.extend((1..=bags.len() as u32).map(|bag| end + bag));
         batch.values.extend_from_slice(&block.values[bags]);

@@ -271,7 +271,10 @@ impl Window {
             let start = if row == 0 { 0 } else { block.ends[bags.start - 1] };
             let ends = &block.ends[bags];
             batch.offsets.extend(ends.iter().map(|&e| end + (e - start) as u32));
-            batch.values.extend_from_slice(&block.values[start..ends[fields - 1]]);
+            let values = start..ends[fields - 1];
+            batch.values.extend_from_slice(&block.values[values.clone()]);
+            let weights = block.value_weights.get(values).unwrap_or_default();
+            batch.value_weights.extend_from_slice(weights);
         }
     }
 }

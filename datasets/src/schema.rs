@@ -2,8 +2,8 @@
 //!
 //! The layout in HDF5 is the project's "HDF5 dataset, version 2": `label` f32 `[N]` (not there for
 //! rows that are only to be scored), `dense` f32 `[N, D]`, `sparse` u32 `[N, S]` or `sparse_values`
-//! u32 `[K]` with `sparse_offsets` u64 `[N·S + 1]`, optional `weight` f32 `[N]` and `group` u64
-//! `[N]`. Version 1 is read as well: the same, always with labels, without the attributes
+//! u32 `[K]` with `sparse_offsets` u64 `[N·S + 1]` and optionally `sparse_weights` f32 `[K]`,
+//! optional `weight` f32 `[N]` and `group` u64 `[N]`. Version 1 is read as well: the same, always with labels, without the attributes
 //! `vocabulary` and `metadata`, its own metadata without checksums.
 //!
 //! What covers each byte of a file of version 2: a Fletcher-32 in every chunk, HDF5's checksums of
@@ -43,6 +43,8 @@ pub struct DatasetInfo {
     pub has_weight: bool,
     /// Rows carry a group, for AUC per group.
     pub has_group: bool,
+    /// Ids carry a weight in their bags; never of a one-hot dataset.
+    pub has_value_weights: bool,
 }
 
 /// Rows to append: borrowed columns of `n` rows.
@@ -58,6 +60,9 @@ pub struct RowBlock<'a> {
     pub dense: &'a [f32],
     /// Ids, row-major. `[offsets[n * S]]`, or `[n * S]` for one-hot
     pub values: &'a [u32],
+    /// Of the ids in their bags, finite, not negative; empty when the dataset has none. As long as
+    /// `values`, or `[0]`
+    pub value_weights: &'a [f32],
     /// Start of every bag in `values` and the end of the last, from 0; a one-hot dataset takes
     /// an empty slice as well. `[n * S + 1]` or `[0]`
     pub offsets: &'a [u32],
@@ -86,7 +91,8 @@ pub struct DatasetSummary {
 /// dense features, sparse values, and lengths of bags.
 ///
 /// It depends on the values alone: not on chunks, on compression or on how rows were appended, and
-/// bags that all hold one id count as one-hot.
+/// bags that all hold one id count as one-hot. Weights of ids, where there are any, are in the
+/// word of the lengths.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fingerprint {
     label: Hasher,
@@ -96,6 +102,8 @@ pub(crate) struct Fingerprint {
     values: Hasher,
     lengths: Hasher,
     bags: bool,
+    /// Of datasets that have them.
+    value_weights: Option<Hasher>,
 }
 
 impl Fingerprint {
@@ -117,6 +125,12 @@ impl Fingerprint {
 
     pub(crate) fn values(&mut self, values: &[u32]) {
         self.values.update(bytemuck::cast_slice(values));
+    }
+
+    /// Weights of the values, in order; not called where there are none.
+    pub(crate) fn value_weights(&mut self, weights: &[f32]) {
+        let hasher = self.value_weights.get_or_insert_default();
+        hasher.update(bytemuck::cast_slice(weights));
     }
 
     /// Lengths of bags, in order; not called for one-hot rows.
@@ -141,7 +155,13 @@ impl Fingerprint {
         for part in [self.label, self.weight, self.group] {
             rows.update(&part.finalize().to_le_bytes());
         }
-        let lengths = if self.bags { self.lengths.finalize() } else { 0 };
+        let mut lengths = if self.bags { self.lengths.finalize() } else { 0 };
+        if let Some(weights) = self.value_weights {
+            let mut both = Hasher::new();
+            both.update(&lengths.to_le_bytes());
+            both.update(&weights.finalize().to_le_bytes());
+            lengths = both.finalize();
+        }
         let (rows, dense, values) =
             (rows.finalize(), self.dense.finalize(), self.values.finalize());
         format!("{rows:08x}{dense:08x}{values:08x}{lengths:08x}")
@@ -168,6 +188,20 @@ mod tests {
         assert_ne!(of(&[1, 2, 3, 4], None), of(&[1, 2, 4, 3], None));
         assert_ne!(of(&[1, 2, 3, 4], Some(&[2, 0, 1, 1])), of(&[1, 2, 3, 4], Some(&[1, 1, 2, 0])));
         assert_ne!(of(&[1, 2, 3, 4], Some(&[2, 0, 1, 1])), of(&[1, 2, 3, 4], None));
+    }
+
+    #[test]
+    fn fingerprint_sees_weights_of_ids() {
+        let weighted = |weights: &[&[f32]]| {
+            let mut print = Fingerprint::default();
+            print.values(&[1, 2]);
+            print.lengths([2].into_iter());
+            weights.iter().for_each(|weights| print.value_weights(weights));
+            print.finish()
+        };
+        let all = [weighted(&[]), weighted(&[&[1.0, 1.0]]), weighted(&[&[1.0, 0.5]])];
+        assert_eq!(weighted(&[&[1.0], &[0.5]]), all[2]);
+        assert!(all[0] != all[1] && all[1] != all[2] && all[0] != all[2]);
     }
 
     #[test]

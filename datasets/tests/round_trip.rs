@@ -26,7 +26,9 @@ fn every_layout_comes_back() {
             [(3, &[7u64, 1000][..]), (0, &[5]), (1, &[5, 1]), (2, &[]), (0, &[])]
         {
             for (weight, group) in [(false, false), (true, true)] {
+                let value_weights = bags && group && !cardinality.is_empty();
                 let shape = Shape {
+                    value_weights,
                     bags: bags && !cardinality.is_empty(),
                     dense,
                     cardinality,
@@ -41,6 +43,7 @@ fn every_layout_comes_back() {
                 assert_eq!(dataset.fields(), cardinality.len());
                 assert_eq!(dataset.cardinality(), cardinality);
                 assert_eq!((dataset.has_weights(), dataset.has_groups()), (weight, group));
+                assert_eq!(dataset.has_value_weights(), value_weights);
                 assert_eq!(dataset.dense_names(), info(shape).dense_names);
                 assert_eq!(dataset.sparse_names(), info(shape).sparse_names);
                 assert_eq!(dataset.transform(), "kind = \"test\"\n");
@@ -87,6 +90,11 @@ fn the_file_does_not_depend_on_how_rows_arrive() {
         let mut other = table.clone();
         other.dense[17] += 0.5;
         assert_ne!(other.write(shape, &one, 100).fingerprint, first.fingerprint);
+        if shape.value_weights {
+            let mut other = table.clone();
+            other.value_weights[17] += 0.5;
+            assert_ne!(other.write(shape, &one, 100).fingerprint, first.fingerprint);
+        }
     }
 }
 
@@ -185,10 +193,11 @@ fn the_writer_refuses_rows_that_do_not_fit() {
         weight: &[1.0, 2.0],
         dense: &[0.5; 6],
         values: &[1, 2, 3],
+        value_weights: &[0.0, 1.0, 2.5],
         offsets: &[0, 2, 2, 3, 3],
         group: &[1, 1],
     };
-    let cases: [(RowBlock<'_>, &str); 11] = [
+    let cases: [(RowBlock<'_>, &str); 13] = [
         (RowBlock { weight: &[1.0], ..good }, "weights: expected 2 for 2 rows, got 1"),
         (RowBlock { group: &[], ..good }, "groups: expected 2 for 2 rows, got 0"),
         (RowBlock { dense: &[0.5; 5], ..good }, "dense features: expected 6 for 2 rows, got 5"),
@@ -201,6 +210,14 @@ fn the_writer_refuses_rows_that_do_not_fit() {
         (
             RowBlock { weight: &[1.0, -1.0], ..good },
             "weight: expected a finite number from 0, got -1",
+        ),
+        (
+            RowBlock { value_weights: &[1.0; 2], ..good },
+            "weights of ids: expected 3 for 2 rows, got 2",
+        ),
+        (
+            RowBlock { value_weights: &[0.0, f32::NAN, 1.0], ..good },
+            "weight of an id: expected a finite number from 0, got NaN",
         ),
         (
             RowBlock { dense: &[0.0, 1.0, f32::INFINITY, 0.0, 0.0, 0.0], ..good },
@@ -231,9 +248,13 @@ fn the_writer_refuses_rows_that_do_not_fit() {
 
     let one_hot = Shape { weight: false, group: false, ..PLAIN };
     let mut writer = Writer::create(&path, info(one_hot)).unwrap();
-    let bag = RowBlock { weight: &[], group: &[], ..good };
+    let bag = RowBlock { weight: &[], group: &[], value_weights: &[], ..good };
     let error = writer.append(&bag).unwrap_err().to_string();
     assert!(error.contains("sparse values: expected one per field, got a bag"), "{error}");
+
+    let weighted = info(Shape { value_weights: true, ..PLAIN });
+    let error = Writer::create(&path, weighted).unwrap_err().to_string();
+    assert!(error.contains("weights of ids: expected bags"), "{error}");
 
     let missing = folder.path().join("no-such-folder/data.h5");
     let error = Writer::create(&missing, info(PLAIN)).unwrap_err().to_string();

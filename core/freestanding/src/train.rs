@@ -109,7 +109,7 @@ impl Examples {
     }
 
     fn batch(&self) -> Batch<'_> {
-        let bags = Jagged { values: &self.values, offsets: &self.offsets };
+        let bags = Jagged { values: &self.values, offsets: &self.offsets, weights: &[] };
         let (label, dense, row) = (&self.label, &self.dense, &self.row);
         Batch { label, weight: &[], dense, bags, row }
     }

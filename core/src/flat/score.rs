@@ -106,7 +106,7 @@ impl<'a> Flat<'a> {
 }
 
 impl Scorer<'_, '_> {
-    /// Writes the logit of every example: `logits: [n]`. Labels and weights do not matter.
+    /// Writes the logit of every example: `logits: [n]`. Labels and their weights do not matter.
     ///
     /// # Errors
     /// When the batch does not fit the model, or memory the batch.
@@ -121,6 +121,9 @@ impl Scorer<'_, '_> {
             exactly("weights", n, batch.weight.len())?;
         }
         let (ids, width) = (batch.bags.values.len(), model.row_width());
+        if !batch.bags.weights.is_empty() {
+            exactly("weights of ids", ids, batch.bags.weights.len())?;
+        }
         at_least("slots of memory", ids, self.slot.len())?;
         let row_values = ids.saturating_mul(width);
         let needed = row_values.saturating_add(scratch_len(model, n));

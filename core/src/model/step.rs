@@ -223,6 +223,7 @@ impl Model {
         let bags = Jagged {
             values: batch.bags.values,
             offsets: &batch.bags.offsets[start * fields..=(start + n) * fields],
+            weights: batch.bags.weights,
         };
         let (pooling, row_width) = (self.pooling, self.row_width());
         Tile {
@@ -244,7 +245,10 @@ impl Model {
         assert_eq!(batch.dense.len(), n * self.dense_features, "dense features");
         assert_eq!(batch.row.len(), n, "row numbers for {n} examples");
         assert_eq!(batch.bags.offsets.len(), n * self.fields + 1, "offsets of bags");
-        assert_eq!(input.slot.len(), batch.bags.values.len(), "one slot for every value");
+        let values = batch.bags.values.len();
+        assert_eq!(input.slot.len(), values, "one slot for every value");
+        let weights = batch.bags.weights;
+        assert!(weights.is_empty() || weights.len() == values, "weights for {values} values");
         assert!(input.rows.len().is_multiple_of(self.row_width()), "whole rows");
     }
 }

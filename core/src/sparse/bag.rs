@@ -4,6 +4,11 @@
 //! Personalization and Recommendation Systems", arXiv 1906.00091, section 2.1.1: sum or mean of the
 //! bag's rows. An empty bag pools to zeros and passes no gradient on. An id that stands twice in a
 //! bag counts twice.
+//!
+//! Ids may have weights: then a row is multiplied by its own, and the mean is over the sum of the
+//! weights. They are data: no gradient is theirs. A bag without a weight above 0 is as an empty one;
+//! so is, for a mean, one whose sum of weights or its reciprocal is beyond f32. Weights of 1 change
+//! no bit.
 
 use core::ops::Range;
 
@@ -26,6 +31,15 @@ impl Pooling {
             Self::Mean if len > 1 => 1.0 / len as f32,
             _ => 1.0,
         }
+    }
+
+    /// What the sum of weight times row of a bag is multiplied by; 0 for one that counts as empty.
+    fn scale_weighted(self, weights: &[f32]) -> f32 {
+        let scale = match self {
+            Self::Sum => f32::from(u8::from(weights.iter().any(|weight| *weight > 0.0))),
+            Self::Mean => 1.0 / weights.iter().sum::<f32>(),
+        };
+        if scale.is_finite() { scale } else { 0.0 }
     }
 }
 
@@ -64,6 +78,17 @@ impl Bags<'_> {
         &self.slot[offsets[bag] as usize..offsets[bag + 1] as usize]
     }
 
+    /// Weights of bag `bag` and what they are scaled by; `None` where there are none.
+    #[inline]
+    fn weights(&self, bag: usize) -> Option<(&[f32], f32)> {
+        let Jagged { offsets, weights, .. } = self.bags;
+        if weights.is_empty() {
+            return None;
+        }
+        let weights = &weights[offsets[bag] as usize..offsets[bag + 1] as usize];
+        Some((weights, self.pooling.scale_weighted(weights)))
+    }
+
     /// The pooled columns of row `slot`.
     #[inline]
     fn place(&self, slot: u32, columns: &Range<usize>) -> Range<usize> {
@@ -79,11 +104,16 @@ impl Bags<'_> {
             let at = example * shape.stride + shape.at;
             let out = &mut out[at..at + self.fields * width];
             for (field, out) in out.chunks_exact_mut(width).enumerate() {
-                let slots = self.slots(example * self.fields + field);
+                let bag = example * self.fields + field;
+                let slots = self.slots(bag);
                 let Some((first, rest)) = slots.split_first() else {
                     out.fill(0.0);
                     continue;
                 };
+                if let Some(weights) = self.weights(bag) {
+                    self.pool_weighted(slots, weights, rows, &shape.columns, out);
+                    continue;
+                }
                 out.copy_from_slice(&rows[self.place(*first, &shape.columns)]);
                 for slot in rest {
                     let row = &rows[self.place(*slot, &shape.columns)];
@@ -95,6 +125,30 @@ impl Bags<'_> {
                 }
             }
         }
+    }
+
+    fn pool_weighted(
+        &self,
+        slots: &[u32],
+        (weights, scale): (&[f32], f32),
+        rows: &[f32],
+        columns: &Range<usize>,
+        out: &mut [f32],
+    ) {
+        if scale == 0.0 {
+            out.fill(0.0);
+            return;
+        }
+        for (at, (slot, weight)) in slots.iter().zip(weights).enumerate() {
+            let row = &rows[self.place(*slot, columns)];
+            let elements = out.iter_mut().zip(row);
+            if at == 0 {
+                elements.for_each(|(sum, x)| *sum = weight * x);
+            } else {
+                elements.for_each(|(sum, x)| *sum += weight * x);
+            }
+        }
+        out.iter_mut().for_each(|sum| *sum *= scale);
     }
 
     /// Adds to `row_gradient` `[U, row_width]` what the gradient `pooled` of the pooled vectors
@@ -111,11 +165,22 @@ impl Bags<'_> {
             let at = example * shape.stride + shape.at;
             let pooled = &pooled[at..at + self.fields * width];
             for (field, gradient) in pooled.chunks_exact(width).enumerate() {
-                let slots = self.slots(example * self.fields + field);
-                let scale = self.pooling.scale(slots.len());
-                for slot in slots {
-                    let row = &mut row_gradient[self.place(*slot, &shape.columns)];
+                let bag = example * self.fields + field;
+                let slots = self.slots(bag);
+                let mut add = |slot: u32, scale: f32| {
+                    let row = &mut row_gradient[self.place(slot, &shape.columns)];
                     row.iter_mut().zip(gradient).for_each(|(sum, g)| *sum += scale * g);
+                };
+                match self.weights(bag) {
+                    None => {
+                        let scale = self.pooling.scale(slots.len());
+                        slots.iter().for_each(|slot| add(*slot, scale));
+                    }
+                    Some((_, 0.0)) => {}
+                    Some((weights, scale)) => {
+                        let places = slots.iter().zip(weights);
+                        places.for_each(|(slot, weight)| add(*slot, weight * scale));
+                    }
                 }
             }
         }
@@ -127,9 +192,15 @@ impl Bags<'_> {
         let mut total = 0.0;
         for bag in example * self.fields..(example + 1) * self.fields {
             let slots = self.slots(bag);
-            let sum: f32 =
-                slots.iter().map(|slot| rows[*slot as usize * self.row_width + column]).sum();
-            total += sum * self.pooling.scale(slots.len());
+            let of = |slot: &u32| rows[*slot as usize * self.row_width + column];
+            total += match self.weights(bag) {
+                None => slots.iter().map(of).sum::<f32>() * self.pooling.scale(slots.len()),
+                Some((_, 0.0)) => 0.0,
+                Some((weights, scale)) => {
+                    let terms = slots.iter().zip(weights).map(|(slot, weight)| weight * of(slot));
+                    terms.sum::<f32>() * scale
+                }
+            };
         }
         total
     }
@@ -144,9 +215,19 @@ impl Bags<'_> {
     ) {
         for bag in example * self.fields..(example + 1) * self.fields {
             let slots = self.slots(bag);
-            let gradient = gradient * self.pooling.scale(slots.len());
-            for slot in slots {
+            let mut add = |slot: &u32, gradient: f32| {
                 row_gradient[*slot as usize * self.row_width + column] += gradient;
+            };
+            match self.weights(bag) {
+                None => {
+                    let gradient = gradient * self.pooling.scale(slots.len());
+                    slots.iter().for_each(|slot| add(slot, gradient));
+                }
+                Some((_, 0.0)) => {}
+                Some((weights, scale)) => {
+                    let places = slots.iter().zip(weights);
+                    places.for_each(|(slot, weight)| add(slot, gradient * scale * weight));
+                }
             }
         }
     }

@@ -96,7 +96,7 @@ mod tests {
             let numbering = Numbering::new(&first);
             let mut heads = vec![0; heads_len(n)];
             let (mut unique, mut slot) = (vec![0; n], vec![0; n]);
-            let bags = Jagged { values: &values, offsets: &offsets };
+            let bags = Jagged { values: &values, offsets: &offsets, weights: &[] };
             let count = coalesce(bags, numbering, &mut heads, &mut unique, &mut slot);
             let mut plain: Vec<u32> = vec![];
             for bag in 0..bags_count {

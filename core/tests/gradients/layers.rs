@@ -166,10 +166,13 @@ fn pooling() {
     let (n, fields, width) = (3, 2, 4);
     let rows = numbers(5, 4 * width);
     let c = numbers(6, n * fields * width);
-    for pooling in [Pooling::Sum, Pooling::Mean] {
-        let bags = Jagged { values: &slot, offsets: &offsets };
+    // Of bag 4 all are 0, and of bag 2 one.
+    let some = [0.5, 2.0, 0.0, 1.25, 0.0, 0.0, 3.0];
+    let cases = [Pooling::Sum, Pooling::Mean].map(|pooling| [(pooling, &[][..]), (pooling, &some)]);
+    for (pooling, weights) in cases.concat() {
+        let bags = Jagged { values: &slot, offsets: &offsets, weights };
+        let forward = |rows: &[f64]| twin::pool(bags, rows, width, pooling);
         let bags = Bags { bags, slot: &slot, fields, pooling, row_width: width };
-        let forward = |rows: &[f64]| twin::pool(&offsets, &slot, rows, width, pooling);
         let shape = Pooled { columns: 0..width, stride: fields * width, at: 0 };
         let mut out = vec![f32::NAN; n * fields * width];
         bags.pool(n, &rows, &shape, &mut out);
@@ -203,6 +206,23 @@ fn pooling() {
         }
         let sum = |rows: &[f64]| (0..n).map(|i| f64::from(c[i]) * of(rows, i)).sum();
         close("column gradient", &d_rows, &differences(&wide(&rows), sum), BOUND);
+    }
+}
+
+/// What a mean would divide by is beyond f32: such a bag is as an empty one, never NaN.
+#[test]
+fn weights_that_nothing_can_be_divided_by_pool_to_zeros() {
+    let (slot, offsets, rows) = ([0, 1], [0, 2], [1.5f32, -2.5]);
+    for weights in [[0.0, 0.0], [1e-42, 0.0], [f32::MAX, f32::MAX]] {
+        let bags = Jagged { values: &slot, offsets: &offsets, weights: &weights };
+        let bags = Bags { bags, slot: &slot, fields: 1, pooling: Pooling::Mean, row_width: 1 };
+        let (mut out, mut d_rows) = ([f32::NAN], [0.0; 2]);
+        let shape = Pooled { columns: 0..1, stride: 1, at: 0 };
+        bags.pool(1, &rows, &shape, &mut out);
+        bags.pool_backward(1, &[1.0], &shape, &mut d_rows);
+        bags.pool_column_backward(0, 1.0, 0, &mut d_rows);
+        assert_eq!((out, d_rows), ([0.0], [0.0; 2]), "{weights:?}");
+        assert_eq!(bags.pool_column(0, &rows, 0), 0.0, "{weights:?}");
     }
 }
 

@@ -72,12 +72,16 @@ pub(crate) fn train(model: &Model, data: &Data, reduce: &mut dyn FnMut(&mut [f64
 }
 
 fn check(config: &ModelConfig, n: usize, seed: u64) {
-    let what = format!("{config:?}, {n} examples, seed {seed}");
     let model = Model::new(config).unwrap();
     let data = Data::new(config, &model, seed, n);
+    check_data(config, &model, &data, &format!("{config:?}, {n} examples, seed {seed}"));
+}
+
+fn check_data(config: &ModelConfig, model: &Model, data: &Data, what: &str) {
+    let n = data.label.len();
     let (replica, rows) = (wide(&data.replica), wide(&data.rows));
 
-    let twin = Twin { config, model: &model, data: &data, training: false };
+    let twin = Twin { config, model, data, training: false };
     let expected = twin.run(&replica, &rows);
     let mut single = vec![f32::NAN; model.workspace_len(n, 0)];
     let mut double = vec![f64::NAN; model.workspace_f64_len()];
@@ -89,7 +93,7 @@ fn check(config: &ModelConfig, n: usize, seed: u64) {
 
     let twin = Twin { training: true, ..twin };
     let expected = twin.run(&replica, &rows);
-    let got = train(&model, &data, &mut |_| {});
+    let got = train(model, data, &mut |_| {});
     let mean = got.loss_sum / got.weight_sum;
     assert!((mean - expected.loss).abs() < 1e-6 * expected.loss, "{what}: {mean}");
     close(&format!("{what}: statistics"), &got.statistics, &expected.statistics, 5e-6);
@@ -184,6 +188,58 @@ fn several_tiles() {
     let cross = Cross { layers: 2, rank: 2, structure: Structure::Stacked };
     check(&ModelConfig { embedding_dim: 2, top: &[3], cross, dropout: 0.5, ..DCN_V2 }, 513, 4);
     check(&ModelConfig { embedding_dim: 2, top: &[3], ..WIDE_DEEP }, 513, 5);
+}
+
+/// Ids with weights, in several tiles too.
+#[test]
+fn ids_have_weights() {
+    for pooling in [Pooling::Sum, Pooling::Mean] {
+        for (number, config) in ALL.iter().enumerate() {
+            let config = ModelConfig { pooling, ..*config };
+            let model = Model::new(&config).unwrap();
+            let mut data = Data::new(&config, &model, 20 + number as u64, 13);
+            data.weigh_ids(3);
+            check_data(&config, &model, &data, &format!("{config:?} with weights of ids"));
+        }
+        let config = ModelConfig { pooling, embedding_dim: 2, top: &[3], ..WIDE_DEEP };
+        let model = Model::new(&config).unwrap();
+        let mut data = Data::new(&config, &model, 30, 300);
+        data.weigh_ids(4);
+        check_data(&config, &model, &data, "several tiles with weights of ids");
+    }
+}
+
+/// Weights of 1 change no bit, and for a sum an id alone in its bag may as well stand twice as weigh
+/// 2.
+#[test]
+fn weights_of_ids_are_repetitions() {
+    for pooling in [Pooling::Sum, Pooling::Mean] {
+        for config in ALL {
+            let config = ModelConfig { pooling, ..config };
+            let model = Model::new(&config).unwrap();
+            let mut data = Data::new(&config, &model, 7, 9);
+            let none = train(&model, &data, &mut |_| {});
+            data.value_weights = vec![1.0; data.values.len()];
+            let ones = train(&model, &data, &mut |_| {});
+            assert_eq!((&ones.parameters, &ones.rows), (&none.parameters, &none.rows));
+            assert_eq!(ones.loss_sum, none.loss_sum, "{config:?}");
+
+            data.value_weights.fill(2.0);
+            let heavy = train(&model, &data, &mut |_| {});
+            if pooling == Pooling::Mean {
+                // Alike weights, here of a power of 2, are none.
+                assert_eq!((heavy.parameters, heavy.rows), (none.parameters, none.rows));
+                continue;
+            }
+            assert_ne!(heavy.rows, none.rows, "{config:?}");
+            data.value_weights.clear();
+            data.values = data.values.iter().flat_map(|id| [*id; 2]).collect();
+            data.offsets.iter_mut().for_each(|end| *end *= 2);
+            let twice = train(&model, &data, &mut |_| {});
+            close(&format!("{config:?}: rows"), &heavy.rows, &wide(&twice.rows), 1e-6);
+            close("parameters", &heavy.parameters, &wide(&twice.parameters), 1e-6);
+        }
+    }
 }
 
 /// Without weights every example counts 1.

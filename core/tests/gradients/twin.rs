@@ -17,6 +17,8 @@ pub(crate) struct Data {
     pub(crate) weight: Vec<f32>,
     pub(crate) dense: Vec<f32>,
     pub(crate) values: Vec<u32>,
+    /// Of the ids in their bags, or empty.
+    pub(crate) value_weights: Vec<f32>,
     pub(crate) offsets: Vec<u32>,
     pub(crate) row: Vec<u64>,
     pub(crate) rows: Vec<f32>,
@@ -51,6 +53,7 @@ impl Data {
             weight: column(2, n).iter().map(|x| x + 0.5).collect(),
             dense: column(3, n * config.dense_features).iter().map(|x| 2.0 * x - 1.0).collect(),
             values: (0..count).map(|i| ids.below(i, ROWS) as u32).collect(),
+            value_weights: vec![],
             offsets,
             row: (0..n as u64).map(|i| 1000 + 7 * i).collect(),
             rows: column(4, ROWS as usize * model.row_width()).iter().map(|x| x - 0.5).collect(),
@@ -58,9 +61,23 @@ impl Data {
         }
     }
 
+    /// Gives ids weights from 0 to 2, a quarter of them 0; every fifth bag has no others.
+    pub(crate) fn weigh_ids(&mut self, seed: u64) {
+        let stream = Stream::new(seed, Purpose::Test(12));
+        self.value_weights.clear();
+        for (bag, ends) in self.offsets.windows(2).enumerate() {
+            let weights = (ends[0]..ends[1]).map(|at| {
+                let x = stream.uniform(u64::from(at));
+                if bag % 5 == 0 || x < 0.25 { 0.0 } else { 2.0 * x }
+            });
+            self.value_weights.extend(weights);
+        }
+    }
+
     /// Ids are slots already: every batch knows the same rows.
     pub(crate) fn input(&self) -> Input<'_> {
-        let bags = Jagged { values: &self.values, offsets: &self.offsets };
+        let (values, offsets) = (&self.values, &self.offsets);
+        let bags = Jagged { values, offsets, weights: &self.value_weights };
         let (label, weight, dense) = (&self.label, &self.weight, &self.dense);
         let batch = Batch { label, weight, dense, bags, row: &self.row };
         Input { batch, rows: &self.rows, slot: &self.values }
@@ -76,6 +93,10 @@ impl Data {
             weight: self.weight[from..to].to_vec(),
             dense: self.dense[from * d..to * d].to_vec(),
             values: self.values[start as usize..end as usize].to_vec(),
+            value_weights: match &self.value_weights[..] {
+                [] => vec![],
+                weights => weights[start as usize..end as usize].to_vec(),
+            },
             offsets: self.offsets[from * s..=to * s].iter().map(|x| x - start).collect(),
             row: self.row[from..to].to_vec(),
             rows: self.rows.clone(),
@@ -322,7 +343,9 @@ impl Twin<'_> {
     /// `[n, S, row_width]`
     fn pooled(&self, rows: &[f64]) -> Vec<f64> {
         let data = self.data;
-        pool(&data.offsets, &data.values, rows, self.model.row_width(), self.config.pooling)
+        let bags =
+            Jagged { values: &data.values, offsets: &data.offsets, weights: &data.value_weights };
+        pool(bags, rows, self.model.row_width(), self.config.pooling)
     }
 }
 
@@ -383,21 +406,19 @@ pub(crate) fn norm(
     x.iter().enumerate().map(one).collect()
 }
 
-pub(crate) fn pool(
-    offsets: &[u32],
-    slot: &[u32],
-    rows: &[f64],
-    width: usize,
-    pooling: Pooling,
-) -> Vec<f64> {
+/// The values of `bags` are slots.
+pub(crate) fn pool(bags: Jagged<'_>, rows: &[f64], width: usize, pooling: Pooling) -> Vec<f64> {
     let mut out = vec![];
-    for ends in offsets.windows(2) {
-        let slots = &slot[ends[0] as usize..ends[1] as usize];
+    for ends in bags.offsets.windows(2) {
+        let places = ends[0] as usize..ends[1] as usize;
+        let weight = |at: usize| bags.weights.get(at).map_or(1.0, |weight| f64::from(*weight));
+        let weights: f64 = places.clone().map(weight).sum();
         for c in 0..width {
-            let sum: f64 = slots.iter().map(|slot| rows[*slot as usize * width + c]).sum();
+            let row = |at: usize| rows[bags.values[at] as usize * width + c];
+            let sum: f64 = places.clone().map(|at| weight(at) * row(at)).sum();
             out.push(match pooling {
-                Pooling::Sum => sum,
-                Pooling::Mean => sum / slots.len().max(1) as f64,
+                Pooling::Mean if weights > 0.0 => sum / weights,
+                Pooling::Sum | Pooling::Mean => sum,
             });
         }
     }

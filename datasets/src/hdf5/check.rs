@@ -123,6 +123,34 @@ pub(super) fn bags(
     Ok(())
 }
 
+/// Every weight of an id is finite and from 0. `offsets` as in [`bags`].
+pub(super) fn value_weights(
+    info: &FileInfo,
+    first_row: u64,
+    weights: &[f32],
+    offsets: &[u64],
+) -> Result<(), DatasetError> {
+    let legal = |v: f32| (v >= 0.0) & (v < f32::INFINITY);
+    if weights.iter().fold(true, |all, &v| all & legal(v)) {
+        return Ok(());
+    }
+    let at = weights.iter().position(|&v| !legal(v)).unwrap_or(0);
+    let (bag, fields) = (bag_of(offsets, at), info.cardinality.len());
+    Err(DatasetError::Value {
+        path: info.path.clone(),
+        dataset: "sparse_weights",
+        row: first_row + (bag / fields) as u64,
+        column: bag % fields,
+        expected: "a finite number from 0",
+        got: weights[at].to_string(),
+    })
+}
+
+/// The bag that value number `index`, from that of the first of `offsets`, is in.
+pub(super) fn bag_of(offsets: &[u64], index: usize) -> usize {
+    offsets.partition_point(|&o| o <= offsets[0] + index as u64) - 1
+}
+
 fn out_of_range(
     info: &FileInfo,
     dataset: &'static str,

@@ -40,6 +40,8 @@ pub(crate) struct FileInfo {
     pub(crate) has_label: bool,
     pub(crate) has_weight: bool,
     pub(crate) has_group: bool,
+    /// There is `sparse_weights` f32 `[values]`.
+    pub(crate) has_value_weights: bool,
     /// Most sparse values in one row.
     pub(crate) values_per_row_max: u64,
     /// Rows in a chunk of the widest dataset: the unit in which reading is cheap.

@@ -36,8 +36,10 @@ pub(crate) fn inspect(path: &Path) -> Result<FileInfo, DatasetError> {
     let (sparse, ids) = structure.sparse(rows, fields)?;
     let weight = structure.per_row("weight", Meaning::Number, rows)?;
     let group = structure.per_row("group", Meaning::Count, rows)?;
+    let value_weights = structure.value_weights(sparse)?;
     let has_label = label.is_some();
     let (has_weight, has_group) = (weight.is_some(), group.is_some());
+    let has_value_weights = value_weights.is_some();
 
     // Numbers and ids have four bytes each, so of two matrices the one with more columns is wider.
     let widest = match (sparse, ids.first(), &dense) {
@@ -48,8 +50,8 @@ pub(crate) fn inspect(path: &Path) -> Result<FileInfo, DatasetError> {
     };
     let chunk_rows =
         widest.and_then(H5Dataset::chunk).and_then(|c| c.first().copied()).unwrap_or(CHUNK_ROWS);
-    let all: Vec<H5Dataset> =
-        label.into_iter().chain(dense).chain(ids).chain(weight).chain(group).collect();
+    let optional = [label, dense, weight, group, value_weights].into_iter().flatten();
+    let all: Vec<H5Dataset> = optional.chain(ids).collect();
     all.iter().try_for_each(|dataset| {
         stored::check(path, dataset)?;
         structure.filters(dataset)
@@ -72,6 +74,7 @@ pub(crate) fn inspect(path: &Path) -> Result<FileInfo, DatasetError> {
         has_label,
         has_weight,
         has_group,
+        has_value_weights,
         direct: all.iter().all(form::is_direct),
         chunk_rows: chunk_rows.max(1) as u64,
         chunk_bytes: all.iter().filter_map(chunk_bytes).max().unwrap_or(0),
@@ -322,6 +325,23 @@ impl Structure<'_> {
                 ))
             }
         }
+    }
+
+    /// The weights of ids, if there are any: one for every value of the bags.
+    fn value_weights(&self, sparse: Sparse) -> Result<Option<H5Dataset>, DatasetError> {
+        let name = "sparse_weights";
+        let Sparse::Bags { values } = sparse else {
+            return match self.find(name)? {
+                None => Ok(None),
+                Some(_) => Err(DatasetError::mismatch(
+                    self.path,
+                    format!("dataset `{name}`"),
+                    "`sparse_values` and `sparse_offsets` beside it",
+                    "none: only ids in bags have weights",
+                )),
+            };
+        };
+        self.per_row(name, Meaning::Number, values)
     }
 
     /// Most sparse values in one row: as stated, or counted where nothing is stated.

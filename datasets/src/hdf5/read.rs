@@ -28,6 +28,8 @@ pub(crate) struct RowBuffer {
     /// `[n, D]`
     pub(crate) dense: Vec<f32>,
     pub(crate) values: Vec<u32>,
+    /// As long as `values`, or `[0]`
+    pub(crate) value_weights: Vec<f32>,
     /// Keep `ends`; without, every bag holds one id.
     pub(crate) bags: bool,
     /// End of every bag in `values`. `[n * S]` with `bags`, else `[0]`
@@ -42,6 +44,7 @@ impl RowBuffer {
         self.weight.clear();
         self.dense.clear();
         self.values.clear();
+        self.value_weights.clear();
         self.ends.clear();
         self.group.clear();
     }
@@ -65,9 +68,10 @@ enum Column {
     Values,
     Offsets,
     Group,
+    ValueWeights,
 }
 
-const COLUMNS: usize = 6;
+const COLUMNS: usize = 7;
 
 /// What decoding must know of a file.
 #[derive(Debug)]
@@ -140,7 +144,7 @@ impl FileReader {
                 Some(open(Column::Offsets, "sparse_offsets", count)?),
             ),
         };
-        let (weight, group) = (info.has_weight, info.has_group);
+        let (weight, group, weighted) = (info.has_weight, info.has_group, info.has_value_weights);
         let dense = info.dense_features > 0;
         let sources = [
             info.has_label.then(|| open(Column::Label, "label", number_of)).transpose()?,
@@ -149,6 +153,9 @@ impl FileReader {
             values,
             offsets,
             group.then(|| open(Column::Group, "group", count)).transpose()?,
+            weighted
+                .then(|| open(Column::ValueWeights, "sparse_weights", number_of))
+                .transpose()?,
         ];
         let forms = sources.each_ref().map(|source| source.as_ref().map(|s| s.form.clone()));
         let limits = check::IdLimits::new(&info.cardinality);
@@ -172,11 +179,11 @@ impl FileReader {
             let Some(source) = source else { continue };
             let cache = &mut workspace.cache;
             match (source.number.1, info.sparse) {
-                (VALUES | OFFSETS, Sparse::Bags { .. }) => {}
+                (VALUES | OFFSETS | VALUE_WEIGHTS, Sparse::Bags { .. }) => {}
                 _ => source.fetch(path, rows.clone(), cache, fetched)?,
             }
         }
-        if let [.., Some(values), Some(offsets), _] = &self.sources
+        if let [.., Some(values), Some(offsets), _, weights] = &self.sources
             && let Sparse::Bags { values: length } = info.sparse
         {
             let fields = info.cardinality.len();
@@ -188,7 +195,11 @@ impl FileReader {
                 workspace,
                 (&mut raw.columns[OFFSETS], &mut raw.offsets),
             )?;
-            values.fetch(path, found, &mut workspace.cache, &mut raw.columns[VALUES])?;
+            let cache = &mut workspace.cache;
+            values.fetch(path, found.clone(), cache, &mut raw.columns[VALUES])?;
+            if let Some(weights) = weights {
+                weights.fetch(path, found, cache, &mut raw.columns[VALUE_WEIGHTS])?;
+            }
         }
         raw.form = Some(Arc::clone(&self.form));
         Ok(())
@@ -197,6 +208,7 @@ impl FileReader {
 
 const VALUES: usize = Column::Values as usize;
 const OFFSETS: usize = Column::Offsets as usize;
+const VALUE_WEIGHTS: usize = Column::ValueWeights as usize;
 
 impl RawRows {
     /// Appends the rows to `block`.
@@ -250,13 +262,21 @@ impl RawRows {
             return form.limits.one_hot(info, first_row, &block.values[from..]);
         }
         let offsets = self.offsets.as_slice();
-        decoded.map_err(|wrong| match wrong {
+        let wrong = |of: &Form, wrong| match wrong {
             Wrong::Number(index, got) => {
-                let bag = offsets.partition_point(|&o| o <= offsets[0] + index as u64) - 1;
+                let bag = check::bag_of(offsets, index);
                 form.value(of.name, first_row, bag, info.cardinality.len(), got)
             }
             damaged @ Wrong::Damaged(..) => form.wrong(of, first_row, damaged),
-        })?;
+        };
+        decoded.map_err(|error| wrong(of, error))?;
+        if let Some(of) = &form.forms[VALUE_WEIGHTS] {
+            let from = block.value_weights.len();
+            let decoded =
+                self.columns[VALUE_WEIGHTS].decode(of, unpacker, &mut block.value_weights);
+            decoded.map_err(|error| wrong(of, error))?;
+            check::value_weights(info, first_row, &block.value_weights[from..], offsets)?;
+        }
         #[expect(clippy::cast_possible_truncation, reason = "bounds of values held in memory")]
         let ends = offsets[1..].iter().map(|&end| from + (end - offsets[0]) as usize);
         block.ends.extend(ends);
@@ -291,7 +311,7 @@ impl FileForm {
             column: index % width,
             expected: match dataset {
                 "label" => "a number from 0 to 1",
-                "weight" | "dense" => "a finite number of f32",
+                "weight" | "dense" | "sparse_weights" => "a finite number of f32",
                 "group" => "a number from 0",
                 _ => "an id from 0 to 4294967295",
             },

@@ -41,6 +41,9 @@ pub fn verify(path: &Path) -> Result<DatasetSummary, DatasetError> {
         fingerprint.group(&block.group);
         fingerprint.dense(&block.dense);
         fingerprint.values(&block.values);
+        if info.has_value_weights {
+            fingerprint.value_weights(&block.value_weights);
+        }
         if bags {
             let starts = core::iter::once(0).chain(block.ends.iter().copied());
             #[expect(clippy::cast_possible_truncation, reason = "the length of one bag in memory")]

@@ -50,10 +50,18 @@ impl Writer {
     /// Begins the file that will be `path`, under a temporary name in the same folder.
     ///
     /// # Errors
-    /// When the folder cannot be written, or names and cardinalities differ in number.
+    /// When the folder cannot be written, or ids of a one-hot dataset are to have weights.
     pub fn create(path: &Path, info: DatasetInfo) -> Result<Self, DatasetError> {
         let temporary =
             Temporary::beside(path).map_err(|_| DatasetError::Path { path: path.to_owned() })?;
+        if info.one_hot && info.has_value_weights {
+            return Err(DatasetError::Rows {
+                path: path.to_owned(),
+                what: "weights of ids",
+                expected: "bags, one_hot = false".into(),
+                got: "one id per field".into(),
+            });
+        }
         let columns = Columns::create(temporary.path(), &info)?;
         Ok(Self {
             path: path.to_owned(),
@@ -107,6 +115,10 @@ impl Writer {
         if let Some(column) = &mut columns.values {
             column.push(path, packers, block.values)?;
             self.fingerprint.values(block.values);
+        }
+        if let Some(column) = &mut columns.value_weights {
+            column.push(path, packers, block.value_weights)?;
+            self.fingerprint.value_weights(block.value_weights);
         }
         if let Some(column) = &mut columns.offsets {
             let base = self.values;
@@ -240,6 +252,8 @@ impl Writer {
         count("weights", if self.info.has_weight { rows } else { 0 }, block.weight.len())?;
         count("groups", if self.info.has_group { rows } else { 0 }, block.group.len())?;
         count("dense features", rows * self.info.dense_names.len(), block.dense.len())?;
+        let weights = if self.info.has_value_weights { block.values.len() } else { 0 };
+        count("weights of ids", weights, block.value_weights.len())?;
         if block.offsets.is_empty() && self.info.one_hot {
             count("sparse values", rows * fields, block.values.len())?;
         } else {
@@ -267,6 +281,8 @@ impl Writer {
         };
         range("label", "a number from 0 to 1", block.label, |v| (0.0..=1.0).contains(&v))?;
         range("weight", "a finite number from 0", block.weight, |v| v.is_finite() && v >= 0.0)?;
+        let weights = block.value_weights;
+        range("weight of an id", "a finite number from 0", weights, |v| v.is_finite() && v >= 0.0)?;
         range("dense feature", "a finite number", block.dense, f32::is_finite)
     }
 
@@ -309,6 +325,7 @@ struct Columns {
     dense: Option<Column<f32>>,
     values: Option<Column<u32>>,
     offsets: Option<Column<u64>>,
+    value_weights: Option<Column<f32>>,
     file: File,
 }
 
@@ -342,11 +359,15 @@ impl Columns {
             offsets.push(path, &mut Packers::default(), &[0])?;
             (Some(Column::vector(&file, path, "sparse_values", bags)?), Some(offsets))
         };
-        Ok(Self { label, weight, group, dense, values, offsets, file })
+        let value_weights = (info.has_value_weights && fields > 0)
+            .then(|| Column::vector(&file, path, "sparse_weights", bags))
+            .transpose()?;
+        Ok(Self { label, weight, group, dense, values, offsets, value_weights, file })
     }
 
     fn flush(&mut self, path: &Path, packers: &mut Packers) -> Result<(), DatasetError> {
-        for column in [&mut self.label, &mut self.weight, &mut self.dense].into_iter().flatten() {
+        let floats = [&mut self.label, &mut self.weight, &mut self.dense, &mut self.value_weights];
+        for column in floats.into_iter().flatten() {
             column.flush(path, packers)?;
         }
         self.group.iter_mut().try_for_each(|c| c.flush(path, packers))?;

@@ -98,6 +98,7 @@ fn prepare_blocks(
         has_label: layout.has_label,
         has_weight: layout.has_weight,
         has_group: layout.has_group,
+        has_value_weights: layout.has_value_weights,
     };
     let outputs = Outputs::create(&plan, options, info)?;
     let mut reporter = Reporter { pass: 1, passes: 1, progress };

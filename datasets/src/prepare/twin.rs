@@ -19,6 +19,16 @@ struct Row {
     label: f32,
     dense: Vec<f32>,
     keys: Vec<Vec<String>>,
+    /// Of the keys; 1 where none is said.
+    weights: Vec<Vec<f32>>,
+}
+
+impl Row {
+    /// Without weights.
+    fn new(label: f32, dense: Vec<f32>, keys: Vec<Vec<String>>) -> Self {
+        let weights = keys.iter().map(|keys| vec![1.0; keys.len()]).collect();
+        Self { label, dense, keys, weights }
+    }
 }
 
 /// What a dataset holds, as both sides must agree on.
@@ -28,6 +38,8 @@ struct Content {
     dense: Vec<f32>,
     /// Ids of every row and field.
     ids: Vec<Vec<u32>>,
+    /// Of all ids, or empty.
+    weights: Vec<f32>,
     cardinality: Vec<u64>,
     vocabulary: Vec<Option<Vec<String>>>,
 }
@@ -81,12 +93,16 @@ fn encode(case: &Case, rows: &[Row], rule: IdRule<'_>) -> Content {
         (None, Origin::Hashed(size)) => vec![hash(key, rule.salt, size)],
         (None, _) => unreachable!(),
     };
-    let mut ids = Vec::new();
+    let (mut ids, mut weights) = (Vec::new(), Vec::new());
     for row in rows {
         for (field, keys) in row.keys.iter().enumerate() {
             ids.push(keys.iter().flat_map(|key| ids_of(field, key)).collect());
+            for (key, weight) in keys.iter().zip(&row.weights[field]) {
+                weights.extend(ids_of(field, key).iter().map(|_| *weight));
+            }
         }
     }
+    let weighted = case.schema.is_some_and(|schema| schema.contains("weight_separator"));
     let cardinality = vocabulary.iter().enumerate().map(|(field, list)| match (list, rule.from) {
         _ if case.twice == Some(field) => TWICE,
         (Some(list), _) => list.len() as u64 + rule.buckets,
@@ -97,6 +113,7 @@ fn encode(case: &Case, rows: &[Row], rule: IdRule<'_>) -> Content {
         label: rows.iter().map(|row| row.label).collect(),
         dense: rows.iter().flat_map(|row| row.dense.clone()).collect(),
         ids,
+        weights: if weighted { weights } else { Vec::new() },
         cardinality: cardinality.collect(),
         // Only a counted vocabulary is stored.
         vocabulary: match rule.from {
@@ -118,6 +135,7 @@ fn read(path: &Path) -> Content {
             offsets.windows(2).map(|w| values[w[0] as usize..w[1] as usize].to_vec()).collect()
         }
     };
+    let weights = floats("sparse_weights");
     drop(file.clone());
     let vocabulary = (0..cardinality.len())
         .map(|field| {
@@ -126,7 +144,14 @@ fn read(path: &Path) -> Content {
             Some(offsets.windows(2).map(|w| text(w).unwrap()).collect())
         })
         .collect();
-    Content { label: floats("label"), dense: floats("dense"), ids, cardinality, vocabulary }
+    Content {
+        label: floats("label"),
+        dense: floats("dense"),
+        ids,
+        weights,
+        cardinality,
+        vocabulary,
+    }
 }
 
 /// Random rows, spelt in one of the formats.
@@ -161,11 +186,9 @@ fn criteo_row() -> impl Strategy<Value = (String, Row)> {
                 let x: f64 = text.parse().unwrap_or(0.0);
                 x.max(0.0).ln_1p() as f32
             };
-            let row = Row {
-                label: f32::from(label),
-                dense: integers.iter().map(dense).collect(),
-                keys: ids.into_iter().map(|id| vec![id]).collect(),
-            };
+            let dense = integers.iter().map(dense).collect();
+            let keys = ids.into_iter().map(|id| vec![id]).collect();
+            let row = Row::new(f32::from(label), dense, keys);
             (line, row)
         })
 }
@@ -181,15 +204,9 @@ fn libfm_row(
             let spelt = if label { "+1" } else { "-1" };
             let line = format!("{spelt} {}{end}", features.join(" "));
             let keys: Vec<String> = ids.iter().map(ToString::to_string).collect();
-            let row = Row {
-                label: f32::from(u8::from(label)),
-                dense: Vec::new(),
-                keys: if is_bag {
-                    vec![keys]
-                } else {
-                    keys.into_iter().map(|key| vec![key]).collect()
-                },
-            };
+            let keys =
+                if is_bag { vec![keys] } else { keys.into_iter().map(|key| vec![key]).collect() };
+            let row = Row::new(f32::from(u8::from(label)), Vec::new(), keys);
             (line, row)
         },
     )
@@ -206,17 +223,36 @@ sparse = ["item", "user", { column = "tags", separator = "|", max_length = 2, ke
 cross = [{ columns = ["user", "item"], hash_size = 7, hashes = 2 }]
 "#;
 
+/// The same, but that tags have weights.
+const WEIGHTED_SCHEMA: &str = r#"
+delimiter = ";"
+trim = true
+missing = ["?"]
+label = 2
+label_at_least = 4
+dense = ["price"]
+sparse = ["item", "user", { column = "tags", separator = "|", weight_separator = "::", max_length = 2, keep = "last" }]
+cross = [{ columns = ["user", "item"], hash_size = 7, hashes = 2 }]
+"#;
+
 const CSV_HEADER: &str = "user;score;price;item;tags";
 
-fn csv_row() -> impl Strategy<Value = (String, Row)> {
+/// The text of an item's weight and what it is, without one the text of a key alone.
+fn item_weight() -> impl Strategy<Value = (Option<&'static str>, f32)> {
+    let said = [("0", 0.0), ("0.25", 0.25), (" 3 ", 3.0), ("1e-3", 1e-3), ("", 1.0), ("?", 1.0)];
+    let said = said.map(|(text, weight)| (Some(text), weight));
+    proptest::sample::select([&said[..], &[(None, 1.0); 3]].concat())
+}
+
+fn csv_row(weighted: bool) -> impl Strategy<Value = (String, Row)> {
     (
         "[a-cé;]{0,2}",
         1u8..6,
         prop_oneof![Just(None), (-9i32..9).prop_map(Some)],
         "[xy \"?]{0,3}",
-        proptest::collection::vec("[u-x?;]{0,1}", 0..5),
+        proptest::collection::vec(("[u-x?;]{0,1}", item_weight()), 0..5),
     )
-        .prop_map(|(user, score, price, item, tags)| {
+        .prop_map(move |(user, score, price, item, tags)| {
             let quoted = |text: &str| {
                 if text.contains([';', '"']) {
                     format!("\"{}\"", text.replace('"', "\"\""))
@@ -226,7 +262,11 @@ fn csv_row() -> impl Strategy<Value = (String, Row)> {
             };
             let price_text = price.map_or("?".into(), |price| format!("{price}.5"));
             let (user_text, item_text) = (quoted(&user), quoted(&item));
-            let tags_text = quoted(&tags.join("|"));
+            let tag_text = |(tag, (weight, _)): &(String, (Option<&str>, f32))| match weight {
+                Some(weight) if weighted => format!("{tag}::{weight}"),
+                _ => tag.clone(),
+            };
+            let tags_text = quoted(&tags.iter().map(tag_text).collect::<Vec<_>>().join("|"));
             let line = format!("{user_text};{score}; {price_text};{item_text};{tags_text}");
             let clean = |text: &str| match text.trim() {
                 "?" => String::new(),
@@ -234,15 +274,16 @@ fn csv_row() -> impl Strategy<Value = (String, Row)> {
             };
             let dense = price_text.parse().unwrap_or(0.0);
             let (user, item) = (clean(&user), clean(&item));
-            let tags: Vec<String> = tags.iter().map(|tag| clean(tag)).collect();
-            let tags: Vec<String> = tags.into_iter().filter(|tag| !tag.is_empty()).collect();
+            let tags = tags.iter().map(|(tag, (_, weight))| (clean(tag), *weight));
+            let tags: Vec<(String, f32)> = tags.filter(|(tag, _)| !tag.is_empty()).collect();
             let cross = format!("{user}\u{1f}{item}");
-            let last = tags[tags.len().saturating_sub(2)..].to_vec();
-            let row = Row {
-                label: f32::from(u8::from(score >= 4)),
-                dense: vec![dense],
-                keys: vec![vec![item], vec![user], last, vec![cross]],
-            };
+            let last = tags[tags.len().saturating_sub(2)..].iter().cloned();
+            let (last, weights): (Vec<String>, Vec<f32>) = last.unzip();
+            let keys = vec![vec![item], vec![user], last, vec![cross]];
+            let mut row = Row::new(f32::from(u8::from(score >= 4)), vec![dense], keys);
+            if weighted {
+                row.weights[2] = weights;
+            }
             (line, row)
         })
 }
@@ -266,7 +307,8 @@ fn case() -> impl Strategy<Value = Case> {
             Some(Fields::Bag),
             None
         )),
-        vec(csv_row(), rows).prop_map(case(Format::Csv, None, Some(CSV_SCHEMA))),
+        vec(csv_row(false), rows.clone()).prop_map(case(Format::Csv, None, Some(CSV_SCHEMA))),
+        vec(csv_row(true), rows).prop_map(case(Format::Csv, None, Some(WEIGHTED_SCHEMA))),
     ]
 }
 

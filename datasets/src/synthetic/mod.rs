@@ -210,6 +210,7 @@ fn info(preset: Preset, seed: u64) -> DatasetInfo {
         has_label: true,
         has_weight: false,
         has_group: false,
+        has_value_weights: false,
     }
 }
 
@@ -230,6 +231,7 @@ impl Block {
             weight: &[],
             dense: &self.dense,
             values: &self.ids,
+            value_weights: &[],
             offsets: &[],
             group: &[],
         }

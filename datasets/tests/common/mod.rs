@@ -15,6 +15,7 @@ pub(crate) struct Shape {
     pub(crate) bags: bool,
     pub(crate) weight: bool,
     pub(crate) group: bool,
+    pub(crate) value_weights: bool,
 }
 
 /// The plain case.
@@ -25,10 +26,12 @@ pub(crate) const PLAIN: Shape = Shape {
     bags: false,
     weight: false,
     group: false,
+    value_weights: false,
 };
 
-/// Everything at once: weights, groups, bags of 0 to 3 ids.
-pub(crate) const RICH: Shape = Shape { bags: true, weight: true, group: true, ..PLAIN };
+/// Everything at once: weights, groups, bags of 0 to 3 ids that have weights.
+pub(crate) const RICH: Shape =
+    Shape { bags: true, weight: true, group: true, value_weights: true, ..PLAIN };
 
 /// Columns of all rows; every value is a function of its row.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -37,6 +40,7 @@ pub(crate) struct Table {
     pub(crate) weight: Vec<f32>,
     pub(crate) dense: Vec<f32>,
     pub(crate) values: Vec<u32>,
+    pub(crate) value_weights: Vec<f32>,
     pub(crate) offsets: Vec<u32>,
     pub(crate) group: Vec<u64>,
 }
@@ -65,6 +69,9 @@ impl Table {
                 table.offsets.push(table.values.len() as u32);
             }
         }
+        if shape.value_weights {
+            table.value_weights = table.values.iter().map(|_| below(9) as f32 / 4.0).collect();
+        }
         table
     }
 
@@ -80,12 +87,14 @@ impl Table {
         offsets.clear();
         offsets.extend(bounds.iter().map(|o| o - bounds[0]));
         let cut = |there: bool| if there { from..to } else { 0..0 };
+        let values = bounds[0] as usize..bounds[to * fields - from * fields] as usize;
         RowBlock {
             rows: to - from,
             label: &self.label[from..to],
             weight: &self.weight[cut(shape.weight)],
             dense: &self.dense[from * shape.dense..to * shape.dense],
-            values: &self.values[bounds[0] as usize..bounds[to * fields - from * fields] as usize],
+            values: &self.values[values.clone()],
+            value_weights: self.value_weights.get(values).unwrap_or_default(),
             offsets,
             group: &self.group[cut(shape.group)],
         }
@@ -111,6 +120,8 @@ impl Table {
         assert_eq!(batch.dense.len(), batch.len() * dense);
         assert_eq!(batch.weight.len(), if shape.weight { batch.len() } else { 0 });
         assert_eq!(batch.group.len(), if shape.group { batch.len() } else { 0 });
+        let weights = if shape.value_weights { batch.values.len() } else { 0 };
+        assert_eq!(batch.value_weights.len(), weights);
         assert_eq!(batch.row.len(), batch.len());
         for (i, &row) in batch.row.iter().enumerate() {
             let row = row as usize;
@@ -127,9 +138,16 @@ impl Table {
                 assert_eq!(batch.group[i], self.group[row], "row {row}");
             }
             for field in 0..fields {
-                let ids = |values: &[u32], offsets: &[u32], bag: usize| {
+                fn ids<T: Copy>(values: &[T], offsets: &[u32], bag: usize) -> Vec<T> {
                     values[offsets[bag] as usize..offsets[bag + 1] as usize].to_vec()
-                };
+                }
+                if shape.value_weights {
+                    assert_eq!(
+                        ids(&batch.value_weights, &batch.offsets, i * fields + field),
+                        ids(&self.value_weights, &self.offsets, row * fields + field),
+                        "row {row} field {field}"
+                    );
+                }
                 assert_eq!(
                     ids(&batch.values, &batch.offsets, i * fields + field),
                     ids(&self.values, &self.offsets, row * fields + field),
@@ -152,6 +170,7 @@ pub(crate) fn info(shape: Shape) -> DatasetInfo {
         has_label: true,
         has_weight: shape.weight,
         has_group: shape.group,
+        has_value_weights: shape.value_weights,
     }
 }
 

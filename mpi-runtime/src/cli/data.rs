@@ -61,7 +61,8 @@ fn inspect(path: &Path) -> Result<(), Error> {
         table.row("", name);
     }
     let bags = if data.has_bags() {
-        format!(", bags, at most {} ids in a row", data.values_per_row_max())
+        let weights = if data.has_value_weights() { ", ids have weights" } else { "" };
+        format!(", bags, at most {} ids in a row{weights}", data.values_per_row_max())
     } else {
         String::new()
     };

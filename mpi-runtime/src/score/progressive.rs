@@ -143,7 +143,7 @@ mod tests {
 
     fn counted(logits: &[f32], label: &[f32], weight: &[f32]) -> Progressive {
         let mut counted = Progressive::default();
-        let bags = Jagged { values: &[], offsets: &[0] };
+        let bags = Jagged { values: &[], offsets: &[0], weights: &[] };
         counted.add(&Batch { label, weight, dense: &[], bags, row: &[] }, logits);
         counted
     }

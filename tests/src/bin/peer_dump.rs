@@ -137,7 +137,7 @@ impl Examples {
             label: &self.label,
             weight: &self.weight,
             dense: &self.dense,
-            bags: Jagged { values: &self.values, offsets: &self.offsets },
+            bags: Jagged { values: &self.values, offsets: &self.offsets, weights: &[] },
             row: &self.row,
         }
     }

@@ -14,6 +14,9 @@ pub(crate) struct FieldRecipe {
     /// A value is a bag: the texts between these.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) separator: Option<String>,
+    /// A key may have its weight in the bag behind it: between the two, the last one of an item.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) weight_separator: Option<String>,
     /// Of a bag so many are kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) max_length: Option<u32>,
@@ -69,6 +72,16 @@ impl FieldRecipe {
             (Some(_), None, Some(_)) => return Some(("keep", "max_length beside it")),
             (None, Some(_), _) => return Some(("max_length", "separator beside it")),
             (None, _, Some(_)) => return Some(("keep", "separator beside it")),
+            _ => {}
+        }
+        match (&self.separator, &self.weight_separator) {
+            (None, Some(_)) => return Some(("weight_separator", "separator beside it")),
+            (Some(_), Some(own)) if own.is_empty() => {
+                return Some(("weight_separator", "some text, got none"));
+            }
+            (Some(separator), Some(own)) if own.contains(separator) => {
+                return Some(("weight_separator", "no separator in it"));
+            }
             _ => {}
         }
         let Some(bounds) = &self.buckets else { return None };

@@ -3,7 +3,7 @@
 //!
 //! Shapes: `label` [n] or empty · `weight` [n] or empty · `group` [n] or empty · `dense` [n, D]
 //! row-major · `keys` one column per field: [n], or where `bag_ends` of the field are [n] as well,
-//! all values of its bags.
+//! all values of its bags · `bag_weights` as `keys`, of fields whose keys have weights.
 //!
 //! Invariant: a malformed line leaves no trace in the columns.
 
@@ -134,6 +134,9 @@ pub(crate) struct Parsed {
     pub(crate) keys: Vec<Keys>,
     /// Of each field the number of values of rows 0..=i; `None` for one value per row. `[S]`
     pub(crate) bag_ends: Vec<Option<Vec<usize>>>,
+    /// Of each field the weights of its values; `None` where they have none. `[S]`, or `[0]` of a
+    /// format without any
+    pub(crate) bag_weights: Vec<Option<Vec<f32>>>,
     /// Numbers whose mean and deviation are wanted, NaN where they are missing, while keys are
     /// counted. `[n]` each
     pub(crate) measured: Vec<Vec<f64>>,
@@ -218,6 +221,9 @@ impl Parsed {
                 None => rows,
             };
             keys.truncate(values);
+        }
+        for (weights, keys) in self.bag_weights.iter_mut().zip(&self.keys) {
+            weights.iter_mut().for_each(|weights| weights.truncate(keys.len()));
         }
     }
 

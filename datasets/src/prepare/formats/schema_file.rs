@@ -23,6 +23,7 @@
 //!   { column = "shop", min_count = 5, cap = 100000, oov_buckets = 10 },
 //!   { column = "item", hash_size = 65536, hashes = 2, salt = 7 },
 //!   { column = "genres", separator = "|", max_length = 20, keep = "last" },   # bags
+//!   { column = "interests", separator = "|", weight_separator = ":" },   # a:0.5|b, of weights .5 and 1
 //!   { column = "age", buckets = [18, 30, 50] },
 //! ]
 //! cross = [["work", "shop"], { columns = ["work", "item"], hash_size = 1000000 }]
@@ -124,7 +125,7 @@ pub(crate) struct DenseColumn {
 #[serde(
     untagged,
     expecting = "expected a column, or { column = …, and any of min_count, cap, oov_buckets, \
-                 hash_size, hashes, salt, separator, max_length, keep = \"first\" or \"last\", \
+                 hash_size, hashes, salt, separator, weight_separator, max_length, keep = \"first\" or \"last\", \
                  buckets = [NUMBERS] }"
 )]
 pub(crate) enum Sparse {
@@ -138,6 +139,7 @@ pub(crate) enum Sparse {
 pub(crate) struct SparseColumn {
     pub(crate) column: Column,
     separator: Option<String>,
+    weight_separator: Option<String>,
     max_length: Option<u32>,
     keep: Option<Keep>,
     buckets: Option<Vec<f64>>,
@@ -196,6 +198,7 @@ impl Sparse {
             Self::Own(own) => FieldRecipe {
                 columns: Vec::new(),
                 separator: own.separator.clone(),
+                weight_separator: own.weight_separator.clone(),
                 max_length: own.max_length,
                 keep: own.keep,
                 buckets: own.buckets.clone(),

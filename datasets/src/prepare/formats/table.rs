@@ -4,9 +4,8 @@
 //! feature 0, a missing category is the key `""`, a missing bag is empty, a missing label or weight
 //! is malformed.
 
-use memchr::memmem;
-
-use super::features::{FieldRecipe, Keep, NumberRecipe};
+use super::bag::{Bag, pieces};
+use super::features::{FieldRecipe, NumberRecipe};
 use super::label::LabelRule;
 use super::malformed::{Malformed, Quoted};
 use super::number::number;
@@ -58,15 +57,6 @@ enum FieldKind {
     Value,
     Bag(Box<Bag>),
     Bucket,
-}
-
-/// A value that holds any number of keys.
-#[derive(Clone)]
-struct Bag {
-    /// Between the keys of a text; a list has none.
-    separator: Option<memmem::Finder<'static>>,
-    length_max: usize,
-    keep: Keep,
 }
 
 impl Table {
@@ -205,11 +195,7 @@ impl Table {
             let is_more = others.contains(&column) || crossed.contains(&column);
             if !is_more && holds_lists(&self.names[column]) {
                 match &mut field.kind {
-                    FieldKind::Value => {
-                        let (length_max, keep) = (usize::MAX, Keep::First);
-                        let bag = Bag { separator: None, length_max, keep };
-                        field.kind = FieldKind::Bag(Box::new(bag));
-                    }
+                    FieldKind::Value => field.kind = FieldKind::Bag(Box::new(Bag::list())),
                     FieldKind::Bag(bag) => bag.separator = None,
                     FieldKind::Bucket => {}
                 }
@@ -230,6 +216,11 @@ impl Table {
     pub(crate) fn has_bags(&self) -> bool {
         let is_bag = |field: &Field| matches!(field.kind, FieldKind::Bag(_));
         self.sparse.iter().any(|field| is_bag(field) || field.recipe.settings.hashes == Some(2))
+    }
+
+    /// True if ids have weights in their bags.
+    pub(crate) fn has_value_weights(&self) -> bool {
+        self.sparse.iter().any(Field::is_weighted)
     }
 
     /// Of all columns of the text.
@@ -293,6 +284,7 @@ impl Table {
             dense_features: self.dense_names().len(),
             keys: self.sparse.iter().map(|_| Keys::Text(TextKeys::default())).collect(),
             bag_ends: self.sparse.iter().map(bags).collect(),
+            bag_weights: self.sparse.iter().map(|f| f.is_weighted().then(Vec::new)).collect(),
             measured: vec![Vec::new(); scores.count()],
             ..Parsed::default()
         }
@@ -323,19 +315,25 @@ impl Table {
                 measured += 1;
             }
         }
-        let fields = self.sparse.iter().zip(&mut columns.keys).zip(&mut columns.bag_ends);
-        for ((field, keys), ends) in fields {
+        let mut unweighted = Vec::new();
+        let bags = columns.bag_ends.iter_mut().zip(&mut columns.bag_weights);
+        for ((field, keys), (ends, weights)) in self.sparse.iter().zip(&mut columns.keys).zip(bags)
+        {
             let Keys::Text(keys) = keys else { continue };
             match (&field.columns[..], &field.kind) {
                 (&[column], FieldKind::Value) => keys.push(value(column)),
                 (&[column], FieldKind::Bag(bag)) => {
+                    let out = (&mut *keys, weights.as_mut().unwrap_or(&mut unweighted));
                     match (row.items(column), &bag.separator) {
-                        (Some(items), _) => self.push_bag(bag, items, keys),
+                        (Some(items), _) => self.push_bag(column, bag, items, out),
                         (None, Some(separator)) => {
-                            self.push_bag(bag, pieces(separator, value(column)), keys);
+                            let items = pieces(separator, value(column));
+                            self.push_bag(column, bag, items, out)
                         }
-                        (None, None) => self.push_bag(bag, [value(column)].into_iter(), keys),
-                    }
+                        (None, None) => {
+                            self.push_bag(column, bag, [value(column)].into_iter(), out)
+                        }
+                    }?;
                     ends.get_or_insert_default().push(keys.len());
                 }
                 (&[column], FieldKind::Bucket) => {
@@ -364,19 +362,15 @@ impl Table {
         Ok(())
     }
 
-    /// The items of one bag that are not missing, as many as it may have.
+    /// The items of one bag that are not missing, as many as it may have, with their weights.
     fn push_bag<'a>(
         &self,
+        column: usize,
         bag: &Bag,
         items: impl Iterator<Item = &'a [u8]> + Clone,
-        keys: &mut TextKeys,
-    ) {
-        let items = items.map(|item| self.clean(item)).filter(|item| !item.is_empty());
-        let skipped = match bag.keep {
-            Keep::First => 0,
-            Keep::Last => items.clone().count().saturating_sub(bag.length_max),
-        };
-        items.skip(skipped).take(bag.length_max).for_each(|item| keys.push(item));
+        out: (&mut TextKeys, &mut Vec<f32>),
+    ) -> Result<(), Malformed> {
+        bag.push(items, |text| self.clean(text), |text| self.weight(column, text), out)
     }
 
     /// The value without blanks where they are trimmed; empty where it is missing.
@@ -406,16 +400,16 @@ impl Table {
 impl Field {
     fn new(name: String, columns: Vec<usize>, recipe: FieldRecipe) -> Result<Self, SchemaError> {
         defect_of("sparse", &name, recipe.defect())?;
-        let kind = match (&recipe.separator, &recipe.buckets) {
-            (Some(separator), _) => FieldKind::Bag(Box::new(Bag {
-                separator: Some(memmem::Finder::new(separator.as_bytes()).into_owned()),
-                length_max: recipe.max_length.map_or(usize::MAX, |length| length as usize),
-                keep: recipe.keep.unwrap_or_default(),
-            })),
+        let kind = match (Bag::new(&recipe), &recipe.buckets) {
+            (Some(bag), _) => FieldKind::Bag(Box::new(bag)),
             (None, Some(_)) => FieldKind::Bucket,
             (None, None) => FieldKind::Value,
         };
         Ok(Self { name, columns, kind, recipe })
+    }
+
+    fn is_weighted(&self) -> bool {
+        matches!(&self.kind, FieldKind::Bag(bag) if bag.is_weighted())
     }
 }
 
@@ -450,24 +444,6 @@ pub(crate) fn unique_names(names: Vec<String>) -> Vec<String> {
         _ => format!("{name}.{number}"),
     };
     (1..).zip(names).map(named).collect()
-}
-
-/// The texts between separators.
-fn pieces<'a>(
-    separator: &memmem::Finder<'_>,
-    text: &'a [u8],
-) -> impl Iterator<Item = &'a [u8]> + Clone {
-    let mut rest = Some(text);
-    core::iter::from_fn(move || {
-        let text = rest.take()?;
-        match separator.find(text) {
-            Some(at) => {
-                rest = Some(&text[at + separator.needle().len()..]);
-                Some(&text[..at])
-            }
-            None => Some(text),
-        }
-    })
 }
 
 /// Between the values of a cross and of a group of several columns: the ASCII unit separator.

@@ -29,6 +29,8 @@ pub(crate) struct Layout {
     pub(crate) has_label: bool,
     pub(crate) has_weight: bool,
     pub(crate) has_group: bool,
+    /// Ids have weights in their bags.
+    pub(crate) has_value_weights: bool,
     /// Some field may have more or less than one id in a row.
     pub(crate) is_bag: bool,
     /// Of number keys; `None` for text keys.
@@ -63,6 +65,7 @@ impl Layout {
             numbers: BTreeMap::new(),
             fields: BTreeMap::new(),
             has_group: false,
+            has_value_weights: false,
             is_bag: false,
             spelling: Some(Spelling::Hex),
             label: has_label.then(|| "column 1".into()),
@@ -89,6 +92,7 @@ impl Layout {
             numbers: BTreeMap::new(),
             fields: BTreeMap::new(),
             has_group: false,
+            has_value_weights: false,
             is_bag: fields == Fields::Bag,
             spelling: Some(Spelling::Decimal),
             label: has_label.then(|| "column 1 is 1".into()),
@@ -168,6 +172,7 @@ impl Layout {
             has_label: table.label().is_some(),
             has_weight: table.has_weight(),
             has_group: table.has_group(),
+            has_value_weights: table.has_value_weights(),
             is_bag: table.has_bags(),
             spelling: None,
             measured,

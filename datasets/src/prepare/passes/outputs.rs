@@ -139,12 +139,14 @@ impl Outputs {
             offsets.extend(bounds.iter().map(|bound| bound - bounds[0]));
             bounds[0] as usize..bounds[bounds.len() - 1] as usize
         };
+        let weighted = if self.info.has_value_weights { values.clone() } else { 0..0 };
         RowBlock {
             rows: end - start,
             label: &block.label[some(self.info.has_label)],
             weight: &block.weight[some(self.info.has_weight)],
             dense: &block.dense[start * dense..end * dense],
             values: &block.values[values],
+            value_weights: &block.value_weights[weighted],
             offsets,
             group: &block.group[some(self.info.has_group)],
         }

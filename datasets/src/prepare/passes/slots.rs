@@ -1,5 +1,7 @@
 //! Blocks on their way through a pass: read ahead, parsed and encoded on the pool.
 
+use core::iter::repeat_n;
+use core::ops::Range;
 use core::sync::atomic::AtomicU64;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -23,6 +25,8 @@ pub(super) struct Slot {
     pub(super) checksum: u64,
     /// `[n, S]`, or the ids of all bags, row by row.
     ids: Vec<u32>,
+    /// Of the ids, or empty.
+    weights: Vec<f32>,
     /// Empty for one id per field, else `[n * S + 1]`.
     offsets: Vec<u32>,
     /// Ids of each field, where there are bags. `[S]`
@@ -41,6 +45,7 @@ impl Slot {
         self.unknown.clear();
         self.unknown.resize(encoders.len(), 0);
         self.offsets.clear();
+        self.weights.clear();
         if plan.layout.is_bag {
             return self.encode_bags(plan, encoders);
         }
@@ -75,17 +80,35 @@ impl Slot {
             let fields = encoders.iter().zip(field_ids.iter()).zip(&parsed.bag_ends);
             for ((encoder, field_ids), ends) in fields {
                 let of_a_key = encoder.ids_per_key();
-                let bag = match ends {
-                    Some(ends) => row.checked_sub(1).map_or(0, |before| ends[before])..ends[row],
-                    None => row..row + 1,
-                };
+                let bag = bag(ends.as_deref(), row);
                 ids.extend_from_slice(&field_ids[bag.start * of_a_key..bag.end * of_a_key]);
                 offsets.push(u32::try_from(ids.len()).map_err(|_| {
                     PrepareError::TooManyValues { path: plan.inputs[block.file()].path.clone() }
                 })?);
             }
         }
+        if plan.layout.has_value_weights {
+            self.weigh(encoders);
+        }
         Ok(())
+    }
+
+    /// The weights of all ids, row by row: those of their keys, or 1.
+    fn weigh(&mut self, encoders: &[Encoder]) {
+        let Self { parsed, weights, .. } = self;
+        for row in 0..parsed.rows {
+            let fields = encoders.iter().zip(&parsed.bag_ends).zip(&parsed.bag_weights);
+            for ((encoder, ends), of_keys) in fields {
+                let of_a_key = encoder.ids_per_key();
+                let bag = bag(ends.as_deref(), row);
+                match of_keys {
+                    None => weights.extend(repeat_n(1.0, bag.len() * of_a_key)),
+                    Some(of_keys) => {
+                        weights.extend(of_keys[bag].iter().flat_map(|&x| repeat_n(x, of_a_key)))
+                    }
+                }
+            }
+        }
     }
 
     pub(super) fn rows(&self) -> RowBlock<'_> {
@@ -95,9 +118,18 @@ impl Slot {
             weight: &self.parsed.weight,
             dense: &self.parsed.dense,
             values: &self.ids,
+            value_weights: &self.weights,
             offsets: &self.offsets,
             group: &self.parsed.group,
         }
+    }
+}
+
+/// The keys of `row` in a field whose bags have these ends, or one key each.
+fn bag(ends: Option<&[usize]>, row: usize) -> Range<usize> {
+    match ends {
+        Some(ends) => row.checked_sub(1).map_or(0, |before| ends[before])..ends[row],
+        None => row..row + 1,
     }
 }
 
@@ -127,6 +159,7 @@ impl Slots {
                     parsed: plan.layout.format.columns(),
                     checksum: 0,
                     ids: Vec::new(),
+                    weights: Vec::new(),
                     offsets: Vec::new(),
                     field_ids: Vec::new(),
                     unknown: Vec::new(),
