@@ -182,6 +182,19 @@ fn a_wrong_structure_is_refused() {
             "shape of dataset `weight`: expected [10], got [9]",
         ),
         (
+            &["sparse"],
+            |f| {
+                bags(f, &[4; 20], |_| ());
+                vector(f, "sparse_weights", &[1f32; ROWS]);
+            },
+            "shape of dataset `sparse_weights`: expected [20], got [10]",
+        ),
+        (
+            &[],
+            |f| vector(f, "sparse_weights", &[1f32; 2 * ROWS]),
+            "dataset `sparse_weights`: expected `sparse_values` and `sparse_offsets` beside it",
+        ),
+        (
             &[],
             |f| vector(f, "group", &[1f64; ROWS]),
             "type of dataset `group`: expected u64, or another integer, which is cast, got f64",
@@ -242,6 +255,16 @@ fn a_wrong_structure_is_refused() {
 #[test]
 fn a_wrong_value_is_refused() {
     let cases: &[Case] = &[
+        (
+            &["sparse"],
+            |f| {
+                bags(f, &[4; 20], |_| ());
+                let mut weights = [1f64; 20];
+                weights[13] = -0.5;
+                vector(f, "sparse_weights", &weights);
+            },
+            "dataset `sparse_weights`: row 6, column 1: expected a finite number from 0, got -0.5",
+        ),
         (
             &["sparse"],
             |f| {
@@ -394,7 +417,8 @@ fn a_damaged_file_is_refused() {
     assert!(message(&damaged).contains("(the file is cut short: copy or prepare it again)"));
 
     // One bit in the middle of a chunk of every dataset.
-    for name in ["label", "weight", "dense", "group", "sparse_values", "sparse_offsets"] {
+    let bags = ["sparse_values", "sparse_offsets", "sparse_weights"];
+    for name in ["label", "weight", "dense", "group"].into_iter().chain(bags) {
         let (at, size) = {
             let file = File::open(&path).unwrap();
             let chunk = file.dataset(name).unwrap().chunk_info(2).unwrap();
@@ -474,11 +498,21 @@ fn files_that_do_not_belong_together_are_refused() {
         (make("weight.h5", Shape { weight: true, ..PLAIN }), "differ in dataset `weight`: "),
         (make("group.h5", Shape { group: true, ..PLAIN }), "differ in dataset `group`: "),
     ];
+    let (bags, weighted) = (
+        make("bags.h5", Shape { bags: true, ..PLAIN }),
+        make("weighted.h5", Shape { bags: true, value_weights: true, ..PLAIN }),
+    );
+    for paths in [[bags.clone(), weighted.clone()], [weighted.clone(), first.clone()]] {
+        let message = Dataset::open(&paths).unwrap_err().to_string();
+        assert!(message.contains("differ in dataset `sparse_weights`: "), "{message}");
+    }
+    let alone = |path| Dataset::open(&[path]).unwrap();
+    alone(bags).check_compatible(&alone(weighted)).unwrap();
     for (number, (second, expected)) in cases.into_iter().enumerate() {
         let message = Dataset::open(&[first.clone(), second.clone()]).unwrap_err().to_string();
         assert!(message.contains(expected), "{message}");
         assert!(message.contains("first.h5 has"), "{message}");
-        // A test set may have weights where the training set has none.
+        // A test set may have weights, of ids too, where the training set has none.
         let (train, test) = (
             Dataset::open(core::slice::from_ref(&first)).unwrap(),
             Dataset::open(&[second]).unwrap(),

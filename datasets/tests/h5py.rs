@@ -42,7 +42,8 @@ text = lambda a: f.attrs[a].decode()
 print(int(f.attrs['umbra_version']), int(f.attrs['rows']),
       names('dense_names'), names('sparse_names'),
       f.attrs['cardinality'].tolist(), repr(text('transform')), text('fingerprint'))
-for name in ['label', 'weight', 'dense', 'sparse', 'sparse_values', 'sparse_offsets', 'group']:
+for name in ['label', 'weight', 'dense', 'sparse', 'sparse_values', 'sparse_offsets',
+             'sparse_weights', 'group']:
     if name in f:
         d = f[name]
         assert d.fletcher32 and d.shuffle and d.compression == 'gzip', name
@@ -59,6 +60,7 @@ fn h5py_reads_ours() {
             vec![
                 "sparse_values (",
                 "sparse_offsets (10001,) uint64",
+                "sparse_weights (",
                 "weight (5000,) float32",
                 "group (5000,) uint64",
             ],

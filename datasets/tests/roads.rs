@@ -92,13 +92,14 @@ struct Case {
     dense: usize,
     fields: usize,
     bags: bool,
-    /// Of label, dense, ids, offsets, weight and group.
-    storage: [Storage; 6],
+    /// Of label, dense, ids, offsets, weight, group and weights of ids.
+    storage: [Storage; 7],
+    value_weights: bool,
     order: TrainOrder,
 }
 
 fn cases() -> impl Strategy<Value = Case> {
-    let storages = core::array::from_fn::<_, 6, _>(|_| storage());
+    let storages = core::array::from_fn::<_, 7, _>(|_| storage());
     let order = (any::<u64>(), 1usize..4, 1usize..6, 1usize..300, any::<bool>()).prop_map(
         |(seed, workers_total, lanes, batch_size, shuffle)| TrainOrder {
             seed,
@@ -108,13 +109,14 @@ fn cases() -> impl Strategy<Value = Case> {
             shuffle,
         },
     );
-    (1usize..4000, 0usize..5, 1usize..5, any::<bool>(), storages, order).prop_map(
-        |(rows, dense, fields, bags, storage, order)| Case {
+    (1usize..4000, 0usize..5, 1usize..5, any::<[bool; 2]>(), storages, order).prop_map(
+        |(rows, dense, fields, [bags, value_weights], storage, order)| Case {
             rows,
             dense,
             fields,
             bags,
             storage,
+            value_weights,
             order,
         },
     )
@@ -130,7 +132,7 @@ fn make(path: &Path, case: &Case) {
     };
     file.new_attr::<u64>().create("umbra_version").unwrap().write_scalar(&1u64).unwrap();
     file.new_attr_builder().with_data(&vec![100u64; case.fields]).create("cardinality").unwrap();
-    let [label, dense, ids, offsets, weight, group] = case.storage;
+    let [label, dense, ids, offsets, weight, group, value_weights] = case.storage;
     let mut some = |n: usize, bound| (0..n).map(|_| below(bound)).collect::<Vec<_>>();
     let labels = some(case.rows, 2);
     if label.kind == 5 {
@@ -151,6 +153,10 @@ fn make(path: &Path, case: &Case) {
         let values = some(bounds[bounds.len() - 1].max(1) as usize, 100);
         *bounds.last_mut().unwrap() = values.len() as i64;
         numbers(&file, "sparse_values", ids, None, &values, true);
+        if case.value_weights {
+            let weights = some(values.len(), 50);
+            numbers(&file, "sparse_weights", value_weights, None, &weights, false);
+        }
         // All of them have to fit.
         let kind = [0, 1, 2, 4][offsets.kind % 4];
         numbers(&file, "sparse_offsets", Storage { kind, ..offsets }, None, &bounds, true);
@@ -228,7 +234,15 @@ fn a_chunk_that_holds_everything_reads() {
     let path = folder.path().join("data.h5");
     let how = Storage { chunk: Some((100_000, 5)), filters: [true; 3], kind: 0 };
     let order = TrainOrder { seed: 1, workers_total: 1, lanes: 8, batch_size: 512, shuffle: true };
-    let case = Case { rows: 100_000, dense: 3, fields: 5, bags: false, storage: [how; 6], order };
+    let case = Case {
+        rows: 100_000,
+        dense: 3,
+        fields: 5,
+        bags: false,
+        storage: [how; 7],
+        value_weights: false,
+        order,
+    };
     make(&path, &case);
     verify(&path).unwrap();
     let dataset = Dataset::open(&[path]).unwrap();

@@ -5,10 +5,10 @@
 //! bag's rows. An empty bag pools to zeros and passes no gradient on. An id that stands twice in a
 //! bag counts twice.
 //!
-//! Ids may have weights: then a row is multiplied by its own, and the mean is over the sum of the
-//! weights. They are data: no gradient is theirs. A bag without a weight above 0 is as an empty one;
-//! so is, for a mean, one whose sum of weights or its reciprocal is beyond f32. Weights of 1 change
-//! no bit.
+//! Ids may have weights: then a row is multiplied by its own, and a mean is over the sum of the
+//! weights (TensorFlow, `tf.nn.embedding_lookup_sparse`, combiner `mean`). They are data: no
+//! gradient is theirs. A bag without a weight above 0 is as an empty one; so is, for a mean, one
+//! whose sum of weights or its reciprocal is beyond f32. Weights of 1 change no bit.
 
 use core::ops::Range;
 

@@ -85,6 +85,7 @@ struct Columns {
     weight: Vec<f32>,
     dense: Vec<f32>,
     values: Vec<u32>,
+    value_weights: Vec<f32>,
     offsets: Vec<u32>,
     group: Vec<u64>,
 }
@@ -113,6 +114,10 @@ impl Columns {
                 columns.offsets.push(columns.values.len() as u32);
             }
         }
+        if kind.bags && kind.weight_and_group {
+            let weights = columns.values.iter().map(|_| below(9) as f32 / 4.0);
+            columns.value_weights = weights.collect();
+        }
         columns
     }
 }
@@ -135,6 +140,7 @@ fn one_of_ours(folder: &Path, kind: Kind) -> PathBuf {
         has_label: kind.label,
         has_weight: kind.weight_and_group,
         has_group: kind.weight_and_group,
+        has_value_weights: kind.bags && kind.weight_and_group,
     };
     let columns = Columns::new(kind);
     let mut writer = Writer::create(&path, info).unwrap();
@@ -145,6 +151,7 @@ fn one_of_ours(folder: &Path, kind: Kind) -> PathBuf {
             weight: &columns.weight,
             dense: &columns.dense,
             values: &columns.values,
+            value_weights: &columns.value_weights,
             offsets: if kind.bags { &columns.offsets } else { &[] },
             group: &columns.group,
         })

@@ -104,6 +104,13 @@ fn check(format: &RowFormat, parsed: &Parsed, block: &Block) -> Result<(), Strin
         let (bags, values) = ends.unwrap_or((rows, rows));
         equal("bags, keys", &(bags, keys.len()), &(rows, values))?;
     }
+    for (weights, keys) in parsed.bag_weights.iter().zip(&parsed.keys) {
+        let Some(weights) = weights else { continue };
+        equal("weights of keys", &weights.len(), &keys.len())?;
+        if let Some(weight) = weights.iter().find(|x| !(0.0..f32::INFINITY).contains(*x)) {
+            return Err(format!("a weight of {weight}"));
+        }
+    }
     if let Some(label) = parsed.label.iter().find(|label| !(0.0..=1.0).contains(*label)) {
         return Err(format!("a label of {label}"));
     }

@@ -108,6 +108,65 @@ fn bags_are_split_cleaned_and_cut() {
     assert_eq!(of("last"), ["aba", "", "c", "acd"]);
 }
 
+/// The last separator of an item counts, what is missing weighs 1, other fields weigh 1.
+#[test]
+fn keys_of_a_bag_have_weights() {
+    let folder = Folder::new();
+    let text = "y,a,g\n1,p,x:0.5|y\n0,q,http://x:2|y: | ?:3|y:?\n0,p,\n1,p,y:0|x:1e-3|z:4|x\n";
+    let of = |more: &str, threads| {
+        let schema = format!(
+            "label = \"y\"\ntrim = true\nmissing = [\"?\"]\nsparse = [\"a\", \
+             {{ column = \"g\", separator = \"|\", weight_separator = \":\"{more} }}]"
+        );
+        let options =
+            PrepareOptions { threads: Some(threads), ..csv(&folder, &schema, text, "out.h5") };
+        run(&options).unwrap();
+        let (out, keys) = (options.output.clone(), vocabulary(&options.output, 1).unwrap());
+        assert!(open(&out).has_value_weights());
+        assert!(open(&out).transform().contains("weight_separator = \":\""));
+        let weights: Vec<f32> = column(&out, "sparse_weights");
+        let mut weights = weights.into_iter();
+        let of_bag = |(number, bag): (usize, Vec<u32>)| -> String {
+            let items = bag.iter().map(|id| {
+                let key = if number % 2 == 0 { "." } else { &keys[*id as usize - 1] };
+                format!("{key}={} ", weights.next().unwrap())
+            });
+            items.collect()
+        };
+        let bags: Vec<String> = bags(&out).into_iter().enumerate().map(of_bag).collect();
+        assert_eq!(weights.next(), None);
+        assert!(bags.iter().step_by(2).all(|bag| bag == ".=1 "), "{bags:?}");
+        bags.into_iter().skip(1).step_by(2).collect::<Vec<_>>()
+    };
+    for threads in [1, 2] {
+        let all = ["x=0.5 y=1 ", "http://x=2 y=1 y=1 ", "", "y=0 x=0.001 z=4 x=1 "];
+        assert_eq!(of("", threads), all);
+        let last = ["x=0.5 y=1 ", "y=1 y=1 ", "", "z=4 x=1 "];
+        assert_eq!(of(", max_length = 2, keep = \"last\"", threads), last);
+        // Both ids of a key have its weight.
+        let schema = "label = 'y'\nsparse = [{ column = 'g', separator = '|', hash_size = 9, \
+                      hashes = 2, weight_separator = ':' }]";
+        let out = prepared(&folder, schema, "y,g\n1,a:2|b\n0,c:0.5\n");
+        assert_eq!(column::<f32>(&out, "sparse_weights"), [2.0, 2.0, 1.0, 1.0, 0.5, 0.5]);
+    }
+}
+
+/// Whatever is too many: a row is malformed or not by what stands in it.
+#[test]
+fn a_malformed_weight_is_a_malformed_row() {
+    let folder = Folder::new();
+    let schema = "label = 'y'\nsparse = [{ column = 'g', separator = '|', max_length = 1, \
+                  weight_separator = ':' }]";
+    for (item, got) in [("a:x", "x"), ("a:-1", "-1"), ("a:inf", "inf"), ("b|a:1:nan", "nan")] {
+        let text = format!("y,g\n1,a\n0,{item}\n");
+        let got_message = message(&csv(&folder, schema, &text, "out.h5"));
+        let expected = format!("column g: expected a weight of at least 0, got `{got}`");
+        assert!(got_message.contains(&expected), "{got_message}");
+        let options = PrepareOptions { max_bad_rows: 1, ..csv(&folder, schema, &text, "out.h5") };
+        assert_eq!(run(&options).unwrap().rows_written, 1);
+    }
+}
+
 #[test]
 fn crosses_are_the_texts_of_both_columns() {
     let folder = Folder::new();
@@ -201,6 +260,15 @@ fn settings_that_make_no_sense_are_refused() {
         ("sparse = [{ column = 'a', separator = '' }]", "separator: expected some text, got none"),
         ("sparse = [{ column = 'a', separator = '|', keep = 'last' }]", "expected max_length"),
         ("sparse = [{ column = 'a', separator = '|', keep = 'mid' }]", "keep = \"first\" or"),
+        ("sparse = [{ column = 'a', weight_separator = ':' }]", "expected separator beside it"),
+        (
+            "sparse = [{ column = 'a', separator = '|', weight_separator = '' }]",
+            "weight_separator: expected some text, got none",
+        ),
+        (
+            "sparse = [{ column = 'a', separator = '|', weight_separator = '||' }]",
+            "weight_separator: expected no separator in it",
+        ),
         ("sparse = [{ column = 'a', buckets = [3, 1] }]", "each above the one before"),
         ("dense = [{ column = 'a', clip = [3, 1] }]", "dense: a: clip: expected [LOW, HIGH]"),
         ("dense = [{ column = 'a', clip = [1] }]", "clip = [LOW, HIGH], fill = NUMBER"),
