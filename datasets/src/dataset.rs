@@ -32,7 +32,8 @@ impl Dataset {
     ///
     /// # Errors
     /// When a file cannot be opened, is not laid out as the version says, or disagrees with the
-    /// first in features, fields, cardinality, key lists, transform, labels, weights, groups or weights of ids.
+    /// first in features, fields, cardinality, key lists, transform, labels, weights, groups or
+    /// weights of ids.
     pub fn open(paths: &[PathBuf]) -> Result<Self, DatasetError> {
         let files = paths.iter().map(|p| inspect(p)).collect::<Result<Vec<_>, _>>()?;
         let Some((first, others)) = files.split_first() else { return Err(DatasetError::NoFiles) };

@@ -3,8 +3,9 @@
 //! The layout in HDF5 is the project's "HDF5 dataset, version 2": `label` f32 `[N]` (not there for
 //! rows that are only to be scored), `dense` f32 `[N, D]`, `sparse` u32 `[N, S]` or `sparse_values`
 //! u32 `[K]` with `sparse_offsets` u64 `[N·S + 1]` and optionally `sparse_weights` f32 `[K]`,
-//! optional `weight` f32 `[N]` and `group` u64 `[N]`. Version 1 is read as well: the same, always with labels, without the attributes
-//! `vocabulary` and `metadata`, its own metadata without checksums.
+//! optional `weight` f32 `[N]` and `group` u64 `[N]`. Version 1 is read as well: the same, always
+//! with labels, without the attributes `vocabulary` and `metadata`, its own metadata without
+//! checksums.
 //!
 //! What covers each byte of a file of version 2: a Fletcher-32 in every chunk, HDF5's checksums of
 //! its metadata (library version 1.10), the attribute `metadata` over all other attributes, which

@@ -1,5 +1,5 @@
-//! Weights of ids, from a csv to a prediction: weights of 1 change no bit, ranks change none, and an
-//! id of weight 2 is the id twice.
+//! Weights of ids, from a csv to a prediction: weights of 1 change no bit, ranks change none, and
+//! an id of weight 2 is the id twice.
 #![allow(clippy::unwrap_used)]
 
 use umbra_tests::{Folder, Job, SavedModel};

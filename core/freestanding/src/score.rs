@@ -82,7 +82,8 @@ fn score(owned: &mut Owned) -> Option<()> {
     let label = [0.0; N];
     let row = [0; N];
     let (label, row) = (label.get(..n)?, row.get(..n)?);
-    let batch = Batch { label, weight: &[], dense, bags: Jagged { values, offsets, weights: &[] }, row };
+    let bags = Jagged { values, offsets, weights: &[] };
+    let batch = Batch { label, weight: &[], dense, bags, row };
     let logits = logits.get_mut(..n)?;
     let mut scorer = flat.scorer(Memory { single, double, slot }).map_err(say).ok()?;
     scorer.score(&batch, logits).map_err(say).ok()?;

@@ -209,8 +209,7 @@ fn ids_have_weights() {
     }
 }
 
-/// Weights of 1 change no bit, and for a sum an id alone in its bag may as well stand twice as weigh
-/// 2.
+/// Weights of 1 change no bit, and in a sum an id may as well stand twice as weigh 2.
 #[test]
 fn weights_of_ids_are_repetitions() {
     for pooling in [Pooling::Sum, Pooling::Mean] {

@@ -231,7 +231,11 @@ missing = ["?"]
 label = 2
 label_at_least = 4
 dense = ["price"]
-sparse = ["item", "user", { column = "tags", separator = "|", weight_separator = "::", max_length = 2, keep = "last" }]
+sparse = [
+  "item",
+  "user",
+  { column = "tags", separator = "|", weight_separator = "::", max_length = 2, keep = "last" },
+]
 cross = [{ columns = ["user", "item"], hash_size = 7, hashes = 2 }]
 "#;
 

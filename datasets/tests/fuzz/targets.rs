@@ -284,7 +284,7 @@ const SCHEMAS: [&str; 6] = [
      label = \"c\"\nlabel_positive = [\"1\"]\nsparse = [\"a\", \"f\"]\n",
     "dense = [{ column = \"price\", transform = \"zscore\", clip = [0, 1e5], fill = 1.5,\n\
      missing_flag = true }]\nsparse = [{ column = \"item\", separator = \" \", max_length = 2,\n\
-     keep = \"last\" }, { column = \"age\", buckets = [18, 30, 50] }]\n\
+     keep = \"last\", weight_separator = \":\" }, { column = \"age\", buckets = [18, 30, 50] }]\n\
      cross = [[\"user\", \"shop\"]]\n",
     "label = \"clicked\"\n\
      sparse = [{ column = \"user\", min_count = 2, cap = 3, oov_buckets = 10 },\n\

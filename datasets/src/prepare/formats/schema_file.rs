@@ -23,7 +23,7 @@
 //!   { column = "shop", min_count = 5, cap = 100000, oov_buckets = 10 },
 //!   { column = "item", hash_size = 65536, hashes = 2, salt = 7 },
 //!   { column = "genres", separator = "|", max_length = 20, keep = "last" },   # bags
-//!   { column = "interests", separator = "|", weight_separator = ":" },   # a:0.5|b, of weights .5 and 1
+//!   { column = "interests", separator = "|", weight_separator = ":" },   # a:0.5|b:2
 //!   { column = "age", buckets = [18, 30, 50] },
 //! ]
 //! cross = [["work", "shop"], { columns = ["work", "item"], hash_size = 1000000 }]
@@ -125,8 +125,8 @@ pub(crate) struct DenseColumn {
 #[serde(
     untagged,
     expecting = "expected a column, or { column = …, and any of min_count, cap, oov_buckets, \
-                 hash_size, hashes, salt, separator, weight_separator, max_length, keep = \"first\" or \"last\", \
-                 buckets = [NUMBERS] }"
+                 hash_size, hashes, salt, separator, weight_separator, max_length, \
+                 keep = \"first\" or \"last\", buckets = [NUMBERS] }"
 )]
 pub(crate) enum Sparse {
     Plain(Column),
