@@ -251,6 +251,30 @@ fn lists_are_bags() {
 }
 
 #[test]
+fn items_of_a_list_have_weights_as_those_of_a_text() {
+    let folder = Folder::new();
+    let mut tags = ListBuilder::new(StringBuilder::new());
+    tags.append_value([Some("a:0.5"), Some("b"), None]);
+    tags.append_null();
+    tags.append_value([Some("b:2")]);
+    let columns: [(&str, ArrayRef); 2] = [
+        ("y", Arc::new(Float64Array::from(vec![0.0, 1.0, 1.0]))),
+        ("tags", Arc::new(tags.finish())),
+    ];
+    let batch = RecordBatch::try_from_iter(columns).unwrap();
+    write(&folder.path("a.parquet"), &batch, Compression::SNAPPY, 2);
+    fs::write(folder.path("a.csv"), "y,tags\n0.0,a:0.5|b|\n1.0,\n1.0,b:2\n").unwrap();
+    let schema = "label = 'y'\nsparse = [{ column = 'tags', separator = '|', \
+                  weight_separator = ':' }]";
+    folder.run(Format::Parquet, schema, &["a.parquet"], "a.h5").unwrap();
+    folder.run(Format::Csv, schema, &["a.csv"], "csv.h5").unwrap();
+    assert_eq!(fingerprint(&folder.path("a.h5")), fingerprint(&folder.path("csv.h5")));
+    let file = hdf5::File::open(folder.path("a.h5")).unwrap();
+    let weights: Vec<f32> = file.dataset("sparse_weights").unwrap().read_raw().unwrap();
+    assert_eq!(weights, [0.5, 1.0, 2.0]);
+}
+
+#[test]
 fn bad_values_are_malformed_rows_with_their_number() {
     let folder = Folder::new();
     let price: Float64Array =
