@@ -55,12 +55,13 @@ struct Outcome {
     predictions: String,
 }
 
-fn train(folder: &Folder, data: &str, ranks: usize, batch: usize, sets: &[&str]) -> Outcome {
-    let (run, file) = (format!("{data}-{ranks}"), format!("{data}.h5"));
+fn train(folder: &Folder, data: &str, ranks: usize, batch: usize, pooling: &str) -> Outcome {
+    let (run, file) = (format!("{data}-{pooling}-{ranks}"), format!("{data}.h5"));
+    let pooling = format!("model.pooling={pooling}");
     let train = format!("data.train={file}");
     let test = format!("data.test={file}");
     let batch = format!("train.batch_size={}", batch / ranks);
-    folder.train(ranks, "job.toml", &run, &[&RUN[..], &[&train, &test, &batch], sets].concat());
+    folder.train(ranks, "job.toml", &run, &[&RUN[..], &[&train, &test, &batch, &pooling]].concat());
     let checkpoint = format!("{run}/checkpoints/last");
     let output = format!("{run}.txt");
     let arguments = ["predict", "--checkpoint", &checkpoint, "--data", &file, "--output", &output];
@@ -88,8 +89,8 @@ fn weights_of_one_and_ranks_change_no_bit() {
     prepare(&folder, "none", |key, _| format!("i{key}"));
     prepare(&folder, "ones", |key, _| format!("i{key}:{}", if key % 2 == 0 { "1" } else { "" }));
     prepare(&folder, "some", |key, weight| format!("i{key}:{weight}"));
-    for (pooling, ranks_max) in [("model.pooling=sum", 2), ("model.pooling=mean", 1)] {
-        let train = |data, ranks| train(&folder, data, ranks, 256, &[pooling]);
+    for (pooling, ranks_max) in [("sum", 2), ("mean", 1)] {
+        let train = |data, ranks| train(&folder, data, ranks, 256, pooling);
         let (none, some) = (train("none", 1), train("some", 1));
         assert!(none == train("ones", 1), "{pooling}: weights of 1 are none");
         assert!(some.losses != none.losses && some.predictions != none.predictions);
@@ -117,7 +118,7 @@ fn an_id_of_weight_two_is_the_id_twice() {
     prepare(&folder, "heavy", |key, _| format!("i{key}:2"));
     prepare(&folder, "twice", |key, _| format!("i{key}|i{key}"));
     for ranks in [1, 2] {
-        let [heavy, twice] = ["heavy", "twice"].map(|data| train(&folder, data, ranks, 64, &[]));
+        let [heavy, twice] = ["heavy", "twice"].map(|data| train(&folder, data, ranks, 64, "sum"));
         let last = |text: &str| -> Vec<f64> {
             let numbers = text.lines().map(|line| line.rsplit([',', ' ', '\t']).next().unwrap());
             numbers.filter_map(|number| number.parse().ok()).collect()
