@@ -109,7 +109,7 @@ fn a_wrong_structure_is_refused() {
         (
             &["label"],
             |f| vector(f, "label", &[hdf5::types::FixedAscii::<4>::new(); ROWS]),
-            "type of dataset `label`: expected f32, or f64, an integer or bool, which are cast, got",
+            "type of dataset `label`: expected f32, or f64, an integer or bool, which are cast,",
         ),
         (
             &["label"],

@@ -109,7 +109,8 @@ variants = {
         chunks=(256, 1), fletcher32=True),
 }
 types = {
-    'types': (bool, 'f8', 'i8', 'i8', 'f8', 'i4'), 'big': ('>i2', '>f4', '>u4', '>u8', '>f8', '>u8'),
+    'types': (bool, 'f8', 'i8', 'i8', 'f8', 'i4'),
+    'big': ('>i2', '>f4', '>u4', '>u8', '>f8', '>u8'),
     'checked': ('u1', 'f4', 'u2', 'i4', 'f4', 'u1'),
 }
 for name, how in variants.items():
