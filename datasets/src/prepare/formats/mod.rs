@@ -6,8 +6,8 @@
 //! - `parquet`: columns instead of lines, through the same schema; `parquet_file` reads them,
 //!   `parquet_text` spells them.
 //! - `table`: rows of named columns by a schema; `features`: what is made of its columns, `label`
-//!   of the label's, `bag` of one with many keys. `values`: a line of a csv,
-//!   split; `number`: numbers in text.
+//!   of the label's, `bag` of one with many keys. `values`: a line of a csv, split at its `marks`;
+//!   `number`: numbers in text.
 //! - `transform`: numbers to dense features.
 //! - `malformed`: why a line is not a row.
 
@@ -18,6 +18,7 @@ pub(super) mod features;
 mod label;
 pub(super) mod libfm;
 mod malformed;
+mod marks;
 mod number;
 pub(super) mod parquet;
 mod parquet_file;

@@ -9,25 +9,21 @@
 //! are counted before, by Welford's recurrence (Knuth, The Art of Computer Programming 2, §4.2.2),
 //! one number after the other in the order of the text, so that they depend on nothing else.
 
+use std::sync::LazyLock;
+
 use super::features::NumberRecipe;
 use crate::prepare::options::DenseTransform;
 
-/// A transform with the logarithms of small whole numbers at hand: most counts of a click log are
-/// below [`LOGS`].
+/// How a number becomes a feature.
 #[derive(Clone, Debug)]
 pub(crate) struct NumberTransform {
     kind: DenseTransform,
     recipe: NumberRecipe,
-    logs: Box<[f32]>,
 }
 
 impl NumberTransform {
     pub(crate) fn new(kind: DenseTransform, recipe: NumberRecipe) -> Self {
-        let logs = match kind {
-            DenseTransform::Log => (0..LOGS).map(|x| log(f64::from(x))).collect(),
-            DenseTransform::None | DenseTransform::ZScore => Box::default(),
-        };
-        Self { kind, recipe, logs }
+        Self { kind, recipe }
     }
 
     pub(crate) fn kind(&self) -> DenseTransform {
@@ -50,7 +46,7 @@ impl NumberTransform {
             DenseTransform::None => x as f32,
             DenseTransform::Log => {
                 let x = x.max(0);
-                let known = usize::try_from(x).ok().and_then(|x| self.logs.get(x));
+                let known = usize::try_from(x).ok().and_then(|x| LOGS.get(x));
                 known.copied().unwrap_or_else(|| log(x as f64))
             }
             DenseTransform::ZScore => self.score(x as f64),
@@ -78,7 +74,7 @@ impl NumberTransform {
         let x = x.max(0.0);
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "compared")]
         let whole = x as u32;
-        match self.logs.get(whole as usize) {
+        match LOGS.get(whole as usize) {
             Some(known) if f64::from(whole) == x => *known,
             _ => log(x),
         }
@@ -133,7 +129,10 @@ fn to_f32(x: f64) -> f32 {
     x as f32
 }
 
-const LOGS: u32 = 4096;
+/// Logarithms of small whole numbers: most counts of a click log are among them. All features share
+/// them, so that they stay in the first cache.
+static LOGS: LazyLock<Box<[f32]>> =
+    LazyLock::new(|| (0..4096).map(|x| log(f64::from(x))).collect());
 
 #[cfg(test)]
 mod tests {

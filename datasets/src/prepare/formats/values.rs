@@ -5,6 +5,7 @@
 //! quote up to the delimiter belongs to the value; elsewhere a quote is a character.
 
 use super::malformed::Malformed;
+use super::marks::Marks;
 use super::table::Row;
 
 /// Buffers for [`Values`].
@@ -33,15 +34,21 @@ impl<'a> Values<'a> {
         let Scratch { text, spans } = scratch;
         text.clear();
         spans.clear();
-        if quote && memchr::memchr(b'"', line).is_some() {
-            split_quoted(delimiter, line, text, spans)?;
-        } else {
-            let mut start = 0;
-            for end in memchr::memchr_iter(delimiter, line) {
+        let other = if quote { b'"' } else { delimiter };
+        let mut marks = Marks::new(line, [delimiter, other]);
+        let mut start = 0;
+        loop {
+            let end = if quote && line.get(start) == Some(&b'"') {
+                quoted_value(delimiter, line, start, &mut marks, text, spans)?
+            } else {
+                let end = marks.find(|&at| line[at] == delimiter).unwrap_or(line.len());
                 spans.push((start, end));
-                start = end + 1;
+                end
+            };
+            if end == line.len() {
+                break;
             }
-            spans.push((start, line.len()));
+            start = end + 1;
         }
         Ok(Self { line, text, spans })
     }
@@ -66,53 +73,42 @@ impl Row for Values<'_> {
     }
 }
 
-/// Splits a line that has quotes.
-fn split_quoted(
+/// Reads the value that begins with a quote at `start`, the next of `marks`. Returns where it ends;
+/// the delimiter there, if it is not the end of the line, is no longer among the marks.
+fn quoted_value(
     delimiter: u8,
     line: &[u8],
+    start: usize,
+    marks: &mut Marks<'_>,
     text: &mut Vec<u8>,
     spans: &mut Vec<(usize, usize)>,
-) -> Result<(), Malformed> {
-    let from = |start: usize, byte: u8| memchr::memchr(byte, &line[start..]).map(|at| start + at);
-    let value_end = |start: usize| from(start, delimiter).unwrap_or(line.len());
-    let mut start = 0;
-    loop {
-        let end = if line.get(start) == Some(&b'"') {
-            let inside = start + 1;
-            let close = from(inside, b'"').ok_or(Malformed::OpenQuote)?;
-            match line.get(close + 1) {
-                Some(&next) if next != delimiter => {
-                    // A quote inside, or text behind the closing one: the value is put together.
-                    let own = text.len();
-                    let mut quote = close;
-                    text.extend_from_slice(&line[inside..quote]);
-                    while line.get(quote + 1) == Some(&b'"') {
-                        let after = quote + 2;
-                        quote = from(after, b'"').ok_or(Malformed::OpenQuote)?;
-                        text.push(b'"');
-                        text.extend_from_slice(&line[after..quote]);
-                    }
-                    let end = value_end(quote + 1);
-                    text.extend_from_slice(&line[quote + 1..end]);
-                    let beyond = line.len() + 1;
-                    spans.push((beyond + own, beyond + text.len()));
-                    end
-                }
-                _ => {
-                    spans.push((inside, close));
-                    close + 1
-                }
-            }
-        } else {
-            let end = value_end(start);
-            spans.push((start, end));
-            end
-        };
-        if end == line.len() {
-            return Ok(());
-        }
-        start = end + 1;
+) -> Result<usize, Malformed> {
+    marks.next();
+    let next_quote =
+        |marks: &mut Marks<'_>| marks.find(|&at| line[at] == b'"').ok_or(Malformed::OpenQuote);
+    let inside = start + 1;
+    let close = next_quote(marks)?;
+    if line.get(close + 1).is_none_or(|next| *next == delimiter) {
+        marks.next();
+        spans.push((inside, close));
+        return Ok(close + 1);
     }
+    // A quote inside, or text behind the closing one: the value is put together.
+    let own = text.len();
+    let mut quote = close;
+    text.extend_from_slice(&line[inside..quote]);
+    while line.get(quote + 1) == Some(&b'"') {
+        marks.next();
+        let after = quote + 2;
+        quote = next_quote(marks)?;
+        text.push(b'"');
+        text.extend_from_slice(&line[after..quote]);
+    }
+    let end = marks.find(|&at| line[at] == delimiter).unwrap_or(line.len());
+    text.extend_from_slice(&line[quote + 1..end]);
+    let beyond = line.len() + 1;
+    spans.push((beyond + own, beyond + text.len()));
+    Ok(end)
 }
 
 #[cfg(test)]

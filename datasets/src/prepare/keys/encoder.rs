@@ -2,11 +2,11 @@
 
 use core::ops::Range;
 
-use super::hash::FastMap;
 use super::key_column::Keys;
 use super::number_map::NumberMap;
 use super::rule::{Buckets, Hashing, IdRule};
 use super::spelling::{SPELLED_BYTES_MAX, Spelling};
+use super::text_map::TextMap;
 use super::vocabulary::KeyList;
 
 /// How to find the ids of the keys of one field.
@@ -18,7 +18,7 @@ pub(crate) struct Encoder {
 
 enum Kind {
     Number { ids: NumberMap, unknown: Buckets },
-    Text { ids: FastMap<Box<[u8]>, u32>, unknown: Buckets },
+    Text { ids: TextMap, unknown: Buckets },
     Hash(Hashing),
 }
 
@@ -40,9 +40,9 @@ impl Encoder {
         let texts = (unknown.count..).zip(list.texts());
         let kind = match spelling {
             None => {
-                let mut ids = FastMap::default();
+                let mut ids = TextMap::default();
                 ids.reserve(list.len());
-                ids.extend(texts.map(|(id, text)| (text.into(), id)));
+                texts.for_each(|(id, text)| ids.set(text, id));
                 Kind::Text { ids, unknown }
             }
             Some(spelling) => {
@@ -93,12 +93,18 @@ impl Encoder {
                 });
             }
             (Kind::Text { ids, unknown }, Keys::Text(keys)) => {
-                for (place, key) in places.zip(keys.iter(range)) {
-                    *place = ids.get(key).copied().unwrap_or_else(|| {
-                        count += 1;
-                        unknown.id(key)
-                    });
-                }
+                let mut at = range.start;
+                ids.look_up(keys, range, |id| {
+                    if let Some(place) = places.next() {
+                        *place = if id == NOT_THERE {
+                            count += 1;
+                            unknown.id(keys.at(at))
+                        } else {
+                            id
+                        };
+                    }
+                    at += 1;
+                });
             }
             (Kind::Hash(hashing), _) => {
                 for hash in 0..hashing.hashes {
@@ -146,5 +152,5 @@ impl Encoder {
     }
 }
 
-/// What a map of numbers says of a key that it does not have; ids of kept keys are 1 or more.
+/// What a map says of a key that it does not have; ids of kept keys are 1 or more.
 const NOT_THERE: u32 = 0;

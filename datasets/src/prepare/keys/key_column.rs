@@ -2,6 +2,8 @@
 
 use core::ops::Range;
 
+use super::word::{is_long, long_number, long_word, short_text, word};
+
 /// The keys of one field in row order, as they stand in the text.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Keys {
@@ -14,17 +16,26 @@ pub(crate) enum Keys {
 /// The missing key among number keys.
 pub(crate) const MISSING: u64 = 1 << 32;
 
-/// Texts one after the other: key i is `bytes[ends[i - 1]..ends[i]]`.
+/// Texts: short ones as [words](super::word), the longer ones elsewhere, one after the other: number
+/// i of them is `long[long_ends[i - 1]..long_ends[i]]`.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct TextKeys {
-    bytes: Vec<u8>,
-    ends: Vec<usize>,
+    /// Each with its highest byte first, so that its text can be lent.
+    words: Vec<[u8; 16]>,
+    long: Vec<u8>,
+    long_ends: Vec<usize>,
 }
 
 impl TextKeys {
+    #[inline]
     pub(crate) fn push(&mut self, key: &[u8]) {
-        self.bytes.extend_from_slice(key);
-        self.ends.push(self.bytes.len());
+        match word(key) {
+            Some(word) => self.words.push(word.to_be_bytes()),
+            None => {
+                self.long.extend_from_slice(key);
+                self.end_long();
+            }
+        }
     }
 
     /// One key of several texts with `separator` between them.
@@ -33,32 +44,71 @@ impl TextKeys {
         texts: impl Iterator<Item = &'a [u8]>,
         separator: [u8; 1],
     ) {
+        let start = self.long.len();
         for (number, text) in texts.enumerate() {
             if number > 0 {
-                self.bytes.extend_from_slice(&separator);
+                self.long.extend_from_slice(&separator);
             }
-            self.bytes.extend_from_slice(text);
+            self.long.extend_from_slice(text);
         }
-        self.ends.push(self.bytes.len());
+        match word(&self.long[start..]) {
+            Some(word) => {
+                self.words.push(word.to_be_bytes());
+                self.long.truncate(start);
+            }
+            None => self.end_long(),
+        }
+    }
+
+    /// What was added to the long texts is a key.
+    fn end_long(&mut self) {
+        self.words.push(long_word(self.long_ends.len()).to_be_bytes());
+        self.long_ends.push(self.long.len());
+    }
+
+    /// Key number `at`.
+    pub(crate) fn at(&self, at: usize) -> &[u8] {
+        self.text(&self.words[at])
     }
 
     /// The keys number `range`.
     pub(crate) fn iter(&self, range: Range<usize>) -> impl Iterator<Item = &[u8]> + Clone {
-        let mut start = range.start.checked_sub(1).map_or(0, |before| self.ends[before]);
-        self.ends[range].iter().map(move |&end| {
-            let key = &self.bytes[start..end];
-            start = end;
-            key
-        })
+        self.words[range].iter().map(|word| self.text(word))
+    }
+
+    #[inline]
+    fn text<'a>(&'a self, word: &'a [u8; 16]) -> &'a [u8] {
+        short_text(word).unwrap_or_else(|| self.long_text(long_number(u128::from_be_bytes(*word))))
+    }
+
+    fn long_text(&self, number: usize) -> &[u8] {
+        let start = number.checked_sub(1).map_or(0, |before| self.long_ends[before]);
+        &self.long[start..self.long_ends[number]]
+    }
+
+    /// The words of the keys number `range`, those of the longer ones among them.
+    pub(crate) fn words(&self, range: Range<usize>) -> impl Iterator<Item = u128> + Clone {
+        self.words[range].iter().map(|word| u128::from_be_bytes(*word))
+    }
+
+    /// The longer keys.
+    pub(crate) fn long(&self) -> impl Iterator<Item = &[u8]> {
+        (0..self.long_ends.len()).map(|number| self.long_text(number))
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.ends.len()
+        self.words.len()
     }
 
     fn truncate(&mut self, len: usize) {
-        self.ends.truncate(len);
-        self.bytes.truncate(self.ends.last().copied().unwrap_or(0));
+        if !self.long_ends.is_empty() {
+            let gone = self.words(len.min(self.len())..self.len()).find(|word| is_long(*word));
+            if let Some(first) = gone.map(long_number) {
+                self.long_ends.truncate(first);
+                self.long.truncate(self.long_ends.last().copied().unwrap_or(0));
+            }
+        }
+        self.words.truncate(len);
     }
 }
 
@@ -80,6 +130,41 @@ impl Keys {
         match self {
             Self::Number(keys) => keys.truncate(len),
             Self::Text(keys) => keys.truncate(len),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn keys(texts: &[Vec<u8>]) -> TextKeys {
+        let mut keys = TextKeys::default();
+        texts.iter().for_each(|text| keys.push(text));
+        keys
+    }
+
+    proptest! {
+        #[test]
+        fn texts_are_those_that_were_pushed(
+            texts in prop::collection::vec(prop::collection::vec(0u8.., 0..20), 0..20),
+            len in 0usize..25,
+            parts in 0usize..4,
+        ) {
+            let mut ours = keys(&texts);
+            prop_assert_eq!(ours.len(), texts.len());
+            prop_assert!(ours.iter(0..texts.len()).eq(texts.iter().map(Vec::as_slice)));
+            let long: Vec<&Vec<u8>> = texts.iter().filter(|text| word(text).is_none()).collect();
+            prop_assert!(ours.long().eq(long));
+            ours.truncate(len);
+            let mut kept = texts[..len.min(texts.len())].to_vec();
+            prop_assert_eq!(&ours, &keys(&kept));
+            let parts = &texts[..parts.min(texts.len())];
+            ours.push_joined(parts.iter().map(Vec::as_slice), [7]);
+            kept.push(parts.join(&7));
+            prop_assert_eq!(ours.at(kept.len() - 1), &kept[kept.len() - 1][..]);
+            prop_assert_eq!(ours, keys(&kept));
         }
     }
 }

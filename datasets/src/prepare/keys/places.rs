@@ -6,22 +6,20 @@
 
 use core::ops::{Deref, DerefMut};
 
+use bytemuck::Pod;
 use memmap2::MmapMut;
-
-/// A key and its value, together in one line of the cache.
-pub(crate) type Entry = [u32; 2];
 
 /// Entries, all zeros at first.
 #[derive(Debug)]
-pub(crate) enum Places {
+pub(crate) enum Places<E> {
     /// Less than a huge page, or the system has no other memory.
-    Allocated(Vec<Entry>),
+    Allocated(Vec<E>),
     Mapped(MmapMut),
 }
 
-impl Places {
+impl<E: Pod> Places<E> {
     pub(crate) fn new(places: usize) -> Self {
-        let bytes = places * size_of::<Entry>();
+        let bytes = places * size_of::<E>();
         if bytes >= HUGE_PAGE_BYTES
             && let Ok(map) = MmapMut::map_anon(bytes)
         {
@@ -30,15 +28,15 @@ impl Places {
             let _ = map.advise(memmap2::Advice::HugePage);
             return Self::Mapped(map);
         }
-        Self::Allocated(vec![[0; 2]; places])
+        Self::Allocated(vec![E::zeroed(); places])
     }
 }
 
-impl Deref for Places {
-    type Target = [Entry];
+impl<E: Pod> Deref for Places<E> {
+    type Target = [E];
 
     #[inline]
-    fn deref(&self) -> &[Entry] {
+    fn deref(&self) -> &[E] {
         match self {
             Self::Allocated(places) => places,
             // A map begins with a page.
@@ -47,9 +45,9 @@ impl Deref for Places {
     }
 }
 
-impl DerefMut for Places {
+impl<E: Pod> DerefMut for Places<E> {
     #[inline]
-    fn deref_mut(&mut self) -> &mut [Entry] {
+    fn deref_mut(&mut self) -> &mut [E] {
         match self {
             Self::Allocated(places) => places,
             Self::Mapped(map) => bytemuck::cast_slice_mut(map),
@@ -68,7 +66,7 @@ mod tests {
     #[test]
     fn places_are_zeros_of_the_number_asked_for_and_keep_what_is_written() {
         for asked in [1, 1000, HUGE_PAGE_BYTES / 8 - 1, HUGE_PAGE_BYTES / 8, HUGE_PAGE_BYTES] {
-            let mut places = Places::new(asked);
+            let mut places: Places<[u32; 2]> = Places::new(asked);
             assert_eq!(matches!(places, Places::Mapped(_)), asked * 8 >= HUGE_PAGE_BYTES);
             assert_eq!(places.len(), asked);
             assert!(places.iter().all(|place| *place == [0, 0]));

@@ -5,11 +5,12 @@
 //! follow in the same order among themselves. The text of a number key is its canonical spelling
 //! ([`Spelling`]); the text of the missing key is empty, and it is counted and kept like any other.
 
-use super::hash::FastMap;
 use super::key_column::Keys;
 use super::number_map::NumberMap;
 use super::rule::Counting;
 use super::spelling::{SPELLED_BYTES_MAX, Spelling};
+use super::text_map::TextMap;
+use super::word::{long_rank, short_text};
 
 /// The kept keys of one field in the order of their ids: the text of key number i is
 /// `bytes[offsets[i]..offsets[i + 1]]`. This is what a dataset stores.
@@ -31,7 +32,7 @@ impl KeyList {
         self.offsets.len().saturating_sub(1)
     }
 
-    /// Makes room for `keys` more number keys.
+    /// Makes room for `keys` more, of about eight bytes each.
     fn reserve(&mut self, keys: usize) {
         self.bytes.reserve(keys * 8);
         self.offsets.reserve(keys);
@@ -51,16 +52,11 @@ impl KeyList {
     }
 }
 
-/// Counts the keys of one field.
+/// Counts the keys of one field. Counts stop at the largest u32: then only ties at the very top are
+/// ranked by key.
 pub(crate) enum Counter {
-    Number {
-        /// Counts stop at the largest u32: then only ties at the very top are ranked by key.
-        counts: NumberMap,
-        spelling: Spelling,
-    },
-    Text {
-        counts: FastMap<Box<[u8]>, u64>,
-    },
+    Number { counts: NumberMap, spelling: Spelling },
+    Text { counts: TextMap },
 }
 
 /// What was counted in one field.
@@ -77,23 +73,14 @@ impl Counter {
     pub(crate) fn new(spelling: Option<Spelling>) -> Self {
         match spelling {
             Some(spelling) => Self::Number { counts: NumberMap::default(), spelling },
-            None => Self::Text { counts: FastMap::default() },
+            None => Self::Text { counts: TextMap::default() },
         }
     }
 
     pub(crate) fn add(&mut self, keys: &Keys) {
         match (self, keys) {
             (Self::Number { counts, .. }, Keys::Number(keys)) => counts.count(keys),
-            (Self::Text { counts }, Keys::Text(keys)) => {
-                for key in keys.iter(0..keys.len()) {
-                    match counts.get_mut(key) {
-                        Some(count) => *count += 1,
-                        None => {
-                            counts.insert(key.into(), 1);
-                        }
-                    }
-                }
-            }
+            (Self::Text { counts }, Keys::Text(keys)) => counts.count(keys),
             (Self::Number { .. }, Keys::Text(_)) | (Self::Text { .. }, Keys::Number(_)) => {}
         }
     }
@@ -133,20 +120,33 @@ impl Counter {
                 }
                 (distinct, old_seen)
             }
-            Self::Text { mut counts } => {
-                let distinct = counts.len();
-                for text in list.texts() {
-                    counts.remove(text);
+            Self::Text { counts } => {
+                let mut known = TextMap::default();
+                known.reserve(old);
+                list.texts().for_each(|text| known.set(text, 1));
+                let mut old_seen = 0;
+                // A long text behind its rank, which says only how it begins.
+                let mut ranked: Vec<(u128, &[u8])> = Vec::new();
+                let short = counts
+                    .short()
+                    .map(|(word, count)| (word, count, known.has_short(word), &b""[..]));
+                let long = counts
+                    .long()
+                    .map(|(text, count)| (long_rank(text), count, known.has_long(text), text));
+                for (order, count, is_known, text) in short.chain(long) {
+                    if is_known {
+                        old_seen += 1;
+                    } else if kept(u64::from(count)) {
+                        ranked.push((descending(count) | order, text));
+                    }
                 }
-                let old_seen = distinct - counts.len();
-                let mut ranked: Vec<(Box<[u8]>, u64)> =
-                    counts.into_iter().filter(|(_, count)| kept(*count)).collect();
-                ranked.sort_unstable_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+                ranked.sort_unstable();
                 ranked.truncate(room);
-                for (key, _) in &ranked {
-                    list.push(key);
+                list.reserve(ranked.len());
+                for (rank, text) in &ranked {
+                    list.push(short_text(&rank.to_be_bytes()).unwrap_or(text));
                 }
-                (distinct, old_seen)
+                (counts.len(), old_seen)
             }
         };
         let new = list.len() - old;
@@ -156,7 +156,12 @@ impl Counter {
 
 /// One number to sort by: descending count, then the order of spellings; it ends in the key.
 fn rank(count: u32, order: u64, key: u64) -> u128 {
-    u128::from(u32::MAX - count) << 96 | u128::from(order) << 40 | u128::from(key)
+    descending(count) | u128::from(order) << 40 | u128::from(key)
+}
+
+/// The upper 32 bits of a rank.
+fn descending(count: u32) -> u128 {
+    u128::from(u32::MAX - count) << 96
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "the key is in the lowest 40 bits")]

@@ -1,0 +1,160 @@
+//! A map from text keys to counts or ids, sixteen bytes a key: short ones, as most are, stand in
+//! the map as [words](super::word); longer ones have a map of their own.
+
+use core::ops::Range;
+
+use super::hash::FastMap;
+use super::key_column::TextKeys;
+use super::probing::{Entry, Probing};
+use super::word::{is_long, word};
+
+/// Texts to values that are not 0.
+#[derive(Debug, Default)]
+pub(crate) struct TextMap {
+    short: Probing<u128>,
+    long: FastMap<Box<[u8]>, u32>,
+}
+
+impl TextMap {
+    /// Makes room for `keys` more short ones.
+    pub(crate) fn reserve(&mut self, keys: usize) {
+        self.short.reserve(keys);
+    }
+
+    /// Number of keys.
+    pub(crate) fn len(&self) -> usize {
+        self.short.len() + self.long.len()
+    }
+
+    /// Sets the value of `key`, which must not be 0.
+    pub(crate) fn set(&mut self, key: &[u8], value: u32) {
+        match word(key) {
+            Some(word) => self.short.set(word, value),
+            None => drop(self.long.insert(key.into(), value)),
+        }
+    }
+
+    /// Adds 1 to the value of every one of `keys`, up to the largest.
+    pub(crate) fn count(&mut self, keys: &TextKeys) {
+        self.short.count(keys.words(0..keys.len()).filter(|word| !is_long(*word)));
+        for key in keys.long() {
+            match self.long.get_mut(key) {
+                Some(count) => *count = count.saturating_add(1),
+                None => drop(self.long.insert(key.into(), 1)),
+            }
+        }
+    }
+
+    /// Calls `take` with the value of every one of the keys number `range` in turn; 0 for a key
+    /// that has none.
+    pub(crate) fn look_up(&self, keys: &TextKeys, range: Range<usize>, mut take: impl FnMut(u32)) {
+        let mut at = range.start;
+        let mut words = keys.words(range.clone());
+        self.short.look_up(keys.words(range), |value| {
+            let is_long = words.next().is_some_and(is_long);
+            take(if is_long { self.long.get(keys.at(at)).copied().unwrap_or(0) } else { value });
+            at += 1;
+        });
+    }
+
+    /// Whether the short key of `word` has a value.
+    pub(crate) fn has_short(&self, word: u128) -> bool {
+        let mut found = 0;
+        self.short.look_up([word].into_iter(), |value| found = value);
+        found != 0
+    }
+
+    /// Whether the longer key `text` has a value.
+    pub(crate) fn has_long(&self, text: &[u8]) -> bool {
+        self.long.contains_key(text)
+    }
+
+    /// Words of the short keys and their values, in no order.
+    pub(crate) fn short(&self) -> impl Iterator<Item = (u128, u32)> {
+        self.short.entries()
+    }
+
+    /// The longer keys and their values, in no order.
+    pub(crate) fn long(&self) -> impl Iterator<Item = (&[u8], u32)> {
+        self.long.iter().map(|(key, value)| (&**key, *value))
+    }
+}
+
+/// A word, and above it its value.
+impl Entry for u128 {
+    type Key = Self;
+
+    fn new(key: Self, value: u32) -> Self {
+        Self::from(value) << 96 | key
+    }
+
+    fn key(self) -> Self {
+        self & ((1 << 96) - 1)
+    }
+
+    fn value(self) -> u32 {
+        (self >> 96) as u32
+    }
+
+    /// Both halves of a product of both parts (foldhash).
+    #[expect(clippy::cast_possible_truncation, reason = "the parts are taken apart")]
+    fn hash(key: Self) -> u64 {
+        let (text, rest) = ((key >> 32) as u64, u64::from(key as u32));
+        let product = Self::from(text ^ 0x243f_6a88_85a3_08d3)
+            * Self::from(rest.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x1319_8a2e_0370_7344);
+        product as u64 ^ (product >> 64) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::HashMap;
+
+    fn keys(texts: &[Vec<u8>]) -> TextKeys {
+        let mut keys = TextKeys::default();
+        texts.iter().for_each(|text| keys.push(text));
+        keys
+    }
+
+    fn texts() -> impl Strategy<Value = Vec<Vec<u8>>> {
+        let text = prop_oneof![
+            "[01]{0,3}".prop_map(String::into_bytes),
+            "[0-9a-f]{8}".prop_map(String::into_bytes),
+            prop::collection::vec(0u8..2, 9..14),
+        ];
+        prop::collection::vec(text, 0..400)
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_the_standard_map(counted in texts(), set in texts(), asked in texts()) {
+            let (mut ours, mut theirs) = (TextMap::default(), HashMap::new());
+            for (key, value) in set.iter().zip(1..) {
+                ours.set(key, value);
+                theirs.insert(key.clone(), value);
+            }
+            ours.count(&keys(&counted));
+            for key in &counted {
+                *theirs.entry(key.clone()).or_insert(0u32) += 1;
+            }
+            prop_assert_eq!(ours.len(), theirs.len());
+            let asked = [counted, set, asked].concat();
+            let start = asked.len() / 3;
+            let mut values = Vec::new();
+            ours.look_up(&keys(&asked), start..asked.len(), |value| values.push(value));
+            let expected = asked[start..].iter().map(|key| theirs.get(key).copied().unwrap_or(0));
+            prop_assert_eq!(values, expected.collect::<Vec<u32>>());
+            let mut entries: Vec<(u128, u32)> = ours.short().collect();
+            entries.sort_unstable();
+            let short = theirs.iter().filter_map(|(key, &value)| Some((word(key)?, value)));
+            let mut expected: Vec<(u128, u32)> = short.collect();
+            expected.sort_unstable();
+            prop_assert_eq!(entries, expected);
+            for (key, value) in ours.long() {
+                prop_assert!(word(key).is_none() && theirs[key] == value);
+            }
+        }
+    }
+}
