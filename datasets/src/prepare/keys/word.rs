@@ -9,25 +9,26 @@
 pub(crate) fn word(text: &[u8]) -> Option<u128> {
     let length = text.len();
     // Both ends of the text, which overlap, and so agree where they do.
-    let bytes = match length {
-        0 => 0,
+    let (start, end) = match length {
+        0 => (0, 0),
         1..=3 => {
-            let middle = u128::from(text[length / 2]) << ((length - 1 - length / 2) * 8);
-            u128::from(text[0]) << ((length - 1) * 8) | middle | u128::from(text[length - 1])
+            let middle = u64::from(text[length / 2]) << (56 - length / 2 * 8);
+            let last = u64::from(text[length - 1]) << (64 - length * 8);
+            (u64::from(text[0]) << 56 | middle | last, 0)
         }
         4..=7 => {
-            let (first, last) = (text.first_chunk()?, text.last_chunk()?);
-            let first = u128::from(u32::from_be_bytes(*first));
-            first << ((length - 4) * 8) | u128::from(u32::from_be_bytes(*last))
+            let first = u64::from(u32::from_be_bytes(*text.first_chunk()?));
+            let last = u64::from(u32::from_be_bytes(*text.last_chunk()?));
+            (first << 32 | last << (64 - length * 8), 0)
         }
         8..=SHORT_BYTES_MAX => {
-            let (first, last) = (text.first_chunk()?, text.last_chunk()?);
-            let first = u128::from(u64::from_be_bytes(*first));
-            first << ((length - 8) * 8) | u128::from(u64::from_be_bytes(*last))
+            let last = u64::from_be_bytes(*text.last_chunk()?);
+            let end = last << (96 - length * 8) & 0xffff_ff00;
+            (u64::from_be_bytes(*text.first_chunk()?), end)
         }
         _ => return None,
     };
-    Some(bytes << ((SHORT_BYTES_MAX + 1 - length) * 8) | length as u128)
+    Some(u128::from(start) << 32 | u128::from(end | length as u64))
 }
 
 /// Where a longer text stands among words, but for others that begin with the same bytes.
