@@ -64,7 +64,10 @@ mod tests {
     proptest! {
         #[test]
         fn marks_are_found_as_byte_by_byte(
-            line in prop::collection::vec(prop_oneof![Just(b','), Just(b'"'), Just(0), 0u8..], 0..40),
+            line in prop::collection::vec(
+                prop_oneof![Just(b','), Just(b'"'), Just(0), 0u8..],
+                0..40,
+            ),
             either in prop_oneof![Just([b',', b'"']), Just([b';'; 2]), Just([0, 255])],
         ) {
             let plain = (0..line.len()).filter(|&at| either.contains(&line[at]));

@@ -16,8 +16,8 @@ pub(crate) enum Keys {
 /// The missing key among number keys.
 pub(crate) const MISSING: u64 = 1 << 32;
 
-/// Texts: short ones as [words](super::word), the longer ones elsewhere, one after the other: number
-/// i of them is `long[long_ends[i - 1]..long_ends[i]]`.
+/// Texts: short ones as [words](super::word), the longer ones elsewhere, one after the other:
+/// number i of them is `long[long_ends[i - 1]..long_ends[i]]`.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct TextKeys {
     /// Each with its highest byte first, so that its text can be lent.
