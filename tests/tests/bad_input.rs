@@ -130,7 +130,6 @@ const CONFIGURATION: &[Case] = &[
         "prepare --format libfm --input rows.txt --output a.h5 --hash-size 9 --cap 5",
         "--cap is for a vocabulary that this run begins: remove --hash-size, or --cap",
     ),
-    case(2, "prepare --format libfm --input /dev/null --output a.h5", "a pipe can be read once"),
     case(
         2,
         "synth --rows 2 --first-row 18446744073709551615 --output a.h5",
@@ -140,6 +139,11 @@ const CONFIGURATION: &[Case] = &[
 
 /// What is wrong with files and checkpoints: exit codes 3 and 4.
 const FILES: &[Case] = &[
+    case(
+        3,
+        "prepare --format libfm --input /dev/null --output a.h5",
+        "/dev/null: the input is empty",
+    ),
     case(3, "train -c job.toml --set data.train=none.h5", "none.h5: cannot open"),
     case(3, "train -c job.toml --set data.test=text.h5", "text.h5: not an HDF5 file"),
     case(3, "train -c job.toml --set data.train=empty.h5", "empty.h5: not an HDF5 file"),

@@ -142,7 +142,7 @@ fn a_model_that_does_not_fit_is_refused() {
         "field 0 `user` has 13 rows in the checkpoint and 9 here: a vocabulary may only grow";
     refused(4, rows, &["data.train=day1.h5"]);
     // Other keys, or keys of which nobody can tell.
-    folder.write("others.csv", day(14, 1).replace(",u", ",v"));
+    folder.write("others.csv", day(14, 1).replace(",u0", ",v0").replace(",u1", ",v1"));
     prepare(&folder, "others", "others", &[]);
     let keys = "field 0 `user`: its key list does not begin with the saved model's";
     refused(4, keys, &["data.train=others.h5"]);
