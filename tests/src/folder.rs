@@ -109,7 +109,8 @@ impl Folder {
     /// test happens to start meanwhile.
     pub fn synth(&self, name: &str, rows: u64, first_row: u64) -> Option<f64> {
         let (rows, first) = (rows.to_string(), first_row.to_string());
-        let arguments = ["synth", "--output", name, "--rows", &rows, "--first-row", &first];
+        let given = ["synth", "--overwrite", "--output", name];
+        let arguments = [&given[..], &["--rows", &rows, "--first-row", &first]].concat();
         let ended = self.umbra(1, &arguments).fine();
         ended.stdout.contains("planted AUC").then(|| ended.figure("planted AUC"))
     }
