@@ -16,35 +16,59 @@ pub const NAME_BYTES_MAX: usize = 1024;
 static NAME: [AtomicU8; NAME_BYTES_MAX] = [const { AtomicU8::new(0) }; NAME_BYTES_MAX];
 /// 0: no file.
 static LENGTH: AtomicUsize = AtomicUsize::new(0);
-/// When the work on it began, in milliseconds of this process.
-static SINCE: AtomicU64 = AtomicU64::new(0);
+/// When the work on it began, in milliseconds of this process; [`UNTIMED`] when others see to it
+/// that it ends.
+static SINCE: AtomicU64 = AtomicU64::new(UNTIMED);
+
+const UNTIMED: u64 = u64::MAX;
 
 /// While it lives the library works on its file.
 #[derive(Debug)]
-pub(crate) struct Attention(());
+pub(crate) struct Attention {
+    /// Another one lives as long: it says how long the library may take.
+    within: bool,
+}
 
 impl Attention {
-    /// From now on the library works on `path`.
+    /// From now on the library works on `path`, for so long as it takes: whoever waits for rows has
+    /// a deadline of its own.
     pub(crate) fn on(path: &Path) -> Self {
+        Self::begin(path, UNTIMED)
+    }
+
+    /// From now on the library works on `path`, and must come back in time.
+    pub(crate) fn timed(path: &Path) -> Self {
+        Self::begin(path, now())
+    }
+
+    fn begin(path: &Path, since: u64) -> Self {
         let bytes = path.as_os_str().as_bytes();
-        LENGTH.store(0, Ordering::Release);
+        if LENGTH.load(Ordering::Acquire) > 0 {
+            let attention = Self { within: true };
+            attention.again();
+            return attention;
+        }
         for (place, byte) in NAME.iter().zip(bytes) {
             place.store(*byte, Ordering::Relaxed);
         }
-        SINCE.store(now(), Ordering::Relaxed);
+        SINCE.store(since, Ordering::Relaxed);
         LENGTH.store(bytes.len().min(NAME_BYTES_MAX), Ordering::Release);
-        Self(())
+        Self { within: false }
     }
 
-    /// The library has come back: its time begins anew.
+    /// The library has come back: its time, if it has any, begins anew.
     pub(crate) fn again(&self) {
-        SINCE.store(now(), Ordering::Relaxed);
+        if SINCE.load(Ordering::Relaxed) != UNTIMED {
+            SINCE.store(now(), Ordering::Relaxed);
+        }
     }
 }
 
 impl Drop for Attention {
     fn drop(&mut self) {
-        LENGTH.store(0, Ordering::Release);
+        if !self.within {
+            LENGTH.store(0, Ordering::Release);
+        }
     }
 }
 
@@ -58,11 +82,13 @@ pub fn name(name: &mut [u8; NAME_BYTES_MAX]) -> usize {
     length
 }
 
-/// Milliseconds that the library has been at work on its file; `None` when it works on none.
+/// Milliseconds that the library has been at work on its file; `None` when it works on none, or
+/// takes the time that it needs.
 #[must_use]
 pub fn since() -> Option<u64> {
     let busy = LENGTH.load(Ordering::Acquire) > 0;
-    busy.then(|| now().saturating_sub(SINCE.load(Ordering::Relaxed)))
+    let since = SINCE.load(Ordering::Relaxed);
+    (busy && since != UNTIMED).then(|| now().saturating_sub(since))
 }
 
 fn now() -> u64 {

@@ -19,7 +19,7 @@ use crate::schema::{CHUNK_ROWS, VERSION};
 
 /// Opens `path`, checks its structure, closes it.
 pub(crate) fn inspect(path: &Path) -> Result<FileInfo, DatasetError> {
-    let attention = Attention::on(path);
+    let attention = Attention::timed(path);
     let file = open_file(path, None)?;
     let stamp = Stamp::of(path)?;
     let described = Described::read(&file, path)?;

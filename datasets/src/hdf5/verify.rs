@@ -20,6 +20,7 @@ use crate::schema::{DatasetSummary, Fingerprint};
 /// The first thing that is wrong.
 pub fn verify(path: &Path) -> Result<DatasetSummary, DatasetError> {
     let info = inspect(path)?;
+    let _attention = Attention::timed(path);
     let cache_bytes = 4 * info.chunk_bytes.max(1 << 18);
     let reader = FileReader::open(&info, 0, Road::Direct, cache_bytes)?;
     let (mut workspace, mut raw) = (Workspace::new(cache_bytes), RawRows::default());
@@ -106,7 +107,7 @@ pub fn mean_label(path: &Path) -> Result<Option<f64>, DatasetError> {
     if !info.has_label {
         return Ok(None);
     }
-    let attention = Attention::on(path);
+    let attention = Attention::timed(path);
     let file = open_file(path, None)?;
     let open = file.dataset("label");
     let labels = open.map_err(|e| DatasetError::hdf5(path, "open", "dataset `label`", &e))?;

@@ -23,7 +23,7 @@ pub type Vocabulary = (Vec<u8>, Vec<u64>);
 /// # Errors
 /// When the file cannot be read, or the bounds do not describe the keys.
 pub fn read_vocabulary(path: &Path, field: usize) -> Result<Option<Vocabulary>, DatasetError> {
-    let _attention = Attention::on(path);
+    let _attention = Attention::timed(path);
     let file = open_file(path, None)?;
     let name = format!("vocabulary/{field}");
     let error = |e: hdf5::Error| DatasetError::hdf5(path, "read", name.as_str(), &e);
