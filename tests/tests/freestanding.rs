@@ -124,7 +124,8 @@ fn examples(path: &Path) -> BatchBuffer {
 /// What `umbra predict` writes.
 fn predictions(folder: &Folder, run: &str, variables: &[(&str, &str)]) -> String {
     let output = format!("{run}.txt");
-    let predict = ["predict", "--checkpoint", run, "--data", "test.h5", "--output", &output];
+    let given = ["predict", "--overwrite", "--checkpoint", run];
+    let predict = [&given[..], &["--data", "test.h5", "--output", &output]].concat();
     let _ = start(folder.root(), 1, &program("umbra"), &predict, variables).wait(LIMIT).fine();
     folder.text(&output)
 }
