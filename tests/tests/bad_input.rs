@@ -189,9 +189,9 @@ const FILES: &[Case] = &[
     case(4, "eval --checkpoint garbled --data train.h5", "not a manifest of this program"),
     case(4, "eval --checkpoint saved --data other.h5", "saved: the number of dense features is"),
     case(
-        1,
+        2,
         "predict --checkpoint saved --data train.h5 --output none/p",
-        "none/p: cannot write predictions to it",
+        "none/p: the folder none does not exist: create it first",
     ),
 ];
 
