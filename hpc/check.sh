@@ -30,6 +30,7 @@ stage_simd() {
         case $name in
             protocols | loom_replica | threads | shadow | ds_sync | simulate | simulator | resume) ;;
             faults | stops | kills | bad_input | cli | house | jobs | prediction | mpi | golden_bsp) ;;
+            data_safety | days | parquet) ;;
             *) tests+=(--test "$name") ;;
         esac
     done

@@ -1,6 +1,5 @@
 //! Key lists that cannot be found are not key lists that are not there, and bytes that are not
-//! UTF-8
-//! are no names.
+//! UTF-8 are no names.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, missing_docs)]
 
 mod common;
