@@ -278,9 +278,7 @@ pub fn first_difference(first: &str, second: &str) -> Option<(String, String)> {
             let shown = |line: Option<&str>| line.unwrap_or("nothing").to_owned();
             return Some((shown(a), shown(b)));
         }
-        if a.is_none() {
-            return None;
-        }
+        a?;
     }
 }
 

@@ -124,7 +124,7 @@ impl ScoredRows<'_> {
 /// The head of an array of `len` little-endian f32: 64 bytes or a multiple.
 fn npy_header(len: usize) -> Vec<u8> {
     let mut text = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({len},), }}");
-    while (NPY_MAGIC.len() + 2 + text.len() + 1) % 64 != 0 {
+    while !(NPY_MAGIC.len() + 2 + text.len() + 1).is_multiple_of(64) {
         text.push(' ');
     }
     text.push('\n');

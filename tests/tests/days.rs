@@ -26,7 +26,7 @@ const SCHEMA: &str = "label = \"click\"\ndense = [\"hour\"]\nsparse = [\"user\",
 /// Keys of each field on three days.
 const KEYS: [usize; 3] = [8, 12, 15];
 
-/// The days as data sets, each with a vocabulary that begins with that of the day before: dayN.h5,
+/// The days as data sets, each with the vocabulary of the day before and its own new keys: dayN.h5,
 /// idleN.h5 of weights 0, from which nothing is learnt, and day1-as-3.h5, the first with the ids
 /// of the third.
 fn days() -> Folder {
@@ -36,7 +36,9 @@ fn days() -> Folder {
     for (number, keys) in (1..).zip(KEYS) {
         for (kind, weight) in [("day", 1), ("idle", 0)] {
             folder.write(&format!("{kind}{number}.csv"), day(keys, weight));
-            prepare(&folder, &format!("{kind}{number}"), &format!("{kind}{number}"), &[]);
+            let (name, before) = (format!("{kind}{number}"), format!("day{}.h5", number - 1));
+            let grown = ["--vocabulary", &*before, "--grow"];
+            prepare(&folder, &name, &name, if number > 1 { &grown } else { &[] });
         }
     }
     prepare(&folder, "day1", "day1-as-3", &["--vocabulary", "day3.h5"]);

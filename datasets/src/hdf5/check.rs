@@ -130,6 +130,7 @@ pub(super) fn value_weights(
     weights: &[f32],
     offsets: &[u64],
 ) -> Result<(), DatasetError> {
+    #[expect(clippy::manual_range_contains, reason = "without a branch, so that it is a vector's")]
     let legal = |v: f32| (v >= 0.0) & (v < f32::INFINITY);
     if weights.iter().fold(true, |all, &v| all & legal(v)) {
         return Ok(());

@@ -73,6 +73,7 @@ impl<T: H5Type + NoUninit + Sync> Column<T> {
     ) -> Result<Self, DatasetError> {
         // The level is only a remark in the file: any zlib stream will do.
         let builder = file.new_dataset::<T>().shuffle().deflate(1).fletcher32();
+        let builder = builder.obj_track_times(false);
         let created = match width {
             None => builder.chunk((chunk,)).shape((0..,)).create(name),
             Some(width) => builder

@@ -82,10 +82,11 @@ pub(super) fn write(
 ) -> Result<(), DatasetError> {
     let name = format!("vocabulary/{field}");
     let error = |e: hdf5::Error| DatasetError::hdf5(path, "write", name.as_str(), &e);
+    let timeless = || file.create_group_builder().with_create_plist(|p| p.obj_track_times(false));
     if !file.link_exists("vocabulary") {
-        file.create_group("vocabulary").map_err(error)?;
+        timeless().create("vocabulary").map_err(error)?;
     }
-    file.create_group(&name).map_err(error)?;
+    timeless().create(name.as_str()).map_err(error)?;
     write_whole(file, path, packers, &format!("{name}/keys"), keys)?;
     write_whole(file, path, packers, &format!("{name}/offsets"), offsets)
 }

@@ -57,7 +57,7 @@ impl Parquet {
         let first = ParquetFile::open(&inputs[0], &ignored)?;
         let names = first.schema().fields().iter().map(|field| field.name().clone()).collect();
         let mut schema = table::Table::new(schema, names, dense_transform).map_err(wrong)?;
-        schema.set_lists(|name| first.schema().field_with_name(name).is_ok_and(|f| is_list(f)));
+        schema.set_lists(|name| first.schema().field_with_name(name).is_ok_and(is_list));
         let format = Self { schema };
         format.check_types(first.schema(), &inputs[0]).map_err(wrong)?;
         for input in &inputs[1..] {

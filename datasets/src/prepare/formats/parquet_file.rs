@@ -8,11 +8,12 @@
 //! bytes, and no page more than `PAGE_BYTES_MAX`; a file gives as many rows as its footer says, or
 //! an error.
 
-use std::cell::Cell;
+use core::cell::Cell;
+use core::panic::AssertUnwindSafe;
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
-use std::panic::{self, AssertUnwindSafe};
+use std::panic;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Once};
 

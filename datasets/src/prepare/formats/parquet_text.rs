@@ -5,7 +5,7 @@
 //! digits that read back (pandas' `to_csv`; CPython, `float.__repr__`). A null and a NaN are
 //! missing, which is the empty text; times are integers in the file's own unit.
 
-use std::fmt::Write as _;
+use core::fmt::Write as _;
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{
