@@ -253,14 +253,19 @@ fn a_stuck_rank_is_named_and_the_job_ends() {
 /// ever, as it would on a file system that hangs, and the workers wait for the reader.
 #[test]
 fn a_reader_that_hangs_ends_the_job() {
-    let folder = folder();
-    folder.synth("valid.h5", 500, 4500);
-    let sets = ["data.valid=valid.h5", "train.eval_every=20", "run.watchdog_s=4"];
-    let running = endless(&folder, 1, &sets);
-    let pipe = folder.path("pipe.h5");
-    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    std::fs::rename(&pipe, folder.path("valid.h5")).unwrap();
-    let ended = running.wait(LIMIT);
+    // A file that is replaced while a pass reads it has changed, and that is another end.
+    let hangs = || {
+        let folder = folder();
+        folder.synth("valid.h5", 500, 4500);
+        let sets = ["data.valid=valid.h5", "train.eval_every=200", "run.watchdog_s=4"];
+        let running = endless(&folder, 1, &sets);
+        let pipe = folder.path("pipe.h5");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        std::fs::rename(&pipe, folder.path("valid.h5")).unwrap();
+        let ended = running.wait(LIMIT);
+        (ended.code != 3 || !ended.stderr.contains("changed while it was used")).then_some(ended)
+    };
+    let ended = (0..20).find_map(|_| hangs()).unwrap();
     assert_eq!(ended.code, 1, "{}", ended.stderr);
     let lines = said(&ended);
     assert_eq!(lines.len(), 1, "{}", ended.stderr);
