@@ -3,7 +3,7 @@
 //! A. Blum, A. Kalai, J. Langford, "Beating the hold-out: bounds for k-fold and progressive
 //! cross-validation", COLT 1999; for clicks on ads, H. B. McMahan et al., "Ad click prediction: a
 //! view from the trenches", KDD 2013, section 5. The scores are those of the training step, so a
-//! pass gives its figures for next to nothing: with dropout, and with batch norm's statistics of
+//! pass gives its figures without another one: with dropout, and with batch norm's statistics of
 //! the batch, where the model has them.
 //!
 //! A pass has no end of examples, so scores are not kept but counted, in bins of their order keys:
