@@ -435,14 +435,3 @@ fn damaged_files_end_with_a_message() {
     let [read, refused] = damage(300, 1);
     assert!(refused > 100, "{read} read, {refused} refused");
 }
-
-/// For minutes, under `ulimit -v`: CASES damaged files from SEED on.
-#[test]
-#[ignore = "runs for as long as it is told"]
-fn very_many_damaged_files_end_with_a_message() {
-    let number = |name: &str, default: u64| {
-        std::env::var(name).map_or(default, |text| text.parse().unwrap())
-    };
-    let ends = damage(number("CASES", 20_000), number("SEED", 7));
-    println!("{} read, {} refused", ends[0], ends[1]);
-}
