@@ -3,7 +3,6 @@
 //! Two windows are in memory: rows are taken from one while the next is read, a piece at a time
 //! and in step with what is taken, so that no batch waits for a whole window.
 
-use core::hint::black_box;
 use core::ops::Range;
 
 use crate::dataset_reader::{Begun, DatasetReader};
@@ -256,13 +255,13 @@ impl Window {
             batch.group.extend(rows().map(|(block, row)| block.group[row]));
         }
         let features = |(block, row): (&'a RowBuffer, usize)| &block.dense[row * dense..][..dense];
-        gather(rows().map(features), &mut batch.dense);
+        rows().map(features).for_each(|row| batch.dense.extend_from_slice(row));
         let end = batch.values.len() as u32;
         if !first.bags {
             batch.offsets.extend((1..=(order.len() * fields) as u32).map(|field| end + field));
             let ids =
                 |(block, row): (&'a RowBuffer, usize)| &block.values[row * fields..][..fields];
-            gather(rows().map(ids), &mut batch.values);
+            rows().map(ids).for_each(|row| batch.values.extend_from_slice(row));
             return;
         }
         for (block, row) in rows() {
@@ -278,27 +277,3 @@ impl Window {
         }
     }
 }
-
-/// Appends `rows`, which lie anywhere in memory, to `out`.
-///
-/// A window is larger than the caches near a core, and to wait for one line of memory after the
-/// other is most of the work. So a word of every line of some rows is read first, which the
-/// processor does for many lines at a time.
-fn gather<'a, T: Copy + 'a>(mut rows: impl Iterator<Item = &'a [T]> + Clone, out: &mut Vec<T>) {
-    const LINE_BYTES: usize = 64;
-    loop {
-        for row in rows.clone().take(ROWS_AHEAD) {
-            row.iter().step_by(LINE_BYTES / size_of::<T>()).chain(row.last()).for_each(|word| {
-                black_box(*word);
-            });
-        }
-        let before = out.len();
-        rows.by_ref().take(ROWS_AHEAD).for_each(|row| out.extend_from_slice(row));
-        if out.len() == before {
-            return;
-        }
-    }
-}
-
-/// Rows whose lines are asked for together: fewer than the first cache holds.
-const ROWS_AHEAD: usize = 64;
