@@ -1,11 +1,12 @@
 //! Numbers as they stand in a text.
 
+use crate::prepare::keys::digits;
+
 /// The finite number that `text` spells, as Rust reads it: `1`, `-2.5`, `1e3`; a truth value, as
 /// Python writes it, is 1 or 0.
 pub(crate) fn number(text: &[u8]) -> Option<f64> {
-    if text.len() <= EXACT_DIGITS && !text.is_empty() && text.iter().all(u8::is_ascii_digit) {
-        let whole = text.iter().fold(0u64, |whole, digit| whole * 10 + u64::from(digit - b'0'));
-        return Some(whole as f64);
+    if let Some(whole) = digits::decimal(text) {
+        return Some(f64::from(whole));
     }
     match text {
         b"True" => return Some(1.0),
@@ -14,9 +15,6 @@ pub(crate) fn number(text: &[u8]) -> Option<f64> {
     }
     core::str::from_utf8(text).ok()?.parse::<f64>().ok().filter(|x| x.is_finite())
 }
-
-/// Whole numbers of so many digits are exact in an f64.
-const EXACT_DIGITS: usize = 15;
 
 #[cfg(test)]
 mod tests {

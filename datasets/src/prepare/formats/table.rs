@@ -304,26 +304,29 @@ impl Table {
             let text = value(*column);
             let malformed = || self.not_a_number(*column, text);
             let x = if text.is_empty() { None } else { Some(number(text).ok_or_else(malformed)?) };
-            let feature = transform.feature(x).ok_or_else(malformed)?;
             if !self.counts {
-                columns.dense.push(feature);
+                columns.dense.push(transform.feature(x).ok_or_else(malformed)?);
                 if transform.recipe().missing_flag {
                     columns.dense.push(f32::from(u8::from(x.is_none())));
                 }
-            } else if transform.kind() == DenseTransform::ZScore {
+                continue;
+            }
+            if !transform.has_feature(x) {
+                return Err(malformed());
+            }
+            if transform.kind() == DenseTransform::ZScore {
                 columns.measured[measured].push(x.map_or(f64::NAN, |x| transform.clip(x)));
                 measured += 1;
             }
         }
         let mut unweighted = Vec::new();
-        let bags = columns.bag_ends.iter_mut().zip(&mut columns.bag_weights);
-        for ((field, keys), (ends, weights)) in self.sparse.iter().zip(&mut columns.keys).zip(bags)
-        {
+        for (at, (field, keys)) in self.sparse.iter().zip(&mut columns.keys).enumerate() {
             let Keys::Text(keys) = keys else { continue };
             match (&field.columns[..], &field.kind) {
                 (&[column], FieldKind::Value) => keys.push(value(column)),
                 (&[column], FieldKind::Bag(bag)) => {
-                    let out = (&mut *keys, weights.as_mut().unwrap_or(&mut unweighted));
+                    let weights = columns.bag_weights[at].as_mut().unwrap_or(&mut unweighted);
+                    let out = (&mut *keys, weights);
                     match (row.items(column), &bag.separator) {
                         (Some(items), _) => self.push_bag(column, bag, items, out),
                         (None, Some(separator)) => {
@@ -334,7 +337,7 @@ impl Table {
                             self.push_bag(column, bag, [value(column)].into_iter(), out)
                         }
                     }?;
-                    ends.get_or_insert_default().push(keys.len());
+                    columns.bag_ends[at].get_or_insert_default().push(keys.len());
                 }
                 (&[column], FieldKind::Bucket) => {
                     let text = value(column);

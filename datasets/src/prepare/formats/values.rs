@@ -60,6 +60,7 @@ impl<'a> Values<'a> {
 
 impl Row for Values<'_> {
     /// The column must be below [`len`](Values::len).
+    #[inline(always)]
     fn at(&self, column: usize) -> &[u8] {
         let (start, end) = self.spans[column];
         match start.checked_sub(self.line.len() + 1) {

@@ -5,6 +5,8 @@
 //! SIMD", Software: Practice and Experience 2023) and older. The loops in the tests say what each
 //! function means.
 
+use super::word::word;
+
 /// The number of eight hex digits of either case.
 pub(crate) fn hex(digits: [u8; 8]) -> Option<u32> {
     let text = u64::from_le_bytes(digits);
@@ -48,6 +50,24 @@ pub(crate) fn decimal_before_tab(text: [u8; 8]) -> Option<(u32, usize)> {
     let bits = tab.trailing_zeros() & !7;
     let right = |word: u64| word << (56 - bits) << 8;
     let values = right(text) ^ right(ONES * 0x30);
+    eight_digits(values).map(|number| (number, (bits / 8) as usize))
+}
+
+/// The number of one to eight decimal digits.
+#[inline]
+pub(crate) fn decimal(text: &[u8]) -> Option<u32> {
+    if !(1..=8).contains(&text.len()) {
+        return None;
+    }
+    #[expect(clippy::cast_possible_truncation, reason = "above it there is only the length")]
+    let word = word(text)? as u64;
+    let right = |word: u64| word << (64 - text.len() * 8);
+    eight_digits(right(word) ^ right(ONES * 0x30))
+}
+
+/// The number whose digits have these values, the first lowest; `None` if one is no digit.
+#[inline]
+fn eight_digits(values: u64) -> Option<u32> {
     // Above nine, or far above: a lane that carries has its own high bit set.
     if (values | values.wrapping_add(ONES * 0x76)) & HIGH_BITS != 0 {
         return None;
@@ -56,7 +76,7 @@ pub(crate) fn decimal_before_tab(text: [u8; 8]) -> Option<(u32, usize)> {
     let fours = (pairs * 100 + (pairs >> 16)) & 0x0000_ffff_0000_ffff;
     #[expect(clippy::cast_possible_truncation, reason = "the upper half is masked away")]
     let number = (fours * 10_000 + (fours >> 32)) as u32;
-    Some((number, (bits / 8) as usize))
+    Some(number)
 }
 
 /// A one in every byte.
@@ -113,6 +133,12 @@ mod tests {
                 let text = *text.first_chunk().expect("eight bytes");
                 prop_assert_eq!(hex(text), plain_hex(text));
                 prop_assert_eq!(decimal_before_tab(text), plain_decimal(text));
+                for length in 0..=8 {
+                    let text = &text[..length];
+                    let digits = text.iter().all(u8::is_ascii_digit).then_some(text);
+                    let plain = digits.and_then(|text| core::str::from_utf8(text).ok());
+                    prop_assert_eq!(decimal(text), plain.and_then(|text| text.parse().ok()));
+                }
             }
             prop_assert_eq!(spell_hex(number).to_vec(), format!("{number:08x}").into_bytes());
         }

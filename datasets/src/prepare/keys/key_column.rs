@@ -20,17 +20,17 @@ pub(crate) const MISSING: u64 = 1 << 32;
 /// number i of them is `long[long_ends[i - 1]..long_ends[i]]`.
 #[derive(Debug, Default, PartialEq)]
 pub(crate) struct TextKeys {
-    /// Each with its highest byte first, so that its text can be lent.
+    /// Each with its lowest byte first, so that its text can be lent.
     words: Vec<[u8; 16]>,
     long: Vec<u8>,
     long_ends: Vec<usize>,
 }
 
 impl TextKeys {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push(&mut self, key: &[u8]) {
         match word(key) {
-            Some(word) => self.words.push(word.to_be_bytes()),
+            Some(word) => self.words.push(word.to_le_bytes()),
             None => {
                 self.long.extend_from_slice(key);
                 self.end_long();
@@ -53,7 +53,7 @@ impl TextKeys {
         }
         match word(&self.long[start..]) {
             Some(word) => {
-                self.words.push(word.to_be_bytes());
+                self.words.push(word.to_le_bytes());
                 self.long.truncate(start);
             }
             None => self.end_long(),
@@ -62,7 +62,7 @@ impl TextKeys {
 
     /// What was added to the long texts is a key.
     fn end_long(&mut self) {
-        self.words.push(long_word(self.long_ends.len()).to_be_bytes());
+        self.words.push(long_word(self.long_ends.len()).to_le_bytes());
         self.long_ends.push(self.long.len());
     }
 
@@ -78,7 +78,7 @@ impl TextKeys {
 
     #[inline]
     fn text<'a>(&'a self, word: &'a [u8; 16]) -> &'a [u8] {
-        short_text(word).unwrap_or_else(|| self.long_text(long_number(u128::from_be_bytes(*word))))
+        short_text(word).unwrap_or_else(|| self.long_text(long_number(u128::from_le_bytes(*word))))
     }
 
     fn long_text(&self, number: usize) -> &[u8] {
@@ -88,7 +88,7 @@ impl TextKeys {
 
     /// The words of the keys number `range`, those of the longer ones among them.
     pub(crate) fn words(&self, range: Range<usize>) -> impl Iterator<Item = u128> + Clone {
-        self.words[range].iter().map(|word| u128::from_be_bytes(*word))
+        self.words[range].iter().map(|word| u128::from_le_bytes(*word))
     }
 
     /// The longer keys.

@@ -99,7 +99,7 @@ impl Entry for u128 {
     /// Both halves of a product of both parts (foldhash).
     #[expect(clippy::cast_possible_truncation, reason = "the parts are taken apart")]
     fn hash(key: Self) -> u64 {
-        let (text, rest) = ((key >> 32) as u64, u64::from(key as u32));
+        let (text, rest) = (key as u64, (key >> 64) as u64);
         let product = Self::from(text ^ 0x243f_6a88_85a3_08d3)
             * Self::from(rest.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x1319_8a2e_0370_7344);
         product as u64 ^ (product >> 64) as u64

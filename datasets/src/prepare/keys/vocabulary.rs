@@ -10,7 +10,7 @@ use super::number_map::NumberMap;
 use super::rule::Counting;
 use super::spelling::{SPELLED_BYTES_MAX, Spelling};
 use super::text_map::TextMap;
-use super::word::{long_rank, short_text};
+use super::word::{long_order, order, short_text, word_in};
 
 /// The kept keys of one field in the order of their ids: the text of key number i is
 /// `bytes[offsets[i]..offsets[i + 1]]`. This is what a dataset stores.
@@ -125,14 +125,14 @@ impl Counter {
                 known.reserve(old);
                 list.texts().for_each(|text| known.set(text, 1));
                 let mut old_seen = 0;
-                // A long text behind its rank, which says only how it begins.
+                // A long text behind its order, which says only how it begins.
                 let mut ranked: Vec<(u128, &[u8])> = Vec::new();
                 let short = counts
                     .short()
-                    .map(|(word, count)| (word, count, known.has_short(word), &b""[..]));
+                    .map(|(word, count)| (order(word), count, known.has_short(word), &b""[..]));
                 let long = counts
                     .long()
-                    .map(|(text, count)| (long_rank(text), count, known.has_long(text), text));
+                    .map(|(text, count)| (long_order(text), count, known.has_long(text), text));
                 for (order, count, is_known, text) in short.chain(long) {
                     if is_known {
                         old_seen += 1;
@@ -144,7 +144,7 @@ impl Counter {
                 ranked.truncate(room);
                 list.reserve(ranked.len());
                 for (rank, text) in &ranked {
-                    list.push(short_text(&rank.to_be_bytes()).unwrap_or(text));
+                    list.push(short_text(&word_in(*rank).to_le_bytes()).unwrap_or(text));
                 }
                 (counts.len(), old_seen)
             }
