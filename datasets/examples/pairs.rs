@@ -175,7 +175,9 @@ fn criteo(splits: &mut Splits) {
 
 fn libfm(splits: &mut Splits) {
     let text = |salt: u64| -> String {
-        let row = |row: u64| format!("{} {}:1 {}:1\n", row % 2, row * salt % 7, 10 + row % salt);
+        // The most frequent keys are others in each text.
+        let row =
+            |row: u64| format!("{} {}:1 {}:1\n", row % 2, row * salt % 7, 10 * salt + row % salt);
         (0..40).map(row).collect()
     };
     let texts = [text(3), text(4), text(5)];
@@ -189,7 +191,9 @@ fn libfm(splits: &mut Splits) {
 fn csv(splits: &mut Splits) {
     let text = |salt: u64| -> String {
         let row = |row: u64| {
-            format!("{},{}, k{},{},u{}\n", row % 2, row % 11, row * salt % 7, row % salt, row % 5)
+            // Each text has an item that the one before has not, and others are frequent.
+            let item = row * salt % 7 + salt;
+            format!("{},{}, k{item},{},u{}\n", row % 2, row % 11, row % salt, row % 5)
         };
         format!("click,price,item,shop,user\n{}", (0..40).map(row).collect::<String>())
     };
