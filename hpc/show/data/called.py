@@ -11,6 +11,24 @@ EXAMPLES = Path(os.environ["EXAMPLES"])
 OUT = Path("target/show/data").resolve()
 OUT.mkdir(parents=True, exist_ok=True)
 
+# A model that any data can train, but for `data.train`.
+SMALL_JOB = """
+[model]
+kind = "deepfm"
+embedding_dim = 4
+top = [8]
+[optim.dense]
+kind = "sgd"
+lr = 0.01
+[optim.sparse]
+kind = "adagrad"
+lr = 0.05
+[checkpoint]
+save = "none"
+[run]
+tensorboard = false
+"""
+
 
 def call(name, *command, environment=(), limit_kb=None):
     """What a command prints; ends the show when it fails. Of memory it may have `limit_kb`."""
