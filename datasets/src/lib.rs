@@ -8,7 +8,8 @@
 //! rank that owns HDF5 and fills the workers' batches · [`synthetic`] makes click logs with a
 //! planted model · [`prepare`] turns raw text and Parquet into datasets · [`scores`] writes what a
 //! model says of the rows · [`output`] keeps what we write from harming what is there ·
-//! [`attention`] tells which file HDF5 is at work on · [`error`] says what is wrong with a dataset.
+//! [`attention`] tells which file HDF5 is at work on · [`error`] says what is wrong with a
+//! dataset · `bench` lends parts to the examples.
 #![deny(unsafe_code)]
 
 pub mod attention;

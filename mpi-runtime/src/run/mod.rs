@@ -6,9 +6,9 @@
 //! Map: `job.rs` a run from start to summary, `measures.rs` what it measured · `plan.rs`,
 //! `prediction.rs` what it will be · `trainer_threads.rs` a trainer's replica and threads ·
 //! `publish.rs` the model that is evaluated and saved · `sections.rs` everything that a run goes on
-//! from, `going_on.rs` what of it is kept · `warm_start.rs` a new run with a saved model · `due.rs`
-//! when a checkpoint is due, `deadline.rs` when a run stops by itself · `early_stop.rs`,
-//! `evaluate.rs`, `heartbeat.rs`, `reporter.rs`.
+//! from, `going_on.rs` what of it is kept, `saves.rs` its checkpoints · `warm_start.rs` a new run
+//! with a saved model · `due.rs` when a checkpoint is due, `deadline.rs` when a run stops by itself
+//! · `early_stop.rs`, `evaluate.rs`, `heartbeat.rs`, `reporter.rs`.
 
 mod deadline;
 mod due;

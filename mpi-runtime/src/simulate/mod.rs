@@ -3,8 +3,9 @@
 //!
 //! One process. The job says what is trained and how replicas stay together; the cluster file
 //! ([`cluster`]) says how many nodes there are and how fast. In `timing` only time passes; in
-//! `training` every step trains the real model (`training.rs`), at the moment of virtual time at
-//! which it ends, so that throughput and quality come from one run.
+//! `training` every step trains the real model (`training.rs`, under `bsp` with `global_batch.rs`),
+//! at the moment of virtual time at which it ends, so that throughput and quality come from one
+//! run.
 //!
 //! What differs from a real run: the rows of a step are read and updated at that same moment, so
 //! they are never stale; the workers of a trainer take turns, so no update is lost; there are no

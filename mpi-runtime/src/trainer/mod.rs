@@ -5,6 +5,9 @@
 //! stay together is the [`StepEnd`]'s affair: `bsp` hands the gradient to the meeting of all
 //! workers; everywhere else a worker updates the shared replica at once, Hogwild fashion, and at
 //! most stands at a gate now and then.
+//!
+//! Map: `batches.rs` where batches come from · `buffers.rs` a worker's memory · `pass.rs` scores
+//! a dataset.
 
 pub mod batches;
 pub mod buffers;
