@@ -37,23 +37,10 @@ impl Encoder {
             IdRule::Counted(counting) => counting,
         };
         let unknown = counting.unknown;
-        let texts = (unknown.count..).zip(list.texts());
+        let values = unknown.count..;
         let kind = match spelling {
-            None => {
-                let mut ids = TextMap::default();
-                ids.reserve(list.len());
-                texts.for_each(|(id, text)| ids.set(text, id));
-                Kind::Text { ids, unknown }
-            }
-            Some(spelling) => {
-                let mut ids = NumberMap::default();
-                ids.reserve(list.len());
-                for (id, text) in texts {
-                    let key = spelling.read(text).ok_or(u64::from(id - unknown.count))?;
-                    ids.set(key, id);
-                }
-                Kind::Number { ids, unknown }
-            }
+            None => Kind::Text { ids: list.text_map(values), unknown },
+            Some(spelling) => Kind::Number { ids: list.number_map(spelling, values)?, unknown },
         };
         Ok(Self { kind, spelling })
     }

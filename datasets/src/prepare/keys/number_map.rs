@@ -22,12 +22,16 @@ impl NumberMap {
         self.numbers.len() + usize::from(self.missing != 0)
     }
 
-    /// Sets the value of `key`, which must not be 0.
-    pub(crate) fn set(&mut self, key: u64, value: u32) {
-        match key {
-            MISSING => self.missing = value,
-            _ => self.numbers.set(low(key), value),
-        }
+    /// Sets the values of keys, none of which may be 0.
+    pub(crate) fn set(&mut self, entries: impl Iterator<Item = (u64, u32)>) {
+        let missing = &mut self.missing;
+        self.numbers.set(entries.filter_map(|(key, value)| {
+            if key == MISSING {
+                *missing = value;
+                return None;
+            }
+            Some((low(key), value))
+        }));
     }
 
     /// Whether `key` has a value.
@@ -113,10 +117,8 @@ mod tests {
             set in prop::collection::vec((0u64..60, 1u32..), 0..40),
         ) {
             let (mut ours, mut theirs) = (NumberMap::default(), HashMap::new());
-            for &(key, value) in &set {
-                ours.set(key, value);
-                theirs.insert(key, value);
-            }
+            ours.set(set.iter().copied());
+            theirs.extend(set.iter().copied());
             ours.count(&keys);
             for &key in &keys {
                 let count = theirs.entry(key).or_insert(0u32);

@@ -57,13 +57,28 @@ impl<E: Entry> Probing<E> {
         self.taken
     }
 
-    /// Sets the value of `key`, which must not be 0.
-    pub(crate) fn set(&mut self, key: E::Key, value: u32) {
-        self.reserve(1);
-        let places = &mut *self.places;
-        let place = find(places, key);
-        self.taken += usize::from(places[place].value() == 0);
-        places[place] = E::new(key, value);
+    /// Sets the values of keys, none of which may be 0.
+    pub(crate) fn set(&mut self, mut entries: impl Iterator<Item = (E::Key, u32)>) {
+        let mut some = [E::zeroed(); AHEAD];
+        loop {
+            let taken = some
+                .iter_mut()
+                .zip(&mut entries)
+                .map(|(entry, (key, value))| *entry = E::new(key, value))
+                .count();
+            if taken == 0 {
+                return;
+            }
+            self.reserve(taken);
+            let some = &some[..taken];
+            self.ask_for(some.iter().map(|entry| entry.key()));
+            let places = &mut *self.places;
+            for entry in some {
+                let place = find(places, entry.key());
+                self.taken += usize::from(places[place].value() == 0);
+                places[place] = *entry;
+            }
+        }
     }
 
     /// Adds 1 to the value of every one of `keys`, up to the largest.

@@ -26,12 +26,16 @@ impl TextMap {
         self.short.len() + self.long.len()
     }
 
-    /// Sets the value of `key`, which must not be 0.
-    pub(crate) fn set(&mut self, key: &[u8], value: u32) {
-        match word(key) {
-            Some(word) => self.short.set(word, value),
-            None => drop(self.long.insert(key.into(), value)),
-        }
+    /// Sets the values of keys, none of which may be 0.
+    pub(crate) fn set<'a>(&mut self, entries: impl Iterator<Item = (&'a [u8], u32)>) {
+        let long = &mut self.long;
+        self.short.set(entries.filter_map(|(key, value)| {
+            let short = word(key);
+            if short.is_none() {
+                long.insert(key.into(), value);
+            }
+            Some((short?, value))
+        }));
     }
 
     /// Adds 1 to the value of every one of `keys`, up to the largest.
@@ -131,10 +135,8 @@ mod tests {
         #[test]
         fn it_is_the_standard_map(counted in texts(), set in texts(), asked in texts()) {
             let (mut ours, mut theirs) = (TextMap::default(), HashMap::new());
-            for (key, value) in set.iter().zip(1..) {
-                ours.set(key, value);
-                theirs.insert(key.clone(), value);
-            }
+            ours.set(set.iter().map(Vec::as_slice).zip(1..));
+            theirs.extend(set.iter().cloned().zip(1..));
             ours.count(&keys(&counted));
             for key in &counted {
                 *theirs.entry(key.clone()).or_insert(0u32) += 1;

@@ -50,6 +50,34 @@ impl KeyList {
             &self.bytes[at(bound[0])..at(bound[1])]
         })
     }
+
+    /// The keys with `values` in turn, none of which may be 0.
+    ///
+    /// # Errors
+    /// A key that is not in this spelling; its number.
+    pub(crate) fn number_map(
+        &self,
+        spelling: Spelling,
+        values: impl Iterator<Item = u32>,
+    ) -> Result<NumberMap, u64> {
+        let mut map = NumberMap::default();
+        map.reserve(self.len());
+        let mut read = 0;
+        map.set(self.texts().zip(values).map_while(|(text, value)| {
+            let key = spelling.read(text)?;
+            read += 1;
+            Some((key, value))
+        }));
+        if read == self.len() as u64 { Ok(map) } else { Err(read) }
+    }
+
+    /// The keys with `values` in turn, none of which may be 0.
+    pub(crate) fn text_map(&self, values: impl Iterator<Item = u32>) -> TextMap {
+        let mut map = TextMap::default();
+        map.reserve(self.len());
+        map.set(self.texts().zip(values));
+        map
+    }
 }
 
 /// Counts the keys of one field. Counts stop at the largest u32: then only ties at the very top are
@@ -97,11 +125,7 @@ impl Counter {
         let (seen, old_seen) = match self {
             Self::Number { counts, spelling } => {
                 let distinct = counts.len();
-                let mut known = NumberMap::default();
-                known.reserve(old);
-                for (number, text) in (0u64..).zip(list.texts()) {
-                    known.set(spelling.read(text).ok_or(number)?, 1);
-                }
+                let known = list.number_map(spelling, 1..)?;
                 let mut old_seen = 0;
                 let mut ranked: Vec<u128> = Vec::new();
                 for (key, count) in counts.entries() {
@@ -121,9 +145,7 @@ impl Counter {
                 (distinct, old_seen)
             }
             Self::Text { counts } => {
-                let mut known = TextMap::default();
-                known.reserve(old);
-                list.texts().for_each(|text| known.set(text, 1));
+                let known = list.text_map(1..);
                 let mut old_seen = 0;
                 // A long text behind its order, which says only how it begins.
                 let mut ranked: Vec<(u128, &[u8])> = Vec::new();
