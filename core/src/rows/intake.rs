@@ -14,9 +14,8 @@
 //! came in. A push that does not fit is refused and changes nothing.
 
 use core::fmt;
-use core::ops::Range;
 
-use crate::sync::reduction::add;
+use super::row_sums::{Entry, each_row, sums_len};
 
 /// Gradients of a worker's rows in a partition.
 #[derive(Clone, Copy, Debug)]
@@ -196,21 +195,6 @@ impl<P> Intake<'_, P> {
     }
 }
 
-/// A row's gradient in a push: how pushes are sorted by row, then worker.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Entry {
-    row: u32,
-    worker: u32,
-    contributor: u32,
-    at: u32,
-}
-
-/// Elements of `sums` that [`Lockstep::sum`] needs: a partial sum per level of the tree.
-#[must_use]
-pub const fn sums_len(workers: u32, width: usize) -> usize {
-    (workers.next_power_of_two().ilog2() as usize + 1) * width
-}
-
 impl<'a, P> Lockstep<'a, P> {
     /// Before step `step`: 0, or where a run goes on. `pushes: [contributors]` is its memory;
     /// `workers` counts those of all.
@@ -303,8 +287,13 @@ impl<P: Push> Lockstep<'_, P> {
         mut apply: impl FnMut(u32, f32, &[f32]),
     ) -> Result<(), Refused> {
         self.check_complete()?;
-        check_scratch(sums.len(), sums_len(self.workers, width))?;
-        check_scratch(entries.len(), self.entries_len())?;
+        for (got, needed) in
+            [(sums.len(), sums_len(self.workers, width)), (entries.len(), self.entries_len())]
+        {
+            if got < needed {
+                return Err(Refused::Scratch { got, needed });
+            }
+        }
         let rate = self.rate()?;
         let mut found = 0;
         for (contributor, part) in self.parts() {
@@ -316,56 +305,22 @@ impl<P: Push> Lockstep<'_, P> {
                 continue;
             }
             for (at, row) in (at..).step_by(width).zip(part.rows) {
-                entries[found] = Entry { row: *row, worker, contributor, at };
+                entries[found] = Entry { row: *row, term: worker, contributor, at };
                 found += 1;
             }
         }
-        let entries = &mut entries[..found];
-        entries.sort_unstable();
-        let gradient = |entry: &Entry| {
+        let leaf = |entry: &Entry, out: &mut [f32]| {
             let push = self.pushes[entry.contributor as usize].as_ref();
-            push.map_or(&[][..], |push| push.gradient(entry.at, width))
+            push.into_iter().for_each(|push| out.copy_from_slice(push.gradient(entry.at, width)));
         };
-        for same_row in entries.chunk_by(|a, b| a.row == b.row) {
-            let twice = same_row.windows(2).find(|pair| pair[0].worker == pair[1].worker);
-            if let Some(&[Entry { row, worker, .. }, _]) = twice {
+        each_row(&mut entries[..found], self.workers, width, sums, leaf, |same_row, sum| {
+            let twice = same_row.windows(2).find(|pair| pair[0].term == pair[1].term);
+            if let Some(&[Entry { row, term: worker, .. }, _]) = twice {
                 return Err(Refused::RowTwice { row, worker });
             }
-            tree_sum(same_row, 0..self.workers.next_power_of_two(), &gradient, width, sums);
-            apply(same_row[0].row, rate, &sums[..width]);
-        }
-        Ok(())
-    }
-}
-
-const fn check_scratch(got: usize, needed: usize) -> Result<(), Refused> {
-    if got < needed { Err(Refused::Scratch { got, needed }) } else { Ok(()) }
-}
-
-/// Sums the gradients of one row into the first `width` of `sums` as a binary tree over the workers
-/// of `range`, whose length is a power of two; a worker without the row adds nothing.
-fn tree_sum<'g>(
-    entries: &[Entry],
-    range: Range<u32>,
-    gradient: &impl Fn(&Entry) -> &'g [f32],
-    width: usize,
-    sums: &mut [f32],
-) {
-    if let [entry] = entries {
-        sums[..width].copy_from_slice(gradient(entry));
-        return;
-    }
-    let middle = range.start + (range.end - range.start) / 2;
-    let (left, right) = entries.split_at(entries.partition_point(|entry| entry.worker < middle));
-    match (left.is_empty(), right.is_empty()) {
-        (true, _) => tree_sum(right, middle..range.end, gradient, width, sums),
-        (_, true) => tree_sum(left, range.start..middle, gradient, width, sums),
-        _ => {
-            tree_sum(left, range.start..middle, gradient, width, sums);
-            let (sum, deeper) = sums.split_at_mut(width);
-            tree_sum(right, middle..range.end, gradient, width, deeper);
-            add(sum, &deeper[..width]);
-        }
+            apply(same_row[0].row, rate, sum);
+            Ok(())
+        })
     }
 }
 

@@ -20,12 +20,15 @@
 //! - `step_sum.rs`: gradients become one every step (bsp)
 //! - `slow_groups.rs`: the same with momentum from round to round (SlowMo)
 //! - `elastic.rs`: each replica and a center pull at each other (EASGD)
+//! - `token/`: who trains which batch, and which gradients a server applies together (GBA)
+//! - `gradient_sum.rs`: those gradients of a dense slice
 
 mod block_momentum;
 mod conductor;
 mod divide_shuffle;
 pub mod doubling;
 mod elastic;
+mod gradient_sum;
 mod groups;
 mod instances;
 mod method;
@@ -38,11 +41,13 @@ pub mod reduction;
 mod slow_groups;
 mod step_sum;
 pub mod sum_plan;
+pub mod token;
 
 pub use block_momentum::{BlockMomentum, BlockState, Blocks};
 pub use conductor::{Conductor, Decision, Look, Wait};
 pub use divide_shuffle::{DivideShuffle, Spread};
 pub use elastic::{ElasticCenter, ElasticTrainer, Pair};
+pub use gradient_sum::{Divisor, GradientSum};
 pub use groups::{Dealing, contraction};
 pub use instances::{Instances, Part};
 pub use method::{Algorithm, GateOf, Machine, Memory, Method, Published, Rounds, Scratch, Sizes};

@@ -6,7 +6,7 @@ use std::vec::Vec;
 
 use super::*;
 use crate::rng::{Purpose, Stream};
-use crate::sync::reduction::sum_into_first;
+use crate::sync::reduction::{add, sum_into_first};
 
 const WIDTH: usize = 2;
 
