@@ -405,9 +405,9 @@ fn a_row_is_divided_by_its_own_count_where_that_is_asked_for() {
     let push =
         |rows: &[u32]| RowPush { rows: rows.to_vec(), gradients: vec![6.0; rows.len() * WIDTH] };
     for (divisor, expected) in [
-        (RowDivisor::Global(Divisor::Members), [(1, 1.5), (2, 3.0)]),
-        (RowDivisor::Global(Divisor::Weights), [(1, 3.0), (2, 6.0)]),
-        (RowDivisor::OwnCount, [(1, 6.0), (2, 6.0)]),
+        (RowDivisor::Global(Divisor::Members), [(1, 1.5), (2, 2.25)]),
+        (RowDivisor::Global(Divisor::Weights), [(1, 4.0), (2, 6.0)]),
+        (RowDivisor::OwnCount, [(1, 6.0), (2, 4.5)]),
     ] {
         let (mut places, mut members) = (vec![Place::default(); 4], vec![None; 4]);
         let mut it = Tokens::new(&mut places, &mut members, divisor, 9);
@@ -423,12 +423,12 @@ fn a_row_is_divided_by_its_own_count_where_that_is_asked_for() {
         for (place, rows) in [&[1u32, 2][..], &[2], &[1, 2], &[]].into_iter().enumerate() {
             assert_eq!(it.push(place, place as u64, push(rows)), Ok(Came::Kept));
         }
-        // The third is too old.
-        for (place, weight) in [(0, 1.0), (1, 1.0), (2, 0.0), (3, 0.0)] {
+        // The second is old, the third too old.
+        for (place, weight) in [(0, 1.0), (1, 0.5), (2, 0.0), (3, 0.0)] {
             let dropped = it.count(&member(place, weight)).unwrap();
             assert_eq!(dropped.is_some(), weight == 0.0);
         }
-        let aggregate = Aggregate { number: 9, members: 4, weight: 2.0 };
+        let aggregate = Aggregate { number: 9, members: 4, weight: 1.5 };
         let mut entries = vec![Entry::default(); it.entries_len()];
         let mut sums = vec![0.0; it.sums_len(WIDTH)];
         let mut rows = vec![];

@@ -48,7 +48,8 @@ fn run(rule: Rule, batches: u64, workers: usize, nanos: impl Fn(usize, u64) -> u
     let mut waiting: Vec<usize> = (0..workers).collect();
     let mut steps = vec![0; workers];
     let mut now = Nanos(0);
-    loop {
+    for turn in 0.. {
+        assert!(turn < 1_000_000, "no end");
         let mut next = None;
         waiting.retain(|&worker| match it.ask(worker, now).unwrap() {
             Answer::Train(ticket) => {
