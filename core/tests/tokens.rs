@@ -16,8 +16,8 @@ use umbra_core::rows::intake::{Part, Push};
 use umbra_core::rows::row_sums::{Entry, sums_len};
 use umbra_core::rows::tokens::{RowDivisor, Tokens};
 use umbra_core::sync::token::{
-    Admission, Aggregate, Answer, Arrivals, Came, Coordinator, Decay, Member, Place, Rule, Ticket,
-    Verdict, Worker,
+    Admission, Aggregate, Answer, Arrivals, Came, Coordinator, Decay, Member, Place, Rule, Streams,
+    Ticket, Verdict, Worker,
 };
 use umbra_core::sync::{Divisor, GradientSum};
 use umbra_core::units::Nanos;
@@ -151,6 +151,8 @@ struct Job {
     divisor: Divisor,
     row_divisor: RowDivisor,
     workers: usize,
+    streams: usize,
+    /// A multiple of the streams.
     batches: u64,
     optimizer: Optimizer,
 }
@@ -228,7 +230,10 @@ fn train(job: Job, seed: u64) -> (Model, Vec<Applied>, u32) {
     let stream = Stream::new(seed, Purpose::Test(2));
     let mut model = Model::new(&optimizer);
     let (mut all, mut under_way) = (vec![Worker::default(); workers], vec![None; workers]);
-    let mut coordinator = Coordinator::new(rule, 0..batches, 0, &mut all, &mut under_way);
+    let count = job.streams as u64;
+    let mut given = vec![0; job.streams];
+    let streams = Streams::new(&mut given, 0..batches / count, 2);
+    let mut coordinator = Coordinator::new(rule, streams, (0, 0), &mut all, &mut under_way);
 
     let mut dense_places = vec![vec![Place::default(); workers]; SERVERS];
     let mut row_places = vec![vec![Place::default(); workers]; SERVERS];
@@ -287,7 +292,7 @@ fn train(job: Job, seed: u64) -> (Model, Vec<Applied>, u32) {
             Hand::Ticket(ticket)
                 if servers.partitions.iter().all(|rows| rows.serves(ticket.version)) =>
             {
-                let first = ticket.batch * BATCH;
+                let first = (ticket.step * count + ticket.stream as u64) * BATCH;
                 let (dense, rows) = gradient(&model, first..first + BATCH);
                 for server in 0..SERVERS {
                     let own = rows.iter().filter(|(row, _)| *row as usize % SERVERS == server);
@@ -331,6 +336,7 @@ fn job(kind: OptimizerKind, members: u32) -> Job {
         divisor: Divisor::Members,
         row_divisor: RowDivisor::Global(Divisor::Members),
         workers: 1,
+        streams: 2,
         batches: 60 * u64::from(members),
         optimizer: Optimizer { kind, weight_decay: 0.0 },
     }
@@ -351,7 +357,7 @@ fn one_worker_is_the_synchronous_run() {
     for (kind, members) in kinds().into_iter().flat_map(|kind| [(kind, 1), (kind, 4), (kind, 7)]) {
         let job = job(kind, members);
         // The last aggregate has fewer members.
-        let job = Job { batches: job.batches + u64::from(members / 2), ..job };
+        let job = Job { batches: job.batches + u64::from(members / 4) * 2, ..job };
         let (ours, ..) = train(job, 3);
         let mut theirs = Model::new(&job.optimizer);
         let global = u64::from(members) * BATCH;
@@ -381,7 +387,7 @@ fn all_servers_apply_the_same_members() {
     for seed in 0..60 {
         let mut job = job(OptimizerKind::Sgd, 1 + seed as u32 % 5);
         job.workers = 1 + seed as usize % 7;
-        job.batches = 100;
+        (job.streams, job.batches) = (4, 100);
         job.rule.decay =
             [Decay::Hard { tolerance: 0 }, Decay::Power { rho: 0.5 }][seed as usize % 2];
         if seed % 3 == 0 {

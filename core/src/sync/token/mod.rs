@@ -20,7 +20,7 @@
 //! A worker asks, trains, brings its gradient to every server, and reports the batch when all have
 //! it. So an aggregate never waits for a worker: its members are everywhere ([`Arrivals`]).
 //!
-//! Invariants: batches are handed out in ascending order, each once, but for those that a worker
+//! Invariants: batches of data ([`Streams`]) are numbered as they are handed out, each once, but for those that a worker
 //! keeps for too long, which the next who asks gets too. The first report of a batch counts; that
 //! of its twin does not. An aggregate has [`Rule::members`] members, but for the last before a
 //! pause. A call that is refused changes nothing.
@@ -31,11 +31,13 @@ use crate::units::Nanos;
 
 mod arrivals;
 mod decay;
+mod streams;
 #[cfg(test)]
 mod tests;
 
 pub use arrivals::{Arrivals, Came, Misplaced, Place};
 pub use decay::Decay;
+pub use streams::Streams;
 
 /// When the gradients of workers are applied, and when workers get their next batch.
 ///
@@ -83,8 +85,12 @@ pub struct Ticket {
     /// The place that it takes among those under way, on every server too: below the number of
     /// places, and free for the next batch when this one is reported.
     pub place: usize,
-    /// Its number in the order of the data.
+    /// Its number in the order in which batches are handed out.
     pub batch: u64,
+    /// Its data: the stream,
+    pub stream: usize,
+    /// and the step of it.
+    pub step: u64,
     /// The global step that its data belongs to.
     pub token: u64,
     /// Aggregates that are formed: the worker trains with the model of this version or a later one.
@@ -168,12 +174,12 @@ pub struct UnderWay {
 #[derive(Debug)]
 pub struct Coordinator<'a> {
     rule: Rule,
+    streams: Streams<'a>,
     workers: &'a mut [Worker],
     under_way: &'a mut [Option<UnderWay>],
     busy: usize,
-    /// The batch to be handed out next, and the end of them.
+    /// The number of the batch to be handed out next.
     next: u64,
-    end: u64,
     /// Where tokens begin: the batch and the version.
     origin: (u64, u64),
     version: u64,
@@ -220,22 +226,22 @@ impl fmt::Display for Refused {
 impl core::error::Error for Refused {}
 
 impl<'a> Coordinator<'a> {
-    /// Hands out `batches`, from the model of `version` on, to as many workers as there are
-    /// `workers`; as many batches are under way at a time as `under_way` has places, or fewer.
+    /// Hands out the batches of `streams`, from the model of `version` on, to as many workers as
+    /// there are `workers`; as many batches are under way at a time as `under_way` has places, or
+    /// fewer. `next`: batches handed out before.
     #[must_use]
     pub fn new(
         rule: Rule,
-        batches: core::ops::Range<u64>,
-        version: u64,
+        streams: Streams<'a>,
+        (next, version): (u64, u64),
         workers: &'a mut [Worker],
         under_way: &'a mut [Option<UnderWay>],
     ) -> Self {
         workers.fill(Worker::default());
         under_way.fill(None);
-        let (next, end) = (batches.start, batches.end);
         let origin = (next, version);
         let (busy, members, weight) = (0, 0, 0.0);
-        Self { rule, workers, under_way, busy, next, end, origin, version, members, weight }
+        Self { rule, streams, workers, under_way, busy, next, origin, version, members, weight }
     }
 
     /// Aggregates that are formed.
@@ -262,9 +268,9 @@ impl<'a> Coordinator<'a> {
         self.workers
     }
 
-    /// Hands out no batch from number `end` on, which may be sooner or later than it was.
-    pub fn end_at(&mut self, end: u64) {
-        self.end = end.max(self.next);
+    /// The data that is left, which can be made to end sooner or later.
+    pub fn streams(&mut self) -> &mut Streams<'a> {
+        &mut self.streams
     }
 
     /// A batch for `worker`. One that is overdue comes first.
@@ -281,16 +287,21 @@ impl<'a> Coordinator<'a> {
             (late.worker, late.since, late.ticket.version) = (worker, now, self.version);
             return Ok(Answer::Train(late.ticket));
         }
-        let is_left = self.next < self.end;
-        if !is_left && self.busy == 0 {
+        if self.streams.is_empty() && self.busy == 0 {
             return Ok(Answer::End);
         }
         let free = self.under_way.iter().position(Option::is_none);
-        let Some(place) = free.filter(|_| is_left && self.admits(worker)) else {
+        let place = free.filter(|_| self.admits(worker));
+        let given = place.and_then(|place| {
+            let (stream, step) = self.streams.give(worker, self.workers.len())?;
+            Some((place, stream, step))
+        });
+        let Some((place, stream, step)) = given else {
             let until = self.under_way.iter().flatten().map(due).min();
             return Ok(Answer::Wait { until });
         };
-        let ticket = Ticket { place, batch: self.next, token: self.token(), version: self.version };
+        let (batch, token, version) = (self.next, self.token(), self.version);
+        let ticket = Ticket { place, batch, stream, step, token, version };
         self.under_way[place] = Some(UnderWay { ticket, worker, since: now });
         self.busy += 1;
         self.next += 1;

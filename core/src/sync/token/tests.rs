@@ -38,10 +38,12 @@ struct History {
     apart_max: u64,
 }
 
-/// Runs `batches` under `rule` until the end. `nanos(worker, step)`: how long a step takes.
+/// Runs `batches`, a third of them of each of three streams, under `rule` until the end. `nanos(worker, step)`: how long a step takes.
 fn run(rule: Rule, batches: u64, workers: usize, nanos: impl Fn(usize, u64) -> u64) -> History {
     let (mut all, mut under_way) = (vec![Worker::default(); workers], vec![None; workers]);
-    let mut it = Coordinator::new(rule, 0..batches, 0, &mut all, &mut under_way);
+    let mut given = [0; 3];
+    let streams = Streams::new(&mut given, 0..batches / 3, 2);
+    let mut it = Coordinator::new(rule, streams, (0, 0), &mut all, &mut under_way);
     let mut history = History::default();
     // Who reports what and when; who waits.
     let mut events = BinaryHeap::new();
@@ -120,7 +122,7 @@ fn every_token_is_handed_out_m_times_and_every_gradient_counts_once() {
         let pick = |index, bound| stream.below(index, bound);
         let workers = 1 + pick(0, 9) as usize;
         let members = 1 + pick(1, 8) as u32;
-        let batches = pick(2, 120);
+        let batches = 3 * pick(2, 40);
         let decays =
             [Decay::None, Decay::Hard { tolerance: pick(3, 3) }, Decay::Power { rho: 0.5 }];
         let admissions = [
@@ -167,7 +169,9 @@ fn in_every_order_of_a_small_case_each_batch_counts_once() {
             for asks in [true, false] {
                 let (mut all, mut under_way) = ([Worker::default(); 2], [None; 3]);
                 let rule = Rule { reissue_after: Nanos(4), ..gba(2, 0) };
-                let mut it = Coordinator::new(rule, 0..4, 0, &mut all, &mut under_way);
+                let mut given = [0; 2];
+                let streams = Streams::new(&mut given, 0..2, 1);
+                let mut it = Coordinator::new(rule, streams, (0, 0), &mut all, &mut under_way);
                 let mut held: [Vec<u64>; 2] = [vec![], vec![]];
                 let (mut counted, mut aggregates) = (vec![], vec![]);
                 path.push((worker, asks));
@@ -231,8 +235,9 @@ fn a_slow_worker_is_as_stale_as_the_others_are_fast() {
         let rule = Rule { decay: Decay::None, ..gba(members, 0) };
         let (mut slow, mut lags) = (vec![], vec![]);
         let (mut all, mut under_way) = (vec![Worker::default(); workers], vec![None; workers]);
-        let batches = workers as u64 * 400;
-        let mut it = Coordinator::new(rule, 0..batches, 0, &mut all, &mut under_way);
+        let mut given = [0];
+        let streams = Streams::new(&mut given, 0..workers as u64 * 400, 1);
+        let mut it = Coordinator::new(rule, streams, (0, 0), &mut all, &mut under_way);
         let mut events = BinaryHeap::new();
         let mut steps = vec![0; workers];
         let mut give = |it: &mut Coordinator<'_>, worker: usize, now: u64| {
@@ -271,11 +276,11 @@ fn a_batch_that_a_worker_keeps_is_handed_out_again_and_counts_once() {
     let rule = Rule { reissue_after: Nanos(1000), ..gba(4, 1) };
     // Worker 0 stands still in its third step.
     let stopped = |worker, step| if worker == 0 && step == 2 { 50_000 } else { 100 };
-    let history = run(rule, 400, 4, stopped);
-    check(rule, 400, &history, "one stops");
+    let history = run(rule, 399, 4, stopped);
+    check(rule, 399, &history, "one stops");
     assert_eq!(history.twins, 1, "its batch came from another, and then from it");
-    let even = run(rule, 400, 4, |_, _| 100);
-    assert_eq!((even.twins, even.reported), (0, vec![100; 4]));
+    let even = run(rule, 399, 4, |_, _| 100);
+    assert_eq!((even.twins, even.reported), (0, vec![100, 100, 100, 99]));
     // Others take its share: the last aggregate is formed as soon as three can.
     assert!(history.reported[1..].iter().all(|reported| *reported > 100));
 }
@@ -300,11 +305,11 @@ fn backup_workers_leave_the_slowest_behind() {
         ..gba(3, 0)
     };
     let slow = |worker, _| if worker == 3 { 450 } else { 100 };
-    let history = run(rule, 80, 4, slow);
+    let history = run(rule, 81, 4, slow);
     let dropped = history.members.iter().filter(|member| member.weight == 0.0).count();
     assert_eq!(dropped, history.reported[3] as usize, "all of the slow one's come too late");
     assert!(history.reported[0] > 4 * history.reported[3]);
-    check(rule, 80, &history, "backup");
+    check(rule, 81, &history, "backup");
 }
 
 #[test]
@@ -326,14 +331,16 @@ fn bounded_staleness_holds_the_fast_back() {
 #[test]
 fn a_pause_ends_the_aggregate_in_hand_and_tokens_begin_anew() {
     let (mut all, mut under_way) = ([Worker::default(); 2], [None; 2]);
-    let mut it = Coordinator::new(gba(4, 0), 10..100, 7, &mut all, &mut under_way);
-    it.end_at(13);
+    let mut given = [0; 3];
+    let streams = Streams::new(&mut given, 2..20, 5);
+    let mut it = Coordinator::new(gba(4, 0), streams, (10, 7), &mut all, &mut under_way);
+    it.streams().end_at(3);
     let ticket = |answer| match answer {
         Ok(Answer::Train(ticket)) => ticket,
         other => panic!("{other:?}"),
     };
     let first = ticket(it.ask(0, Nanos(0)));
-    assert_eq!(first, Ticket { place: 0, batch: 10, token: 7, version: 7 });
+    assert_eq!(first, Ticket { place: 0, batch: 10, stream: 0, step: 2, token: 7, version: 7 });
     let second = ticket(it.ask(1, Nanos(0)));
     assert_eq!(it.flush(), Err(Refused::Busy { under_way: 2 }));
     it.report(1, second.batch, true).unwrap();
@@ -347,15 +354,17 @@ fn a_pause_ends_the_aggregate_in_hand_and_tokens_begin_anew() {
     let aggregate = Aggregate { number: 7, members: 3, weight: 2.0 };
     assert_eq!(it.flush(), Ok(Some(aggregate)));
     assert_eq!(it.flush(), Ok(None));
-    it.end_at(100);
-    let next = ticket(it.ask(1, Nanos(0)));
-    assert_eq!((next.batch, next.token, next.version), (13, 8, 8));
+    it.streams().end_at(20);
+    let next = ticket(it.ask(0, Nanos(0)));
+    assert_eq!((next.batch, next.step, next.token, next.version), (13, 3, 8, 8));
 }
 
 #[test]
 fn what_does_not_fit_is_refused_and_changes_nothing() {
     let (mut all, mut under_way) = ([Worker::default(); 2], [None; 2]);
-    let mut it = Coordinator::new(gba(2, 0), 0..9, 0, &mut all, &mut under_way);
+    let mut given = [0];
+    let streams = Streams::new(&mut given, 0..9, 1);
+    let mut it = Coordinator::new(gba(2, 0), streams, (0, 0), &mut all, &mut under_way);
     assert_eq!(it.ask(2, Nanos(0)), Err(Refused::Worker { got: 2, workers: 2 }));
     assert_eq!(it.report(0, 0, true), Err(Refused::Batch { got: 0, next: 0 }));
     it.ask(0, Nanos(0)).unwrap();
