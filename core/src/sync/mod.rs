@@ -22,6 +22,7 @@
 //! - `elastic.rs`: each replica and a center pull at each other (EASGD)
 //! - `token/`: who trains which batch, and which gradients a server applies together (GBA)
 //! - `gradient_sum.rs`: those gradients of a dense slice
+//! - `switching.rs`: when training changes between synchronous and asynchronous
 
 mod block_momentum;
 mod conductor;
@@ -41,6 +42,7 @@ pub mod reduction;
 mod slow_groups;
 mod step_sum;
 pub mod sum_plan;
+pub mod switching;
 pub mod token;
 
 pub use block_momentum::{BlockMomentum, BlockState, Blocks};

@@ -89,7 +89,7 @@ mod tests {
             let streams = 8;
             let mut given = vec![0; streams];
             let mut it = Streams::new(&mut given, 0..40, window);
-            let mut seen = vec![vec![]; streams];
+            let mut seen: Vec<Vec<u64>> = vec![vec![]; streams];
             let mut away = 0;
             // In turn, one by one.
             for turn in 0.. {
@@ -98,9 +98,9 @@ mod tests {
                 let home = streams * worker / workers..streams * (worker + 1) / workers;
                 away += u32::from(!home.contains(&stream));
                 seen[stream].push(step);
-                let ahead = seen.iter().map(Vec::len).max().unwrap_or(0);
-                let behind = seen.iter().map(Vec::len).min().unwrap_or(0);
-                assert!(ahead - behind <= window as usize, "{workers} workers");
+                let given = || seen.iter().map(|steps| steps.len() as u64);
+                let ahead = given().max().unwrap_or(0) - given().min().unwrap_or(0);
+                assert!(ahead <= window, "{workers} workers");
             }
             assert!(seen.iter().all(|steps| steps.iter().copied().eq(0..40)), "{workers} workers");
             if streams % workers == 0 {

@@ -1,0 +1,272 @@
+//! When training changes between synchronous and asynchronous steps.
+//!
+//! arXiv 2205.11048 makes a change harmless and leaves the moment to whoever runs the job. Here it
+//! follows from the times of steps. Synchronous steps go at the pace of the slowest of each, N / mean
+//! of max tᵢ steps a second, asynchronous ones at that of each worker, Σ 1 / mean tᵢ; what either
+//! loses beside that (servers, links) is measured while it is in use and remembered. Synchronous
+//! training is preferred where it costs little.
+//!
+//! Invariants: pure arithmetic on windows of times that the caller measures. A change needs several
+//! windows in a row that ask for it, and what asks for one is further away than what asks for the
+//! way back, so that noise around a threshold changes nothing.
+
+/// How workers make steps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// One update of all.
+    #[default]
+    Synchronous,
+    /// Whenever a gradient comes.
+    Asynchronous,
+}
+
+impl Mode {
+    const fn other(self) -> Self {
+        match self {
+            Self::Synchronous => Self::Asynchronous,
+            Self::Asynchronous => Self::Synchronous,
+        }
+    }
+}
+
+/// What asks for a change.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Policy {
+    /// To asynchronous steps: they are predicted to be so many times as fast, or more.
+    pub leave_above: f64,
+    /// Back: they are predicted to be so many times as fast, or less. Below `leave_above`.
+    pub return_below: f64,
+    /// Windows in a row that must ask.
+    pub patience: u32,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self { leave_above: 1.25, return_below: 1.1, patience: 2 }
+    }
+}
+
+/// Watches windows of training.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Watcher {
+    policy: Policy,
+    mode: Mode,
+    /// Windows in a row that asked for a change.
+    asked: u32,
+    /// Steps made over steps that the times of workers allow: of synchronous and of asynchronous
+    /// steps, where it was measured.
+    efficiency: [Option<f64>; 2],
+}
+
+/// What the steps of a window took. A step's time is that of the worker's own work, without waiting
+/// for others.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Window<'a> {
+    /// Steps that all workers made in a second, waiting included.
+    pub rate: f64,
+    /// Mean time of a worker's step; of a worker that made none, so long as it has been at it.
+    /// `[workers]`
+    pub seconds: &'a [f64],
+    /// Mean of the longest of the workers' times, step by step: the first of each, the second, and
+    /// so on, whoever waited for whom.
+    pub together: f64,
+}
+
+/// Why training changes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Change {
+    /// What to.
+    pub to: Mode,
+    /// The slowest worker.
+    pub slowest: usize,
+    /// Its time over the median worker's.
+    pub slowness: f64,
+    /// Predicted steps of all workers in a second: synchronous, asynchronous.
+    pub predicted: [f64; 2],
+}
+
+impl Watcher {
+    /// Of training that is in `mode`.
+    #[must_use]
+    pub const fn new(policy: Policy, mode: Mode) -> Self {
+        Self { policy, mode, asked: 0, efficiency: [None, None] }
+    }
+
+    /// What training is in.
+    #[must_use]
+    pub const fn mode(&self) -> Mode {
+        self.mode
+    }
+
+    /// A window is over. A change is for the next boundary, and the windows that are told next are
+    /// after it. `scratch: [workers]` or longer.
+    pub fn window(&mut self, window: Window<'_>, scratch: &mut [f64]) -> Option<Change> {
+        let Window { rate, seconds, together } = window;
+        let (slowest, longest) = (0..).zip(seconds).max_by(|a, b| a.1.total_cmp(b.1))?;
+        let scratch = &mut scratch[..seconds.len()];
+        scratch.copy_from_slice(seconds);
+        scratch.sort_unstable_by(f64::total_cmp);
+        let median = scratch[scratch.len() / 2];
+        if !(scratch[0] > 0.0 && together > 0.0 && (longest + together + rate).is_finite()) {
+            return None;
+        }
+        let each: f64 = seconds.iter().map(|seconds| 1.0 / seconds).sum();
+        let allowed = [seconds.len() as f64 / together, each];
+        let own = self.mode as usize;
+        let now = rate / allowed[own];
+        // Half of what it was, so that one strange window counts little.
+        let own_efficiency = self.efficiency[own].map_or(now, |before| 0.5 * (before + now));
+        self.efficiency[own] = Some(own_efficiency);
+        // What was never measured is as good as what is.
+        let efficiency = self.efficiency.map(|known| known.unwrap_or(own_efficiency));
+        let predicted = [allowed[0] * efficiency[0], allowed[1] * efficiency[1]];
+        let gain = predicted[1] / predicted[0];
+        let asks = match self.mode {
+            Mode::Synchronous => gain >= self.policy.leave_above,
+            Mode::Asynchronous => gain <= self.policy.return_below,
+        };
+        self.asked = if asks { self.asked + 1 } else { 0 };
+        if self.asked < self.policy.patience.max(1) {
+            return None;
+        }
+        self.asked = 0;
+        self.mode = self.mode.other();
+        Some(Change { to: self.mode, slowest, slowness: longest / median, predicted })
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::cast_possible_truncation)]
+mod tests {
+    use std::vec;
+    use std::vec::Vec;
+
+    use super::*;
+    use crate::float::{exp_f64, ln_f64};
+    use crate::rng::{Purpose, Stream};
+
+    /// Workers whose steps vary, some of them slow for a time.
+    struct World {
+        workers: usize,
+        /// Of the logarithm of a step's time.
+        sigma: f64,
+        /// What servers and links leave of the steps that times allow.
+        synchronous: f64,
+        asynchronous: f64,
+        stream: Stream,
+    }
+
+    /// Steps of a worker in a window.
+    const STEPS: u64 = 20;
+
+    impl World {
+        /// Times of the workers' steps in a window, mean; of the longest; the rates of both modes.
+        fn window(&self, number: u64, slow: impl Fn(usize) -> f64) -> (Vec<f64>, f64, [f64; 2]) {
+            let time = |worker: usize, step: u64| {
+                let at = (number * STEPS + step) * self.workers as u64 + worker as u64;
+                let z = f64::from(self.stream.normal(at));
+                slow(worker) * exp_f64(self.sigma * z - self.sigma * self.sigma / 2.0)
+            };
+            let mean = |worker| (0..STEPS).map(|step| time(worker, step)).sum::<f64>();
+            let seconds: Vec<f64> =
+                (0..self.workers).map(|worker| mean(worker) / STEPS as f64).collect();
+            let longest =
+                |step| (0..self.workers).map(|worker| time(worker, step)).fold(0.0, f64::max);
+            let together = (0..STEPS).map(longest).sum::<f64>() / STEPS as f64;
+            let synchronous = self.synchronous * self.workers as f64 / together;
+            let each: f64 = seconds.iter().map(|seconds| 1.0 / seconds).sum();
+            (seconds, together, [synchronous, self.asynchronous * each])
+        }
+    }
+
+    #[test]
+    fn it_leaves_when_a_worker_becomes_slow_and_returns_when_it_is_not() {
+        for (workers, sigma, slower) in
+            [(4, 0.0, 4.0), (4, 0.1, 4.0), (4, 0.1, 10.0), (20, 0.05, 4.0), (100, 0.05, 3.0)]
+        {
+            for seed in 0..20 {
+                let stream = Stream::new(seed, Purpose::Test(0));
+                let world = World { workers, sigma, synchronous: 0.8, asynchronous: 0.75, stream };
+                let mut it = Watcher::new(Policy::default(), Mode::Synchronous);
+                let mut scratch = vec![0.0; workers];
+                let mut changes = vec![];
+                let mut made = [0.0; 2];
+                for number in 0..300 {
+                    let is_slow = (100..200).contains(&number);
+                    let slow = |worker| if worker == 1 && is_slow { slower } else { 1.0 };
+                    let (seconds, together, rates) = world.window(number, slow);
+                    let rate = rates[it.mode() as usize];
+                    made[0] += rate;
+                    made[1] += rates[0].max(rates[1]);
+                    let window = Window { rate, seconds: &seconds, together };
+                    if let Some(change) = it.window(window, &mut scratch) {
+                        changes.push((number, change));
+                    }
+                }
+                let case = std::format!("{workers} workers, {slower} times, seed {seed}");
+                let [(left, leave), (back, _)] = changes[..] else { panic!("{case}: {changes:?}") };
+                assert!((101..=103).contains(&left) && leave.to == Mode::Asynchronous, "{case}");
+                assert_eq!(leave.slowest, 1, "{case}");
+                assert!((leave.slowness / slower - 1.0).abs() < 0.3, "{case}: {leave:?}");
+                assert!((201..=203).contains(&back), "{case}: {back}");
+                assert!(made[0] >= 0.95 * made[1], "{case}: {}", made[0] / made[1]);
+            }
+        }
+    }
+
+    #[test]
+    fn noise_changes_nothing() {
+        for (workers, sigma) in [(2, 0.2), (4, 0.1), (20, 0.05), (100, 0.05)] {
+            for seed in 0..20 {
+                let stream = Stream::new(seed, Purpose::Test(1));
+                let world = World { workers, sigma, synchronous: 0.8, asynchronous: 0.75, stream };
+                for mode in [Mode::Synchronous, Mode::Asynchronous] {
+                    let mut it = Watcher::new(Policy::default(), mode);
+                    let mut scratch = vec![0.0; workers];
+                    let changes = (0..200).filter_map(|number| {
+                        let (seconds, together, rates) = world.window(number, |_| 1.0);
+                        let rate = rates[it.mode() as usize];
+                        it.window(Window { rate, seconds: &seconds, together }, &mut scratch)
+                    });
+                    let changes: Vec<Change> = changes.collect();
+                    // From asynchronous steps back, where that is faster, and no more.
+                    let most = usize::from(mode == Mode::Asynchronous);
+                    assert!(changes.len() <= most, "{workers} workers, seed {seed}: {changes:?}");
+                }
+            }
+        }
+    }
+
+    /// Nobody is slow, and yet somebody is in every step.
+    #[test]
+    fn a_crowd_that_varies_is_better_asynchronous() {
+        let stream = Stream::new(1, Purpose::Test(2));
+        let world = World {
+            workers: 100,
+            sigma: ln_f64(1.5),
+            synchronous: 0.8,
+            asynchronous: 0.75,
+            stream,
+        };
+        let mut it = Watcher::new(Policy::default(), Mode::Synchronous);
+        let mut scratch = vec![0.0; 100];
+        let mut asynchronous = 0;
+        for number in 0..300 {
+            let (seconds, together, rates) = world.window(number, |_| 1.0);
+            let rate = rates[it.mode() as usize];
+            it.window(Window { rate, seconds: &seconds, together }, &mut scratch);
+            asynchronous += u32::from(it.mode() == Mode::Asynchronous);
+        }
+        assert!(asynchronous > 295, "{asynchronous} of 300 windows");
+    }
+
+    #[test]
+    fn windows_without_times_say_nothing() {
+        let mut it = Watcher::new(Policy::default(), Mode::Synchronous);
+        for seconds in [&[][..], &[0.0, 1.0], &[f64::INFINITY, 1.0], &[f64::NAN, 1.0]] {
+            let window = Window { rate: 1.0, seconds, together: 1.0 };
+            assert_eq!(it.window(window, &mut [0.0; 2]), None);
+        }
+        assert_eq!(it, Watcher::new(Policy::default(), Mode::Synchronous));
+    }
+}
