@@ -8,7 +8,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crossbeam_channel::Receiver;
-use umbra_core::rows::intake::{Entry, Intake, Lockstep, Part, Push, Refused, Taken, sums_len};
+use umbra_core::rows::intake::{Intake, Lockstep, Part, Push, Refused, Taken};
+use umbra_core::rows::row_sums::{Entry, sums_len};
 use umbra_core::sparse::Table;
 
 use crate::rows::router::{Bundle, Errand, Router};
