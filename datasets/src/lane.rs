@@ -92,13 +92,19 @@ impl LaneReader {
         }
     }
 
-    /// Leaves out the next `rows` rows of the first epoch, without reading the windows that lie
-    /// wholly among them. To be called before anything is taken.
+    /// Leaves out the next `rows` rows, without reading the windows that lie wholly among them.
     pub(crate) fn skip(
         &mut self,
         mut rows: u64,
         files: &mut DatasetReader,
     ) -> Result<(), DatasetError> {
+        let left = (self.current.order.len() - self.current.taken) as u64;
+        if rows <= left {
+            self.current.taken += usize::try_from(rows).unwrap_or(0);
+            return Ok(());
+        }
+        rows -= left;
+        self.current.taken = self.current.order.len();
         while rows > 0 {
             self.plan_next(files)?;
             let length = self.next.order.len() as u64;
@@ -110,10 +116,16 @@ impl LaneReader {
                 self.current.taken = usize::try_from(rows).unwrap_or(usize::MAX);
                 break;
             }
-            self.next.clear(files);
+            self.next.leave_out(files)?;
             rows -= length;
         }
         Ok(())
+    }
+
+    /// Gives all memory back, and what is on its way.
+    pub(crate) fn close(mut self, files: &mut DatasetReader) -> Result<(), DatasetError> {
+        self.current.clear(files);
+        self.next.leave_out(files)
     }
 
     /// Appends the next `count` rows to `batch`.
@@ -195,11 +207,18 @@ impl LaneReader {
 }
 
 impl Window {
-    /// Empties the window; its memory stays.
+    /// Empties a window that may be on its way.
+    fn leave_out(&mut self, files: &mut DatasetReader) -> Result<(), DatasetError> {
+        for begun in self.begun.drain(..) {
+            self.blocks.push(files.finish(begun)?);
+        }
+        self.clear(files);
+        Ok(())
+    }
+
+    /// Empties a window that is wholly read, or not begun; its memory stays.
     fn clear(&mut self, files: &mut DatasetReader) {
         self.pieces.clear();
-        // Of a window that is left out nothing was begun.
-        self.begun.clear();
         self.blocks.drain(..).for_each(|block| files.recycle(block));
         self.order.clear();
         self.taken = 0;

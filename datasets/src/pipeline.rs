@@ -22,6 +22,7 @@ use crate::dataset_reader::DatasetReader;
 use crate::in_order::OrderedReader;
 use crate::lane::{LaneOrder, LaneReader};
 use crate::order::lane_rows;
+use crate::stream::{Steps, Stream};
 use crate::{BatchBuffer, Dataset, DatasetError, Reading, TrainOrder, steps_per_epoch};
 
 /// The reader thread of a rank.
@@ -42,7 +43,7 @@ pub struct WorkerBatches {
 
 /// What the reader sends.
 #[derive(Debug)]
-enum Delivery {
+pub(crate) enum Delivery {
     Batch(BatchBuffer),
     Failed(DatasetError),
     End,
@@ -201,17 +202,17 @@ impl WorkerBatches {
 }
 
 /// The reader's ends of the channels.
-struct Outlet {
+pub(crate) struct Outlet {
     /// `None` once the worker is gone. `[workers]`
     rings: Vec<Option<SyncSender<Delivery>>>,
     used: Receiver<BatchBuffer>,
 }
 
 /// All workers are gone: nobody is left to read for.
-struct Deserted;
+pub(crate) struct Deserted;
 
 /// Why reading ended early.
-enum Halt {
+pub(crate) enum Halt {
     Data(DatasetError),
     Deserted(Deserted),
 }
@@ -230,7 +231,7 @@ impl From<Deserted> for Halt {
 
 impl Outlet {
     /// An empty buffer, used if there is one.
-    fn buffer(&self) -> BatchBuffer {
+    pub(crate) fn buffer(&self) -> BatchBuffer {
         let mut buffer = self.used.try_recv().unwrap_or_default();
         buffer.clear();
         buffer
@@ -241,7 +242,7 @@ impl Outlet {
     }
 
     /// Sends to `worker`, waiting while its ring is full.
-    fn send(&mut self, worker: usize, delivery: Delivery) -> Result<(), Deserted> {
+    pub(crate) fn send(&mut self, worker: usize, delivery: Delivery) -> Result<(), Deserted> {
         if let Some(ring) = &self.rings[worker]
             && ring.send(delivery).is_err()
         {
@@ -262,7 +263,7 @@ impl Outlet {
 }
 
 /// Channels for `workers` workers and `prefetch` batches each.
-fn rings(workers: usize, prefetch: usize) -> (Outlet, Vec<WorkerBatches>) {
+pub(crate) fn rings(workers: usize, prefetch: usize) -> (Outlet, Vec<WorkerBatches>) {
     let prefetch = prefetch.max(1);
     // Room for every buffer that can be about: in the ring, at the worker, one in the reader.
     let (used_sender, used) = sync_channel(workers * (prefetch + 2) + 1);
@@ -277,7 +278,7 @@ fn rings(workers: usize, prefetch: usize) -> (Outlet, Vec<WorkerBatches>) {
 }
 
 /// Starts the thread that runs `read` and then tells every worker how it ended.
-fn start(
+pub(crate) fn start(
     mut outlet: Outlet,
     batches: Vec<WorkerBatches>,
     read: impl FnOnce(&mut Outlet) -> Result<(), Halt> + Send + 'static,
@@ -319,48 +320,11 @@ fn read_training(
             if batch.step + 1 == plan.each { rows.unchanged() } else { Ok(()) }
         });
     }
-    let lanes_total = order.lanes_used();
-    let numbers = order.lanes_of(workers.start).start..order.lanes_of(workers.end - 1).end;
-    let each = numbers.len() / workers.len();
-    let mut lanes = Vec::with_capacity(numbers.len());
-    for (number, lane) in numbers.enumerate() {
-        let (epoch, step) = plan.place(first_steps[number / each]);
-        let range = lane_rows(dataset.rows(), lanes_total, lane);
-        let length = range.end - range.start;
-        let lane_order = LaneOrder { seed: order.seed, lane, shuffle: order.shuffle };
-        let mut reader = LaneReader::new(dataset, range, lane_order, epoch..plan.epochs.end);
-        reader.skip(order.taken(lane, step).min(length), files)?;
-        lanes.push((lane, length, reader));
+    let mut streams = Vec::with_capacity(workers.len());
+    for (worker, first) in workers.zip(first_steps) {
+        streams.push(Stream::open(dataset, order, &plan, worker, *first, files)?);
     }
-    deal(&plan, first_steps, outlet, |worker, batch| {
-        let step = batch.step;
-        for (lane, length, reader) in &mut lanes[worker * each..(worker + 1) * each] {
-            let until = |step| order.taken(*lane, step).min(*length);
-            let count = usize::try_from(until(step + 1) - until(step)).unwrap_or(0);
-            reader.take(files, count, batch)?;
-        }
-        Ok(())
-    })
-}
-
-/// The steps of a run.
-struct Steps {
-    /// Of an epoch.
-    each: u64,
-    epochs: Range<u32>,
-}
-
-impl Steps {
-    /// Of all epochs.
-    fn all(&self) -> u64 {
-        self.each * u64::from(self.epochs.end.saturating_sub(self.epochs.start))
-    }
-
-    /// Of a step of those of all epochs: which epoch's, and which step there.
-    fn place(&self, step: u64) -> (u32, u64) {
-        let epoch = u32::try_from(step / self.each).unwrap_or(u32::MAX);
-        (self.epochs.start.saturating_add(epoch).min(self.epochs.end), step % self.each)
-    }
+    deal(&plan, first_steps, outlet, |worker, batch| streams[worker].take(files, batch))
 }
 
 /// Deals batches that `fill` fills, given the worker here and a batch that knows its step, each
