@@ -100,8 +100,8 @@ impl RequestedBatches {
     }
 }
 
-/// Fills what is asked for with `fill`, given the stream, the step over all epochs, and a batch that
-/// knows its own.
+/// Fills what is asked for with `fill`, given the stream, the step over all epochs, and a batch
+/// that knows its own.
 fn serve(
     asked: impl Iterator<Item = Request>,
     outlet: &mut Outlet,

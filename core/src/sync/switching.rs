@@ -1,10 +1,10 @@
 //! When training changes between synchronous and asynchronous steps.
 //!
 //! arXiv 2205.11048 makes a change harmless and leaves the moment to whoever runs the job. Here it
-//! follows from the times of steps. Synchronous steps go at the pace of the slowest of each, N / mean
-//! of max tᵢ steps a second, asynchronous ones at that of each worker, Σ 1 / mean tᵢ; what either
-//! loses beside that (servers, links) is measured while it is in use and remembered. Synchronous
-//! training is preferred where it costs little.
+//! follows from the times of steps. Synchronous steps go at the pace of the slowest of each, N /
+//! mean of max tᵢ steps a second, asynchronous ones at that of each worker, Σ 1 / mean tᵢ; what
+//! either loses beside that (servers, links) is measured while it is in use and remembered.
+//! Synchronous training is preferred where it costs little.
 //!
 //! Invariants: pure arithmetic on windows of times that the caller measures. A change needs several
 //! windows in a row that ask for it, and what asks for one is further away than what asks for the

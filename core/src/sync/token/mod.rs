@@ -20,10 +20,10 @@
 //! A worker asks, trains, brings its gradient to every server, and reports the batch when all have
 //! it. So an aggregate never waits for a worker: its members are everywhere ([`Arrivals`]).
 //!
-//! Invariants: batches of data ([`Streams`]) are numbered as they are handed out, each once, but for those that a worker
-//! keeps for too long, which the next who asks gets too. The first report of a batch counts; that
-//! of its twin does not. An aggregate has [`Rule::members`] members, but for the last before a
-//! pause. A call that is refused changes nothing.
+//! Invariants: batches of data ([`Streams`]) are numbered as they are handed out, each once, but
+//! for those that a worker keeps for too long, which the next who asks gets too. The first report
+//! of a batch counts; that of its twin does not. An aggregate has [`Rule::members`] members, but
+//! for the last before a pause. A call that is refused changes nothing.
 
 use core::fmt;
 

@@ -38,7 +38,8 @@ struct History {
     apart_max: u64,
 }
 
-/// Runs `batches`, a third of them of each of three streams, under `rule` until the end. `nanos(worker, step)`: how long a step takes.
+/// Runs `batches`, a third of them of each of three streams, under `rule` until the end.
+/// `nanos(worker, step)`: how long a step takes.
 fn run(rule: Rule, batches: u64, workers: usize, nanos: impl Fn(usize, u64) -> u64) -> History {
     let (mut all, mut under_way) = (vec![Worker::default(); workers], vec![None; workers]);
     let mut given = [0; 3];
