@@ -57,7 +57,8 @@ fn batches_are_those_of_a_run_in_order() {
                     let stream = random.below(turn * 4, 4) as usize;
                     let step = match random.below(turn * 4 + 1, 10) {
                         0 => random.below(turn * 4 + 2, steps),
-                        _ => at[stream] + random.below(turn * 4 + 3, 3),
+                        // That of before, again, too.
+                        _ => (at[stream] + random.below(turn * 4 + 3, 4)).saturating_sub(1),
                     };
                     at[stream] = (step + 1) % (steps - 3);
                     ours[0].ask(stream, step);
