@@ -15,7 +15,7 @@
 
 use core::fmt;
 
-use super::row_sums::{Entry, each_row, sums_len};
+use super::row_sums::{Defect, Entry, RowSums};
 
 /// Gradients of a worker's rows in a partition.
 #[derive(Clone, Copy, Debug)]
@@ -172,6 +172,15 @@ impl fmt::Display for Refused {
 
 impl core::error::Error for Refused {}
 
+impl From<Defect> for Refused {
+    fn from(defect: Defect) -> Self {
+        match defect {
+            Defect::Scratch { got, needed } => Self::Scratch { got, needed },
+            Defect::RowTwice { row, term: worker } => Self::RowTwice { row, worker },
+        }
+    }
+}
+
 impl<P> Intake<'_, P> {
     /// Whether a lookup for `step` is answered now; else it waits for the next
     /// [`Lockstep::advance`].
@@ -287,40 +296,22 @@ impl<P: Push> Lockstep<'_, P> {
         mut apply: impl FnMut(u32, f32, &[f32]),
     ) -> Result<(), Refused> {
         self.check_complete()?;
-        for (got, needed) in
-            [(sums.len(), sums_len(self.workers, width)), (entries.len(), self.entries_len())]
-        {
-            if got < needed {
-                return Err(Refused::Scratch { got, needed });
-            }
-        }
         let rate = self.rate()?;
-        let mut found = 0;
-        for (contributor, part) in self.parts() {
-            let Part { worker, at, .. } = part;
+        let mut rows = RowSums::new((entries, sums), self.entries_len(), self.workers, width)?;
+        for (contributor, Part { worker, rate: own, rows: of_part, at }) in self.parts() {
             if worker >= self.workers {
                 return Err(Refused::Worker { got: worker, workers: self.workers });
             }
-            if part.rate == 0.0 && rate != 0.0 {
-                continue;
-            }
-            for (at, row) in (at..).step_by(width).zip(part.rows) {
-                entries[found] = Entry { row: *row, term: worker, contributor, at };
-                found += 1;
+            if own != 0.0 || rate == 0.0 {
+                rows.list(contributor, worker, of_part, at);
             }
         }
-        let leaf = |entry: &Entry, out: &mut [f32]| {
-            let push = self.pushes[entry.contributor as usize].as_ref();
-            push.into_iter().for_each(|push| out.copy_from_slice(push.gradient(entry.at, width)));
-        };
-        each_row(&mut entries[..found], self.workers, width, sums, leaf, |same_row, sum| {
-            let twice = same_row.windows(2).find(|pair| pair[0].term == pair[1].term);
-            if let Some(&[Entry { row, term: worker, .. }, _]) = twice {
-                return Err(Refused::RowTwice { row, worker });
+        let leaf = |contributor: u32, at, out: &mut [f32]| {
+            if let Some(push) = &self.pushes[contributor as usize] {
+                out.copy_from_slice(push.gradient(at, width));
             }
-            apply(same_row[0].row, rate, sum);
-            Ok(())
-        })
+        };
+        Ok(rows.each(leaf, |row, _, sum| apply(row, rate, sum))?)
     }
 }
 

@@ -10,12 +10,12 @@ use crate::sync::reduction::add;
 /// A row's gradient among those of an update: how they are sorted by row, then term.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Entry {
-    pub(super) row: u32,
+    row: u32,
     /// Its place in the tree: a worker's number, a member's.
-    pub(super) term: u32,
+    term: u32,
     /// Whose push has it, and where.
-    pub(super) contributor: u32,
-    pub(super) at: u32,
+    contributor: u32,
+    at: u32,
 }
 
 /// Elements of scratch that sums over so many terms need: a partial sum per level of the tree.
@@ -24,29 +24,80 @@ pub const fn sums_len(terms: u32, width: usize) -> usize {
     (terms.next_power_of_two().ilog2() as usize + 1) * width
 }
 
-/// Calls `each` with the entries and the sum of every row, in ascending order of rows. `leaf`
-/// writes an entry's gradient. `sums: [sums_len(terms, width)]` is scratch.
-///
-/// # Errors
-/// The first of `each`; rows before it have then been summed.
-pub(super) fn each_row<E>(
-    entries: &mut [Entry],
+/// Gradients to be summed per row, in lent memory.
+pub(super) struct RowSums<'a> {
+    /// The first `listed` are in use.
+    entries: &'a mut [Entry],
+    listed: usize,
+    /// `[sums_len(terms, width)]`
+    sums: &'a mut [f32],
     terms: u32,
     width: usize,
-    sums: &mut [f32],
-    leaf: impl Fn(&Entry, &mut [f32]),
-    mut each: impl FnMut(&[Entry], &mut [f32]) -> Result<(), E>,
-) -> Result<(), E> {
-    entries.sort_unstable();
-    for same_row in entries.chunk_by(|a, b| a.row == b.row) {
-        tree_sum(same_row, 0..terms.next_power_of_two(), &leaf, width, sums);
-        each(same_row, &mut sums[..width])?;
+}
+
+/// Why gradients are not summed.
+pub(super) enum Defect {
+    /// Memory is too short.
+    Scratch { got: usize, needed: usize },
+    /// A term has two gradients for one row.
+    RowTwice { row: u32, term: u32 },
+}
+
+impl<'a> RowSums<'a> {
+    /// For up to `gradients` gradients of so many terms, `[width]` each.
+    pub(super) const fn new(
+        (entries, sums): (&'a mut [Entry], &'a mut [f32]),
+        gradients: usize,
+        terms: u32,
+        width: usize,
+    ) -> Result<Self, Defect> {
+        let needed = sums_len(terms, width);
+        if sums.len() < needed {
+            return Err(Defect::Scratch { got: sums.len(), needed });
+        }
+        if entries.len() < gradients {
+            return Err(Defect::Scratch { got: entries.len(), needed: gradients });
+        }
+        Ok(Self { entries, listed: 0, sums, terms, width })
     }
-    Ok(())
+
+    /// Lists what a push has for a term: gradients of distinct `rows`, the first one at `at`.
+    pub(super) fn list(&mut self, contributor: u32, term: u32, rows: &[u32], at: u32) {
+        for (at, row) in (at..).step_by(self.width).zip(rows) {
+            self.entries[self.listed] = Entry { row: *row, term, contributor, at };
+            self.listed += 1;
+        }
+    }
+
+    /// Calls `each` with every row, in ascending order, its number of gradients and their sum.
+    /// `leaf(contributor, at, out)` writes a gradient.
+    ///
+    /// # Errors
+    /// A row that a term has twice; rows before it have then been summed.
+    pub(super) fn each(
+        self,
+        leaf: impl Fn(u32, u32, &mut [f32]),
+        mut each: impl FnMut(u32, usize, &mut [f32]),
+    ) -> Result<(), Defect> {
+        let Self { entries, listed, sums, terms, width } = self;
+        let entries = &mut entries[..listed];
+        entries.sort_unstable();
+        let leaf = |entry: &Entry, out: &mut [f32]| leaf(entry.contributor, entry.at, out);
+        for same_row in entries.chunk_by(|a, b| a.row == b.row) {
+            let Entry { row, .. } = same_row[0];
+            if let Some(twice) = same_row.windows(2).find(|pair| pair[0].term == pair[1].term) {
+                return Err(Defect::RowTwice { row, term: twice[0].term });
+            }
+            tree_sum(same_row, 0..terms.next_power_of_two(), &leaf, width, sums);
+            each(row, same_row.len(), &mut sums[..width]);
+        }
+        Ok(())
+    }
 }
 
 /// Sums the gradients of one row into the first `width` of `sums` as a binary tree over the terms
-/// of `range`, whose length is a power of two; a term without the row adds nothing.
+/// of `range`, whose length is a power of two, with one entry of a term at most; a term without the
+/// row adds nothing.
 fn tree_sum(
     entries: &[Entry],
     range: Range<u32>,
@@ -56,10 +107,6 @@ fn tree_sum(
 ) {
     if let [entry] = entries {
         leaf(entry, &mut sums[..width]);
-        return;
-    }
-    if range.len() < 2 {
-        // Several of one term, which whoever asks refuses.
         return;
     }
     let middle = range.start + (range.end - range.start) / 2;

@@ -10,7 +10,7 @@
 use core::fmt;
 
 use super::intake::Push;
-use super::row_sums::{Entry, each_row, sums_len};
+use super::row_sums::{Defect, Entry, RowSums, sums_len};
 use crate::sync::Divisor;
 use crate::sync::token::{Aggregate, Arrivals, Came, Member, Misplaced, Place};
 
@@ -70,6 +70,15 @@ pub enum Refused {
 impl From<Misplaced> for Refused {
     fn from(misplaced: Misplaced) -> Self {
         Self::Misplaced(misplaced)
+    }
+}
+
+impl From<Defect> for Refused {
+    fn from(defect: Defect) -> Self {
+        match defect {
+            Defect::Scratch { got, needed } => Self::Scratch { got, needed },
+            Defect::RowTwice { row, .. } => Self::RowTwice { row },
+        }
     }
 }
 
@@ -182,41 +191,25 @@ impl<'a, P: Push> Tokens<'a, P> {
         if got != open {
             return Err(Refused::Version { got, open });
         }
-        for (got, needed) in
-            [(sums.len(), self.sums_len(width)), (entries.len(), self.entries_len())]
-        {
-            if got < needed {
-                return Err(Refused::Scratch { got, needed });
-            }
-        }
-        let mut found = 0;
+        let scratch = (entries, sums);
+        let mut rows = RowSums::new(scratch, self.entries_len(), self.terms(), width)?;
         for (term, (_, push)) in (0..).zip(self.members.iter().flatten()) {
-            for part in push.parts() {
-                for (at, row) in (part.at..).step_by(width).zip(part.rows) {
-                    entries[found] = Entry { row: *row, term, contributor: term, at };
-                    found += 1;
-                }
-            }
+            push.parts().for_each(|part| rows.list(term, term, part.rows, part.at));
         }
-        let leaf = |entry: &Entry, out: &mut [f32]| {
-            if let Some((weight, push)) = &self.members[entry.contributor as usize] {
-                let gradient = push.gradient(entry.at, width);
+        let leaf = |member: u32, at, out: &mut [f32]| {
+            if let Some((weight, push)) = &self.members[member as usize] {
+                let gradient = push.gradient(at, width);
                 out.iter_mut().zip(gradient).for_each(|(out, x)| *out = weight * x);
             }
         };
-        each_row(&mut entries[..found], self.terms(), width, sums, leaf, |same_row, sum| {
-            let row = same_row[0].row;
-            if same_row.windows(2).any(|pair| pair[0].term == pair[1].term) {
-                return Err(Refused::RowTwice { row });
-            }
+        Ok(rows.each(leaf, |row, members, sum| {
             let factor = match self.divisor {
                 RowDivisor::Global(divisor) => divisor.factor(aggregate.members, aggregate.weight),
-                RowDivisor::OwnCount => 1.0 / same_row.len() as f32,
+                RowDivisor::OwnCount => 1.0 / members as f32,
             };
             sum.iter_mut().for_each(|x| *x *= factor);
             apply(row, sum);
-            Ok(())
-        })
+        })?)
     }
 
     /// Ends the aggregate in hand, whose rows are applied, and hands every push back.

@@ -4,6 +4,7 @@
 use std::vec;
 use std::vec::Vec;
 
+use super::super::row_sums::sums_len;
 use super::*;
 use crate::rng::{Purpose, Stream};
 use crate::sync::reduction::{add, sum_into_first};
