@@ -22,7 +22,7 @@ impl NumberMap {
         self.numbers.len() + usize::from(self.missing != 0)
     }
 
-    /// Sets the values of keys, none of which may be 0.
+    /// Sets the values of keys; no value may be 0.
     pub(crate) fn set(&mut self, entries: impl Iterator<Item = (u64, u32)>) {
         let missing = &mut self.missing;
         self.numbers.set(entries.filter_map(|(key, value)| {

@@ -57,7 +57,7 @@ impl<E: Entry> Probing<E> {
         self.taken
     }
 
-    /// Sets the values of keys, none of which may be 0.
+    /// Sets the values of keys; no value may be 0.
     pub(crate) fn set(&mut self, mut entries: impl Iterator<Item = (E::Key, u32)>) {
         let mut some = [E::zeroed(); AHEAD];
         loop {

@@ -26,7 +26,7 @@ impl TextMap {
         self.short.len() + self.long.len()
     }
 
-    /// Sets the values of keys, none of which may be 0.
+    /// Sets the values of keys; no value may be 0.
     pub(crate) fn set<'a>(&mut self, entries: impl Iterator<Item = (&'a [u8], u32)>) {
         let long = &mut self.long;
         self.short.set(entries.filter_map(|(key, value)| {
