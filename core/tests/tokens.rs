@@ -14,10 +14,10 @@ use umbra_core::optim::{Adam, Optimizer, OptimizerKind, StepSize};
 use umbra_core::rng::{Purpose, Stream};
 use umbra_core::rows::intake::{Part, Push};
 use umbra_core::rows::row_sums::{Entry, sums_len};
-use umbra_core::rows::tokens::{RowDivisor, Tokens};
+use umbra_core::rows::tokens::{Refused, RowDivisor, Tokens};
 use umbra_core::sync::token::{
-    Admission, Aggregate, Answer, Arrivals, Came, Coordinator, Decay, Member, Place, Rule, Streams,
-    Ticket, Verdict, Worker,
+    Admission, Aggregate, Answer, Arrivals, Came, Coordinator, Decay, Member, Misplaced, Place,
+    Rule, Streams, Ticket, Verdict, Worker,
 };
 use umbra_core::sync::{Divisor, GradientSum};
 use umbra_core::units::Nanos;
@@ -445,4 +445,42 @@ fn a_row_is_divided_by_its_own_count_where_that_is_asked_for() {
         it.advance(drop);
         assert!(it.serves(10));
     }
+}
+
+#[test]
+fn what_does_not_fit_is_refused_and_changes_nothing() {
+    let (mut places, mut members) = (vec![Place::default(); 2], vec![None; 1]);
+    let divisor = RowDivisor::OwnCount;
+    let mut it = Tokens::new(&mut places, &mut members, divisor, 3);
+    let push =
+        |rows: &[u32]| RowPush { rows: rows.to_vec(), gradients: vec![1.0; rows.len() * WIDTH] };
+    let member = |place: usize, version| Member {
+        place,
+        batch: place as u64,
+        version,
+        weight: 1.0,
+        staleness: 0,
+        lag: 0,
+        completes: None,
+    };
+    let misplaced = Misplaced::Place { got: 2, places: 2 };
+    assert_eq!(it.push(2, 0, push(&[])), Err(Refused::Misplaced(misplaced)));
+    let missing = Misplaced::Missing { batch: 0, place: 0, last: None };
+    assert_eq!(it.count(&member(0, 3)), Err(Refused::Misplaced(missing)));
+    for place in [0, 1] {
+        assert_eq!(it.push(place, place as u64, push(&[7, 7])), Ok(Came::Kept));
+    }
+    assert_eq!(it.count(&member(0, 4)), Err(Refused::Version { got: 4, open: 3 }));
+    assert_eq!(it.count(&member(0, 3)), Ok(None), "it was still there");
+    assert_eq!(it.count(&member(1, 3)), Err(Refused::Full { members: 1 }));
+    let (mut listed, mut sums) = (vec![Entry::default(); 2], vec![0.0; it.sums_len(WIDTH)]);
+    let mut sum = |number, entries: usize, floats: usize| {
+        let aggregate = Aggregate { number, members: 1, weight: 1.0 };
+        let (entries, sums) = (&mut listed[..entries], &mut sums[..floats]);
+        it.sum(&aggregate, WIDTH, entries, sums, |row, _| panic!("row {row} is applied"))
+    };
+    assert_eq!(sum(4, 2, WIDTH), Err(Refused::Version { got: 4, open: 3 }));
+    assert_eq!(sum(3, 1, WIDTH), Err(Refused::Scratch { got: 1, needed: 2 }));
+    assert_eq!(sum(3, 2, 1), Err(Refused::Scratch { got: 1, needed: WIDTH }));
+    assert_eq!(sum(3, 2, WIDTH), Err(Refused::RowTwice { row: 7 }));
 }

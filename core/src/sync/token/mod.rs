@@ -20,8 +20,8 @@
 //! A worker asks, trains, brings its gradient to every server, and reports the batch when all have
 //! it. So an aggregate never waits for a worker: its members are everywhere ([`Arrivals`]).
 //!
-//! Map: `streams.rs` whose data a batch has · `decay.rs` what old gradients weigh · `arrivals.rs` the
-//! gradients that a server has.
+//! Map: `streams.rs` whose data a batch has · `decay.rs` what old gradients weigh · `arrivals.rs`
+//! the gradients that a server has.
 //!
 //! Invariants: batches of data ([`Streams`]) are numbered as they are handed out, each once, but
 //! for those that a worker keeps for too long, which the next who asks gets too. The first report
