@@ -102,6 +102,13 @@ impl Deflate {
         while let (Some(here), Some(before)) = (word(data, at), word(data, at - 1)) {
             let differ = here ^ before;
             if differ != 0 {
+                if let Some(bytes) = data[at - 1..].first_chunk()
+                    && is_without_runs(bytes)
+                {
+                    // A run that begins later than this may have no whole group among the bytes.
+                    at += bytes.len() - RUN_MIN + 2;
+                    continue;
+                }
                 // No run of eight begins before the last byte that differs from the one before it.
                 at += RUN_MIN - differ.leading_zeros() as usize / 8;
                 continue;
@@ -182,6 +189,14 @@ impl Deflate {
         bits.gather(self.codes[END_OF_BLOCK]);
         bits.flush();
     }
+}
+
+/// No [`RUN_MIN`] repeats are within `bytes`: those are `RUN_MIN + 1` equal bytes, among them a
+/// whole group of four. What is true for some bytes that have none may be false for others.
+fn is_without_runs(bytes: &[u8; 64]) -> bool {
+    let groups = bytes.as_chunks().0.iter().map(|group| u32::from_ne_bytes(*group));
+    // Without branches this becomes vector code.
+    !groups.fold(false, |found, group| found | (group == group.rotate_left(8)))
 }
 
 /// The block as it is.
@@ -432,6 +447,44 @@ mod tests {
                 (symbol, extra_bits, extra),
                 "{length}"
             );
+        }
+    }
+
+    /// [`Deflate::find_runs`], byte by byte.
+    fn plain_runs(data: &[u8]) -> Vec<(usize, usize)> {
+        let (mut segments, mut start, mut at) = (Vec::new(), 0, 1);
+        while at < data.len() {
+            let repeats = data[at..].iter().take_while(|&&byte| byte == data[at - 1]).count();
+            if repeats >= RUN_MIN {
+                let left = repeats % MATCH_MAX;
+                let run = repeats - if left < MATCH_MIN { left } else { 0 };
+                segments.push((at - start, run));
+                start = at + run;
+            }
+            at += repeats + 1;
+        }
+        segments.push((data.len() - start, 0));
+        segments
+    }
+
+    proptest! {
+        #[test]
+        fn runs_are_found_as_byte_by_byte(
+            pieces in prop::collection::vec(
+                prop_oneof![
+                    prop::collection::vec(0u8.., 0..70),
+                    prop::collection::vec(0u8..2, 0..70),
+                    (0u8..2, 0usize..20).prop_map(|(byte, length)| vec![byte; length]),
+                    (0u8.., 250usize..270).prop_map(|(byte, length)| vec![byte; length]),
+                ],
+                0..20,
+            ),
+        ) {
+            let data = pieces.concat();
+            let mut deflate = Deflate::default();
+            deflate.find_runs(&data);
+            let found: Vec<_> = deflate.segments.iter().map(|s| (s.literals, s.run)).collect();
+            prop_assert_eq!(found, plain_runs(&data));
         }
     }
 

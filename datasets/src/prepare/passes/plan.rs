@@ -3,6 +3,7 @@
 use core::sync::atomic::{AtomicBool, AtomicU64};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 
 use super::layout::Layout;
 use super::parts;
@@ -53,15 +54,17 @@ impl Plan {
         })
     }
 
-    /// The rows of all inputs in order. Bytes taken from disk are added to `bytes_read`.
+    /// The rows of all inputs in order. Bytes taken from disk are added to `bytes_read`; text is
+    /// read into buffers from `spent`.
     pub(crate) fn blocks(
         &self,
         bytes_read: Arc<AtomicU64>,
+        spent: Receiver<Vec<u8>>,
     ) -> Box<dyn Iterator<Item = Result<Block, PrepareError>> + Send> {
         let inputs = self.inputs.clone();
         match &self.layout.format {
             RowFormat::Lines(_) => {
-                let blocks = Blocks::new(inputs, self.block_bytes, bytes_read);
+                let blocks = Blocks::new(inputs, self.block_bytes, bytes_read, Some(spent));
                 Box::new(blocks.map(|block| block.map(Block::Text)))
             }
             RowFormat::Columns(format) => {

@@ -4,7 +4,7 @@ use core::iter::repeat_n;
 use core::ops::Range;
 use core::sync::atomic::AtomicU64;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread;
 
 use rayon::ThreadPool;
@@ -144,16 +144,21 @@ impl Slots {
     /// Takes up to one block per thread. False at the end of the text.
     pub(super) fn fill(
         &mut self,
-        blocks: &Receiver<Result<Block, PrepareError>>,
+        blocks: &BlocksAhead,
         plan: &Plan,
         pool: &ThreadPool,
     ) -> Result<bool, PrepareError> {
         self.used = 0;
         while self.used < pool.current_num_threads() {
-            let Ok(block) = blocks.recv() else { break };
+            let Ok(block) = blocks.ready.recv() else { break };
             let block = block?;
             match self.slots.get_mut(self.used) {
-                Some(slot) => slot.block = block,
+                Some(slot) => {
+                    if let Block::Text(old) = core::mem::replace(&mut slot.block, block) {
+                        // Refused only after the last block.
+                        let _ = blocks.spent.send(old.bytes);
+                    }
+                }
                 None => self.slots.push(Slot {
                     block,
                     parsed: plan.layout.format.columns(),
@@ -179,15 +184,23 @@ impl Slots {
     }
 }
 
+/// Blocks that a thread has read ahead.
+pub(super) struct BlocksAhead {
+    ready: Receiver<Result<Block, PrepareError>>,
+    /// Takes buffers back.
+    spent: Sender<Vec<u8>>,
+}
+
 /// Starts the thread that reads. It ends when its receiver is gone.
 pub(super) fn read_ahead<'scope>(
     scope: &'scope thread::Scope<'scope, '_>,
     plan: &Plan,
     pool: &ThreadPool,
     bytes_read: &Arc<AtomicU64>,
-) -> Receiver<Result<Block, PrepareError>> {
-    let blocks = plan.blocks(Arc::clone(bytes_read));
-    let (give, take) = sync_channel(pool.current_num_threads());
+) -> BlocksAhead {
+    let (spent, used_again) = channel();
+    let blocks = plan.blocks(Arc::clone(bytes_read), used_again);
+    let (give, ready) = sync_channel(pool.current_num_threads());
     scope.spawn(move || {
         for block in blocks {
             if give.send(block).is_err() {
@@ -195,7 +208,7 @@ pub(super) fn read_ahead<'scope>(
             }
         }
     });
-    take
+    BlocksAhead { ready, spent }
 }
 
 /// Parses and encodes, while the writer writes what came before. `used` brings buffers back.
@@ -203,7 +216,7 @@ pub(super) fn encode_ahead(
     plan: &Plan,
     pool: &ThreadPool,
     encoders: &[Encoder],
-    blocks: &Receiver<Result<Block, PrepareError>>,
+    blocks: &BlocksAhead,
     used: &Receiver<Slots>,
     give: &SyncSender<Result<Slots, PrepareError>>,
 ) {

@@ -6,6 +6,7 @@
 //! longer than [`LINE_BYTES_MAX`] is an error, so memory stays bounded whatever the input holds.
 
 use std::sync::Arc;
+use std::sync::mpsc::Receiver;
 
 use core::sync::atomic::AtomicU64;
 
@@ -29,6 +30,8 @@ pub(crate) struct Blocks {
     looking: bool,
     block_bytes: usize,
     bytes_read: Arc<AtomicU64>,
+    /// Buffers of blocks that are done with: memory that the system need not clear again.
+    spent: Option<Receiver<Vec<u8>>>,
     file: usize,
     reader: Option<Input>,
     /// Text after the last line end of the previous block.
@@ -38,17 +41,20 @@ pub(crate) struct Blocks {
 }
 
 impl Blocks {
-    /// Blocks of about `block_bytes`; bytes taken from disk are added to `bytes_read`.
+    /// Blocks of about `block_bytes`; bytes taken from disk are added to `bytes_read`, and buffers
+    /// from `spent` are used again.
     pub(crate) fn new(
         sources: Vec<Source>,
         block_bytes: usize,
         bytes_read: Arc<AtomicU64>,
+        spent: Option<Receiver<Vec<u8>>>,
     ) -> Self {
         Self {
             sources,
             looking: false,
             block_bytes: block_bytes.max(1),
             bytes_read,
+            spent,
             file: 0,
             reader: None,
             rest: Vec::new(),
@@ -60,7 +66,7 @@ impl Blocks {
     /// The blocks of `source`, which can then be read from the beginning even if it is a pipe.
     pub(crate) fn look_at(source: &Source, block_bytes: usize) -> Self {
         let sources = vec![source.clone()];
-        Self { looking: true, ..Self::new(sources, block_bytes, Arc::default()) }
+        Self { looking: true, ..Self::new(sources, block_bytes, Arc::default(), None) }
     }
 
     /// The next block, `None` after the last file.
@@ -73,7 +79,8 @@ impl Blocks {
                     input::open(&self.sources[self.file], self.looking, &self.bytes_read)?
                 }
             };
-            let mut bytes = core::mem::take(&mut self.rest);
+            let mut bytes = self.buffer();
+            bytes.append(&mut self.rest);
             let ended = self.read_lines(&mut reader, &mut bytes)?;
             let file = self.file;
             if ended {
@@ -94,6 +101,14 @@ impl Blocks {
             return Ok(Some(TextBlock { file, starts_file, bytes }));
         }
         Ok(None)
+    }
+
+    /// An empty buffer.
+    fn buffer(&self) -> Vec<u8> {
+        let spent = self.spent.as_ref().and_then(|spent| spent.try_recv().ok());
+        let mut buffer = spent.unwrap_or_default();
+        buffer.clear();
+        buffer
     }
 
     /// Fills `bytes` up to a line end, keeping what follows in `rest`. True at the end of the file.
