@@ -118,6 +118,18 @@ impl<'a, P: Push> Tokens<'a, P> {
         self.version
     }
 
+    /// Goes on with the rows of `version`, which somebody has read.
+    ///
+    /// # Errors
+    /// When an aggregate is in hand.
+    pub fn begin(&mut self, version: u64) -> Result<(), Refused> {
+        if self.count > 0 {
+            return Err(Refused::Version { got: version, open: self.version });
+        }
+        self.version = version;
+        Ok(())
+    }
+
     /// Whether a lookup of rows of `version` or later is answered now; else it waits for the
     /// aggregate in hand, whose members are all here.
     #[must_use]
@@ -131,6 +143,12 @@ impl<'a, P: Push> Tokens<'a, P> {
     /// When there is no such place.
     pub fn push(&mut self, place: usize, batch: u64, push: P) -> Result<Came<P>, Refused> {
         Ok(self.arrivals.push(place, batch, push)?)
+    }
+
+    /// The push that waits at a place.
+    #[must_use]
+    pub fn waiting(&self, place: usize) -> Option<&P> {
+        self.arrivals.waiting(place)
     }
 
     /// The coordinator has counted a push; one that is dropped comes back.

@@ -14,7 +14,7 @@ use super::trace::{Deed, Who};
 use crate::dense::replica::{add as add_to_replica, interpolate, load_finite};
 use crate::sync::reduction::{contribute, slice};
 use crate::sync::{
-    Action, Completion, Conductor, Decision, Group, Look, Payload, RoundCost, Rounds, Wait,
+    Action, Completion, Conductor, Decision, Group, Look, Note, Payload, RoundCost, Rounds, Wait,
 };
 use crate::units::Nanos;
 
@@ -33,6 +33,8 @@ pub(super) struct Driver<'p> {
     pub(super) action: Action,
     /// The action is a receive, and nothing has come yet.
     receiving: bool,
+    /// Values came with the last message.
+    carried: bool,
     /// It waits for the others of a group to come to this reduction.
     pub(super) joined: Option<Group>,
     /// What the protocol will be told next.
@@ -57,6 +59,7 @@ pub(super) struct Message {
     word: u64,
     /// `Some` when staging goes with it. `[slice]`
     values: Option<Vec<f32>>,
+    note: Option<Note>,
     bytes: u64,
     sent_at: u64,
 }
@@ -68,6 +71,7 @@ impl<'p> Driver<'p> {
             instance,
             doing: Deed::AwaitRound,
             since: 0,
+            carried: false,
             finished: false,
             action: Action::Finish,
             receiving: false,
@@ -141,7 +145,9 @@ impl Simulation<'_, '_> {
                     if to >= self.drivers.len() {
                         return Err(misplaced);
                     }
-                    if trainer.is_err() && values {
+                    // What came with values is worked on before it is answered.
+                    let carried = core::mem::take(&mut self.drivers[instance].carried);
+                    if trainer.is_err() && (values || carried) {
                         let driver = &self.drivers[instance];
                         let service = self.cluster.service_ns_per_byte;
                         let service = service * driver.instance.bytes as f64;
@@ -151,13 +157,28 @@ impl Simulation<'_, '_> {
                     self.post(number);
                     self.drivers[instance].completion = Completion::Done;
                 }
-                Action::Receive { .. } => {
+                Action::Receive { .. } | Action::Await { .. } => {
                     driver.doing = Deed::Receive;
+                    let turn = driver.turn;
                     let Some(received) = self.take_message(number) else {
                         self.drivers[instance].receiving = true;
+                        if let Action::Await { until } = action {
+                            let time = self.awake(number, until.0.max(now));
+                            self.at(time, Event::Waited { instance: number, turn });
+                        }
                         return Ok(());
                     };
                     self.drivers[instance].completion = received;
+                }
+                // Rows are a store of time here.
+                Action::Tell { .. } => return Err(misplaced),
+                Action::Train { ticket } => {
+                    let Seat::Trainer { trainer, gate } = driver.instance.seat else {
+                        return Err(misplaced);
+                    };
+                    driver.doing = Deed::Receive;
+                    self.hand(trainer, gate, number, ticket);
+                    return Ok(());
                 }
                 Action::ReduceMean { group, weight, silent } => {
                     trainer?;
@@ -182,6 +203,11 @@ impl Simulation<'_, '_> {
                 Action::Finish => {
                     driver.finished = true;
                     self.finished_at = now;
+                    let handed = driver.instance.rounds == Rounds::Handed;
+                    if let (true, Seat::Trainer { trainer, gate }) = (handed, driver.instance.seat)
+                    {
+                        self.dismiss(trainer, gate);
+                    }
                     return Ok(());
                 }
             }
@@ -216,7 +242,7 @@ impl Simulation<'_, '_> {
             self.end_work(node);
         }
         self.record(who, what, since, self.now);
-        let replica = self.replica(node);
+        let replica = self.replica(self.place_of_replica(number));
         let driver = &mut self.drivers[number as usize];
         let elements = driver.instance.slice.clone();
         let words = || if elements.is_empty() { &[] } else { &replica[elements] };
@@ -261,7 +287,9 @@ impl Simulation<'_, '_> {
                 self.foresee_round(number, due.max(self.now));
             }
             Rounds::Gated { .. } | Rounds::EveryStep => self.wants_to_load(trainer, gate, number),
-            Rounds::Background(_) | Rounds::Never => self.foresee_round(number, self.now),
+            Rounds::Background(_) | Rounds::Never | Rounds::Handed => {
+                self.foresee_round(number, self.now);
+            }
         }
     }
 
@@ -337,11 +365,14 @@ impl Simulation<'_, '_> {
         let driver = &mut self.drivers[number as usize];
         let Action::Send { to, word, payload } = driver.action else { return };
         let values = payload == Payload::Whole;
-        let bytes = WORD_BYTES + if values { driver.instance.bytes } else { 0 };
+        let note = if let Payload::Note(note) = payload { Some(note) } else { None };
+        let note_bytes = note.map_or(0, |note| size_of_val(&note) as u64);
+        let bytes = WORD_BYTES + note_bytes + if values { self.bytes_of(number, to) } else { 0 };
+        let driver = &mut self.drivers[number as usize];
         let values = values.then(|| slice(driver.instance.protocol.staging()).to_vec());
         #[expect(clippy::cast_possible_truncation, reason = "it is one of the instances")]
         let to = to as u32;
-        let message = Message { from: number, to, word, values, bytes, sent_at: self.now };
+        let message = Message { from: number, to, word, values, note, bytes, sent_at: self.now };
         let node = driver.node();
         let slot = self.stow(message);
         if self.drivers[to as usize].node() == node {
@@ -405,11 +436,16 @@ impl Simulation<'_, '_> {
     /// The oldest message that the outstanding receive takes, if there is one.
     fn take_message(&mut self, number: u32) -> Option<Completion> {
         let driver = &mut self.drivers[number as usize];
-        let Action::Receive { from } = driver.action else { return None };
+        let from = match driver.action {
+            Action::Receive { from } => from,
+            Action::Await { .. } => None,
+            _ => return None,
+        };
         let fits = |message: &Message| from.is_none_or(|from| from == message.from as usize);
         let place = driver.inbox.iter().position(fits)?;
         let message = driver.inbox.remove(place)?;
         let elements = message.values.as_ref().map_or(0, Vec::len);
+        driver.carried = message.values.is_some();
         if let Some(values) = message.values {
             slice(driver.instance.protocol.staging()).copy_from_slice(&values);
         }
@@ -417,7 +453,50 @@ impl Simulation<'_, '_> {
         if since < self.now {
             self.record(Who::Instance(number), Deed::Receive, since, self.now);
         }
-        Some(Completion::Received { from: message.from as usize, word: message.word, elements })
+        let (from, word) = (message.from as usize, message.word);
+        Some(match message.note {
+            Some(note) => Completion::Noted { from, word, note, now: Nanos(self.now) },
+            None => Completion::Received { from, word, elements },
+        })
+    }
+
+    /// Nothing has come for an instance in the time it gave.
+    pub(super) fn waited(&mut self, number: u32, turn: u64) -> Result<(), SimError> {
+        let driver = &mut self.drivers[number as usize];
+        if driver.turn != turn || !driver.receiving {
+            return Ok(());
+        }
+        driver.receiving = false;
+        driver.completion = Completion::Late { now: Nanos(self.now) };
+        self.resume(number)
+    }
+
+    /// The worker of an instance has trained its batch: its gradient is where it was asked to be.
+    pub(super) fn trained(&mut self, number: u32) {
+        let gradient = self.gradient(self.place_of_replica(number));
+        let staging = slice(self.drivers[number as usize].instance.protocol.staging());
+        let finite = gradient.is_empty() || load_finite(gradient, staging);
+        self.lay_down(number, Completion::Trained { finite, stop: false });
+    }
+
+    /// Which of the replicas an instance works on: that of its trainer, or of the worker that it
+    /// hands batches.
+    fn place_of_replica(&self, number: u32) -> usize {
+        let instance = &self.drivers[number as usize].instance;
+        match instance.seat {
+            Seat::Trainer { trainer, gate } if instance.rounds == Rounds::Handed => {
+                self.crews[trainer].first + gate
+            }
+            Seat::Trainer { trainer, .. } => trainer,
+            Seat::Center { node } => node,
+        }
+    }
+
+    /// Bytes of the values of a message from an instance to another: of the smaller slice, where
+    /// one has the whole replica.
+    fn bytes_of(&self, from: u32, to: usize) -> u64 {
+        let bytes = |number: usize| self.drivers[number].instance.bytes;
+        bytes(from as usize).min(bytes(to))
     }
 
     /// Lays a completion down for an instance, which gets it next.

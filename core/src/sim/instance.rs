@@ -3,6 +3,7 @@
 use core::ops::Range;
 use core::sync::atomic::AtomicU32;
 
+use crate::sync::token::Ticket;
 use crate::sync::{Dealing, Protocol, Rounds};
 
 /// One protocol on a thread of its own. Messages name instances by their place in the list that is
@@ -51,16 +52,19 @@ pub struct Step<'a> {
     pub worker: usize,
     /// Steps this worker made before.
     pub number: u64,
+    /// The batch that it was handed, where the method hands them out.
+    pub ticket: Option<Ticket>,
     /// The replica, where it was given.
     pub replica: &'a [AtomicU32],
 }
 
 /// What trains while time passes.
 pub struct Training<'a> {
-    /// By trainer; empty when only time is simulated.
+    /// By trainer, or by worker where the method hands out batches; empty when only time is
+    /// simulated.
     pub replicas: &'a [&'a [AtomicU32]],
-    /// By trainer, where a method exchanges gradients: `step` leaves there what the workers of a
-    /// trainer have added up so far.
+    /// As `replicas`, where a method exchanges gradients: `step` leaves there what the workers of a
+    /// trainer have added up so far, or the gradient of the batch.
     pub gradients: &'a [&'a [AtomicU32]],
     /// Is told of every step when it ends.
     pub step: &'a mut dyn FnMut(Step<'_>),

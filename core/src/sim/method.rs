@@ -4,6 +4,8 @@
 //! | --- | --- |
 //! | of a trainer | the trainer's |
 //! | center of slice s | sync PS s mod n of n, or trainer s mod n of n when there are no sync PSs |
+//!
+//! Those of a parameter server: `served.rs`.
 
 use alloc::vec::Vec;
 
@@ -11,8 +13,10 @@ use super::cluster::Cluster;
 use super::instance::{Instance, Seat, Training};
 use super::outcome::{Outcome, SimError};
 use super::run::run;
+use super::served;
 use crate::dense::replica::load;
 use crate::sync::owned::Owned;
+use crate::sync::server::Tally;
 use crate::sync::{Machine, Method, Part};
 
 /// What a method synchronizes.
@@ -34,6 +38,14 @@ pub struct Simulated {
     pub outcome: Outcome,
     /// The center as it ended, all slices; empty without one and where only time is simulated.
     pub center: Vec<f32>,
+    /// What became of gradients; empty without a parameter server.
+    pub tally: Tally,
+}
+
+/// The node of the center with this number.
+pub(super) fn center_node(cluster: &Cluster, number: usize) -> usize {
+    let (trainers, sync_ps) = (cluster.trainers.len(), cluster.sync_ps.len());
+    if sync_ps == 0 { number % trainers } else { trainers + number % sync_ps }
 }
 
 /// Runs a method until every worker has made its steps; the arguments are those of [`run`].
@@ -47,6 +59,9 @@ pub fn simulate<'c>(
     trace: bool,
 ) -> Result<Simulated, SimError> {
     let Job { method, replica_bytes, parameters } = *job;
+    if let Some(serving) = method.serving() {
+        return served::simulate(cluster, job, serving, training, trace);
+    }
     let trainers = cluster.trainers.len();
     let workers = cluster.trainers.first().map_or(1, |trainer| trainer.workers);
     let all = method.instances(trainers, workers);
@@ -85,14 +100,10 @@ pub fn simulate<'c>(
         let at = |i: usize| replica_bytes * i as u64 / all.slices as u64;
         at(slice + 1) - at(slice)
     };
-    let sync_ps = cluster.sync_ps.len();
     let instances = machines.iter_mut().enumerate().map(|(number, machine)| {
         let (slice, seat) = match all.part(number) {
             Part::Trainer { trainer, slice, gate } => (slice, Seat::Trainer { trainer, gate }),
-            Part::Center { slice } if sync_ps == 0 => {
-                (slice, Seat::Center { node: slice % trainers })
-            }
-            Part::Center { slice } => (slice, Seat::Center { node: trainers + slice % sync_ps }),
+            Part::Center { slice } => (slice, Seat::Center { node: center_node(cluster, slice) }),
         };
         Instance {
             protocol: machine,
@@ -109,5 +120,5 @@ pub fn simulate<'c>(
     drop(machines);
     let centers = memory.split_off(memory.len() - all.centers);
     let center = centers.into_iter().flat_map(|center| center.global).collect();
-    Ok(Simulated { outcome, center })
+    Ok(Simulated { outcome, center, tally: Tally::EMPTY })
 }

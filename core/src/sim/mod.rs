@@ -7,6 +7,7 @@
 //!
 //! - `cluster.rs`: what is simulated, as plain data
 //! - `method.rs`: a synchronization method on a cluster; the way in
+//! - `served.rs`: a parameter server on a cluster
 //! - `instance.rs`: a protocol and where it runs, for conversations that no method has
 //! - `run.rs`: the events and their loop
 //! - `workers.rs`: steps, rows and the gate
@@ -42,6 +43,7 @@ mod network;
 mod outcome;
 mod reductions;
 mod run;
+mod served;
 mod trace;
 mod workers;
 

@@ -17,6 +17,7 @@ use super::outcome::{Outcome, SimError, TrainerFigures};
 use super::trace::{Deed, Span, Who};
 use super::workers::{Crew, Worker};
 use crate::sync::reduction::TAIL;
+use crate::sync::token::Ticket;
 use crate::units::Nanos;
 
 /// Something that will happen. Numbers are places in the lists of [`Simulation`].
@@ -42,6 +43,8 @@ pub(super) enum Event {
     Acted(u32),
     /// An instance gets the completion that is laid down for it.
     Resume(u32),
+    /// An instance has waited for messages as long as it wanted, if it is still at this turn.
+    Waited { instance: u32, turn: u64 },
     /// A message begins to arrive.
     MessageArrived { slot: u32, last: u64 },
     /// A message is there.
@@ -202,6 +205,7 @@ impl<'c, 'p> Simulation<'c, 'p> {
             Event::RoundDue { instance, turn } => return self.round_due(instance, turn),
             Event::Acted(instance) => return self.acted(instance),
             Event::Resume(instance) => return self.resume(instance),
+            Event::Waited { instance, turn } => return self.waited(instance, turn),
             Event::MessageArrived { slot, last } => self.message_arrived(slot, last),
             Event::Delivered(slot) => self.delivered(slot),
             Event::Scattered(reduction) => self.scattered(reduction),
@@ -232,9 +236,16 @@ impl<'c, 'p> Simulation<'c, 'p> {
     }
 
     /// Tells the caller of a step that ends now.
-    pub(super) fn tell(&mut self, trainer: usize, worker: usize, number: u64) {
-        let replica = self.replica(trainer);
-        (self.training.step)(Step { trainer, worker, number, replica });
+    pub(super) fn tell(
+        &mut self,
+        trainer: usize,
+        worker: usize,
+        number: u64,
+        ticket: Option<Ticket>,
+    ) {
+        let place = if ticket.is_some() { self.crews[trainer].first + worker } else { trainer };
+        let replica = self.replica(place);
+        (self.training.step)(Step { trainer, worker, number, ticket, replica });
     }
 
     /// Tells the caller that the gradient of a trainer is the sum of all.

@@ -11,12 +11,15 @@ use core::ops::Range;
 use super::cluster::{Embedding, nanoseconds};
 use super::run::{Event, Simulation};
 use super::trace::{Deed, Who};
+use crate::sync::token::Ticket;
 use crate::sync::{GateOf, Rounds};
 
 /// The threads of a trainer.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Crew {
-    first: usize,
+    pub(super) first: usize,
+    /// Instances hand the workers their batches.
+    handed: bool,
     /// Workers.
     pub(super) len: usize,
     /// Threads of this node that have something to do, centers included.
@@ -61,6 +64,10 @@ impl Crew {
     pub(super) fn keep_gate(&mut self, rounds: Rounds, gate: usize) {
         let (every, each) = match rounds {
             Rounds::Never | Rounds::Background(_) => return,
+            Rounds::Handed => {
+                self.handed = true;
+                return;
+            }
             Rounds::EveryStep => (1, self.len),
             Rounds::Gated { every, gate: GateOf::Trainer } => (every, self.len),
             Rounds::Gated { every, gate: GateOf::Worker } => (every, 1),
@@ -121,11 +128,14 @@ pub(super) struct Worker {
     /// Steps asked for whose gradients are not in the rows yet.
     under_way: usize,
     since_gate: u64,
+    /// The batch that it was handed, and by which instance.
+    batch: Option<(u32, Ticket)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Computing,
+    AwaitBatch,
     AwaitRows,
     Gate,
     Ended,
@@ -143,6 +153,7 @@ impl Worker {
             ready: 0,
             under_way: 0,
             since_gate: 0,
+            batch: None,
         }
     }
 
@@ -151,7 +162,7 @@ impl Worker {
         let what = match self.state {
             State::Computing => Deed::Step,
             State::AwaitRows => Deed::AwaitRows,
-            State::Gate => Deed::Gate,
+            State::Gate | State::AwaitBatch => Deed::Gate,
             State::Ended => return None,
         };
         Some((self.who(), what, self.since))
@@ -182,7 +193,13 @@ impl Simulation<'_, '_> {
         let trainer = worker.trainer as usize;
         let spec = self.trainer(trainer);
         let start = spec.awake(now);
-        if worker.taken == spec.steps || start >= spec.ends.0 {
+        if self.crews[trainer].handed {
+            if worker.batch.is_none() {
+                let worker = &mut self.workers[number as usize];
+                (worker.state, worker.since) = (State::AwaitBatch, now);
+                return;
+            }
+        } else if worker.taken == spec.steps || start >= spec.ends.0 {
             return self.end(number);
         }
         self.ask_ahead(number);
@@ -238,13 +255,38 @@ impl Simulation<'_, '_> {
         let waiting = core::mem::take(&mut crew.idle);
         self.begin_rounds(waiting);
         self.record(who, Deed::Step, self.trainer(trainer).awake(begin), self.now);
-        self.tell(trainer, local as usize, taken);
+        let batch = self.workers[number as usize].batch.take();
+        let ticket = batch.map(|(_, ticket)| ticket);
+        self.tell(trainer, local as usize, taken, ticket);
         self.push_gradients(number);
+        if let Some((instance, _)) = batch {
+            self.trained(instance);
+        }
         if since_gate == every {
             self.stand_at_gate(number);
         } else {
             self.go_on(number);
         }
+    }
+
+    /// An instance hands a worker a batch.
+    pub(super) fn hand(&mut self, trainer: usize, local: usize, instance: u32, ticket: Ticket) {
+        let number = self.crews[trainer].first + local;
+        let worker = &mut self.workers[number];
+        worker.batch = Some((instance, ticket));
+        let (who, since) = (worker.who(), worker.since);
+        self.crews[trainer].gate_ns += self.now - since;
+        if since < self.now {
+            self.record(who, Deed::Gate, since, self.now);
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "events number workers in u32")]
+        self.go_on(number as u32);
+    }
+
+    /// An instance has no more batches for a worker.
+    pub(super) fn dismiss(&mut self, trainer: usize, local: usize) {
+        #[expect(clippy::cast_possible_truncation, reason = "events number workers in u32")]
+        self.end((self.crews[trainer].first + local) as u32);
     }
 
     fn end(&mut self, number: u32) {
@@ -333,7 +375,12 @@ impl Simulation<'_, '_> {
         let trainer = worker.trainer as usize;
         let steps = self.trainer(trainer).steps;
         let room = (embedding.prefetch + 1).saturating_sub(worker.under_way);
-        let asks = (room as u64).min(steps - worker.asked);
+        let known = match (self.crews[trainer].handed, worker.batch) {
+            (true, Some(_)) => worker.taken + 1,
+            (true, None) => worker.taken,
+            (false, _) => steps,
+        };
+        let asks = (room as u64).min(known - worker.asked);
         for _ in 0..asks {
             self.ask(number, trainer, &embedding);
         }

@@ -89,7 +89,7 @@ impl Conductor {
         let gap = look.steps - self.steps;
         match self.rounds {
             _ if look.ended && gap == 0 => return Decision::Stop,
-            Rounds::Never | Rounds::EveryStep => {}
+            Rounds::Never | Rounds::EveryStep | Rounds::Handed => {}
             _ if look.ended => {}
             Rounds::Gated { .. } if !look.at_gate => return Decision::Wait(Wait::Gate),
             Rounds::Gated { .. } => {}

@@ -21,8 +21,10 @@ use super::model_average::{Intake, ModelAverage};
 use super::pace::Pace;
 use super::protocol::{Action, Completion, OutOfTurn, Protocol};
 use super::reduction::TAIL;
+use super::server::{Dispatcher, Relay, ServerWorker, Shard, ShardMemory, Updates};
 use super::slow_groups::SlowGroups;
 use super::step_sum::StepSum;
+use super::token::Rule;
 
 /// How the replicas of trainers stay together.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -77,6 +79,37 @@ pub enum Algorithm<'a> {
         /// Slices of the replica, each with a center of its own; 0 is 1.
         slices: usize,
     },
+    /// Gradients, with servers that own the parameters (`server/`).
+    Server(Serving),
+}
+
+/// A parameter server.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Serving {
+    /// Which gradients are applied together, and when workers get their next batch.
+    pub rule: Rule,
+    /// Servers, each with a slice of the replica; 0 is 1.
+    pub servers: usize,
+    /// How they follow a gradient.
+    pub updates: Updates,
+    /// Steps that the data of a worker may be ahead of another's.
+    pub window: u64,
+    /// Ranks that hold rows, each with a relay.
+    pub relays: usize,
+}
+
+impl Serving {
+    /// Servers.
+    #[must_use]
+    pub const fn servers(&self) -> usize {
+        if self.servers > 0 { self.servers } else { 1 }
+    }
+
+    /// Batches under way at a time, when so many workers train: each has one.
+    #[must_use]
+    pub const fn places(&self, workers: usize) -> usize {
+        workers
+    }
 }
 
 /// How the workers of a trainer meet rounds.
@@ -95,6 +128,8 @@ pub enum Rounds {
     },
     /// They train on.
     Background(Pace),
+    /// There are none: each worker trains the batches that the method hands it.
+    Handed,
 }
 
 impl Rounds {
@@ -196,6 +231,7 @@ impl<'a> Method<'a> {
     pub const fn slices(&self) -> usize {
         match self.algorithm {
             Algorithm::Elastic { slices, .. } if slices > 0 => slices,
+            Algorithm::Server(serving) => serving.servers(),
             _ => 1,
         }
     }
@@ -210,14 +246,23 @@ impl<'a> Method<'a> {
     /// Each slice has a center.
     #[must_use]
     pub const fn has_centers(&self) -> bool {
-        matches!(self.algorithm, Algorithm::Elastic { .. })
+        matches!(self.algorithm, Algorithm::Elastic { .. } | Algorithm::Server(_))
+    }
+
+    /// Its parameter server, if it has one.
+    #[must_use]
+    pub const fn serving(&self) -> Option<Serving> {
+        match self.algorithm {
+            Algorithm::Server(serving) => Some(serving),
+            _ => None,
+        }
     }
 
     /// Gates of a trainer with so many workers.
     #[must_use]
     pub const fn gates(&self, workers: usize) -> usize {
         match self.rounds {
-            Rounds::Gated { gate: GateOf::Worker, .. } => workers,
+            Rounds::Gated { gate: GateOf::Worker, .. } | Rounds::Handed => workers,
             _ => 1,
         }
     }
@@ -226,6 +271,11 @@ impl<'a> Method<'a> {
     #[must_use]
     pub const fn instances(&self, trainers: usize, workers: usize) -> Instances {
         let slices = self.slices();
+        if let Algorithm::Server(_) = self.algorithm {
+            // A worker talks to all servers; relays and the dispatcher come behind them.
+            let centers = slices + self.relays() + 1;
+            return Instances { trainers, slices: 1, gates: workers, centers };
+        }
         Instances {
             trainers: if matches!(self.algorithm, Algorithm::None) { 0 } else { trainers },
             slices,
@@ -253,7 +303,10 @@ impl<'a> Method<'a> {
             | Algorithm::BlockMomentum { .. }
             | Algorithm::DivideShuffle { .. }
             | Algorithm::SlowGroups { .. } => true,
-            Algorithm::None | Algorithm::StepSum | Algorithm::Elastic { .. } => false,
+            Algorithm::None
+            | Algorithm::StepSum
+            | Algorithm::Elastic { .. }
+            | Algorithm::Server(_) => false,
         }
     }
 
@@ -276,7 +329,10 @@ impl<'a> Method<'a> {
             | Algorithm::BlockMomentum { delta, .. }
             | Algorithm::DivideShuffle { delta, .. }
             | Algorithm::SlowGroups { delta, .. } => delta,
-            Algorithm::None | Algorithm::StepSum | Algorithm::Elastic { .. } => false,
+            Algorithm::None
+            | Algorithm::StepSum
+            | Algorithm::Elastic { .. }
+            | Algorithm::Server(_) => false,
         }
     }
 
@@ -284,7 +340,7 @@ impl<'a> Method<'a> {
     #[must_use]
     pub const fn published(&self, trainers: usize) -> Published {
         match self.algorithm {
-            Algorithm::Elastic { .. } => Published::Center,
+            Algorithm::Elastic { .. } | Algorithm::Server(_) => Published::Center,
             _ if trainers <= 1 => Published::Replica,
             Algorithm::None => Published::First,
             Algorithm::StepSum => Published::Replica,
@@ -337,7 +393,7 @@ impl<'a> Method<'a> {
         let alpha = self.alpha;
         let intake = if self.delta() { Intake::Delta { loaded } } else { Intake::Interpolate };
         Some(match self.algorithm {
-            Algorithm::None => return None,
+            Algorithm::None | Algorithm::Server(_) => return None,
             Algorithm::StepSum => Machine::StepSum(StepSum::default()),
             Algorithm::Average { .. } => {
                 Machine::Average(ModelAverage::new(staging, alpha, intake))
@@ -366,6 +422,44 @@ impl<'a> Method<'a> {
         })
     }
 
+    /// The protocol of a worker of a parameter server, over `staging: [replica + TAIL]`; `None`
+    /// where a method has none.
+    #[must_use]
+    pub fn worker<'m>(&self, staging: &'m mut [f32], all: Instances) -> Option<Machine<'m>> {
+        let servers = self.serving()?.servers();
+        let servers = all.center(0)..all.center(servers);
+        Some(Machine::Worker(ServerWorker::new(staging, servers, self.dispatcher(all))))
+    }
+
+    /// Ranks that hold rows and have a relay.
+    #[must_use]
+    pub const fn relays(&self) -> usize {
+        match self.algorithm {
+            Algorithm::Server(serving) => serving.relays,
+            _ => 0,
+        }
+    }
+
+    /// The instance that hands out batches, where one does: the last.
+    #[must_use]
+    pub const fn dispatcher(&self, all: Instances) -> usize {
+        all.center(self.slices() + self.relays())
+    }
+
+    /// The protocol of a server, whose slice has so many elements that are no running statistics,
+    /// from `version` on; `None` where a method has none.
+    #[must_use]
+    pub fn shard<'m>(
+        &self,
+        memory: ShardMemory<'m>,
+        parameters: usize,
+        dispatcher: usize,
+        version: u64,
+    ) -> Option<Machine<'m>> {
+        let updates = self.serving()?.updates;
+        Some(Machine::Shard(Shard::new(memory, updates, parameters, dispatcher, version)))
+    }
+
     /// The protocol of a center, which serves so many `clients`; `None` where a method has none.
     #[must_use]
     pub fn center<'m>(
@@ -391,6 +485,10 @@ pub enum Machine<'a> {
     SlowGroups(SlowGroups<'a>),
     Elastic(ElasticTrainer<'a>),
     Center(ElasticCenter<'a>),
+    Worker(ServerWorker<'a>),
+    Shard(Shard<'a>),
+    Relay(Relay),
+    Dispatcher(Dispatcher<'a>),
 }
 
 impl<'a> Machine<'a> {
@@ -403,6 +501,10 @@ impl<'a> Machine<'a> {
             Self::SlowGroups(it) => it,
             Self::Elastic(it) => it,
             Self::Center(it) => it,
+            Self::Worker(it) => it,
+            Self::Shard(it) => it,
+            Self::Relay(it) => it,
+            Self::Dispatcher(it) => it,
         }
     }
 }

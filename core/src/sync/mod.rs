@@ -22,6 +22,8 @@
 //! - `elastic.rs`: each replica and a center pull at each other (EASGD)
 //! - `token/`: who trains which batch, and which gradients a server applies together (GBA)
 //! - `gradient_sum.rs`: those gradients of a dense slice
+//! - `server/`: workers that fetch parameters and bring gradients, servers, and who hands out
+//!   batches
 //! - `switching.rs`: when training changes between synchronous and asynchronous
 
 mod block_momentum;
@@ -39,6 +41,7 @@ pub mod owned;
 mod pace;
 mod protocol;
 pub mod reduction;
+pub mod server;
 mod slow_groups;
 mod step_sum;
 pub mod sum_plan;
@@ -52,9 +55,10 @@ pub use elastic::{ElasticCenter, ElasticTrainer, Pair};
 pub use gradient_sum::{Divisor, GradientSum};
 pub use groups::{Dealing, contraction};
 pub use instances::{Instances, Part};
-pub use method::{Algorithm, GateOf, Machine, Memory, Method, Published, Rounds, Scratch, Sizes};
+pub use method::{Algorithm, GateOf, Machine, Memory, Method, Published, Rounds, Scratch};
+pub use method::{Serving, Sizes};
 pub use model_average::{Intake, ModelAverage};
 pub use pace::{Pace, RoundCost};
-pub use protocol::{Action, Completion, Group, OutOfTurn, Payload, Protocol};
+pub use protocol::{Action, Completion, Group, News, Note, OutOfTurn, Payload, Protocol};
 pub use slow_groups::SlowGroups;
 pub use step_sum::StepSum;

@@ -7,7 +7,9 @@
 //! | --- | --- | --- |
 //! | replica | the live slice of a trainer's dense parameters | `Load`, `Read`, `Store`, `Add` |
 //! | gradient | a queue of gradients, one a step, that workers fill and wait for | `Take`, `Give` |
-//! | peers | other instances of the method, by number | `Send`, `Receive` |
+//! | worker | one that trains the batches it is handed | `Train` |
+//! | peers | other instances of the method, by number | `Send`, `Receive`, `Await` |
+//! | rows | the partitions of rows that are here | `Tell` |
 //! | a group | trainers that reduce together | `ReduceMean`, `ReduceSum` |
 //!
 //! | action | answered by |
@@ -15,8 +17,10 @@
 //! | `Load`, `Take` | `Loaded`, `Taken`, or `Stop` when the workers have ended and nothing is left |
 //! | `Read` | `Loaded` |
 //! | `ReduceMean` | `Reduced` |
-//! | `Receive` | `Received` |
-//! | `Store`, `Add`, `Send`, `ReduceSum`, `Give` | `Done` |
+//! | `Receive` | `Received`, or `Noted` for a message with a note |
+//! | `Await` | the same, or `Late` |
+//! | `Train` | `Trained` |
+//! | `Store`, `Add`, `Send`, `ReduceSum`, `Give`, `Tell` | `Done` |
 //!
 //! Invariants: exactly one action is outstanding; a completion of another kind than the action asks
 //! for is refused with [`OutOfTurn`] and leaves the machine as it was; [`Action::Finish`] is the
@@ -33,6 +37,9 @@
 //! - An action that a driver has no endpoint for is an error, never "done".
 
 use core::fmt;
+
+use super::token::{Aggregate, Member, Ticket};
+use crate::units::Nanos;
 
 /// A synchronization method.
 pub trait Protocol {
@@ -67,7 +74,28 @@ pub enum Payload {
     None,
     /// The slice in staging.
     Whole,
+    /// A few numbers.
+    Note(Note),
 }
+
+/// What partitions of rows are told of aggregates.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum News {
+    /// A stretch of training begins with the rows of this version.
+    Begin {
+        /// Aggregates applied.
+        version: u64,
+    },
+    /// A push is a member, or dropped.
+    Member(Member),
+    /// The aggregate in hand is applied as it is.
+    Flush(Aggregate),
+    /// A stretch of training is over, and all that was told is to be applied.
+    End,
+}
+
+/// A few numbers that go with a word.
+pub type Note = [u64; 6];
 
 /// What a protocol asks its driver to do.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -111,6 +139,21 @@ pub enum Action {
         /// From this instance, or from any.
         from: Option<usize>,
     },
+    /// The same from any instance, but not for longer than until then.
+    Await {
+        /// By the driver's clock.
+        until: Nanos,
+    },
+    /// Tell the partitions of rows. The last news of a stretch is told when they have applied all.
+    Tell {
+        /// What.
+        news: News,
+    },
+    /// Let the worker train this batch with the live replica, and take its gradient into staging.
+    Train {
+        /// Which batch.
+        ticket: Ticket,
+    },
     /// Replace staging by its weighted mean over the group.
     ReduceMean {
         /// Who takes part.
@@ -150,6 +193,29 @@ pub enum Completion {
         word: u64,
         /// Elements that came with it, which are in staging.
         elements: usize,
+    },
+    /// A message with a note was received.
+    Noted {
+        /// Sending instance.
+        from: usize,
+        /// The word it sent.
+        word: u64,
+        /// What went with it.
+        note: Note,
+        /// The driver's clock.
+        now: Nanos,
+    },
+    /// Nothing was received in time.
+    Late {
+        /// The driver's clock.
+        now: Nanos,
+    },
+    /// The gradient of the batch is in staging.
+    Trained {
+        /// Every value is finite.
+        finite: bool,
+        /// The trainer was asked to stop.
+        stop: bool,
     },
     /// Staging is the mean.
     Reduced {

@@ -1,8 +1,9 @@
-//! Messages between the instances of a method: a word, and values or none.
+//! Messages between the instances of a method: a word, and values, a note or nothing.
 //!
 //! Every rank has one post, used by one thread, which carries for all instances of the rank; where
 //! each of them is, all ranks know alike. A message is `u32` words: the instances it goes from and
-//! to, the word (low half first), the number of values, the values' bits. It goes in pieces of
+//! to, the word (low half first), the number of values, the values' bits; a note stands in the
+//! place of values, and the highest bit of their number says so. It goes in pieces of
 //! [`PIECE`], a few at a time, so that other messages to the same rank (rows of embeddings) find
 //! their way between them; MPI keeps the order of a sender's pieces, and each message is put
 //! together again.
@@ -14,6 +15,8 @@
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+
+use umbra_core::sync::Note;
 
 use crate::comm::Mailbox;
 use crate::comm::reduce::PIECE;
@@ -52,10 +55,15 @@ pub struct Received {
     pub word: u64,
     /// Values that came with it.
     pub elements: usize,
+    /// The note that came with it.
+    pub note: Option<Note>,
 }
 
 /// Words before the values: from, to, the word, and how many values there are.
 const HEADER: usize = 5;
+
+/// What follows the header is a note.
+const NOTE: u32 = 1 << 31;
 
 /// What the sender of a message with so many values sends to another rank.
 #[must_use]
@@ -94,6 +102,18 @@ impl Post {
     pub fn send(&mut self, from: usize, to: usize, word: u64, values: &[f32]) -> u64 {
         let mut words = self.spare.pop().unwrap_or_default();
         write(&mut words, (from, to), word, values);
+        self.start(to, words)
+    }
+
+    /// The same with a note.
+    pub fn send_note(&mut self, from: usize, to: usize, word: u64, note: &Note) -> u64 {
+        let mut words = self.spare.pop().unwrap_or_default();
+        write(&mut words, (from, to), word, bytemuck::cast_slice(note));
+        words[HEADER - 1] |= NOTE;
+        self.start(to, words)
+    }
+
+    fn start(&mut self, to: usize, words: Vec<u32>) -> u64 {
         let rank = self.rank_of[to];
         if rank == self.rank {
             self.ready.push_back(words);
@@ -158,7 +178,7 @@ impl Post {
                 remote.incoming.entry(from).or_insert_with(|| spare.pop().unwrap_or_default());
             message.extend_from_slice(&piece);
             remote.mailbox.recycle(piece);
-            if message.len() == HEADER + message[HEADER - 1] as usize {
+            if message.len() == HEADER + (message[HEADER - 1] & !NOTE) as usize {
                 self.ready.extend(remote.incoming.remove(&from));
             }
         }
@@ -199,15 +219,22 @@ fn write(words: &mut Vec<u32>, (from, to): (usize, usize), word: u64, values: &[
     words.clear();
     words.extend([from as u32, to as u32]);
     words.extend(bytemuck::cast::<u64, [u32; 2]>(word));
-    // Sixteen gigabytes of parameters are beyond a replica.
-    words.push(u32::try_from(values.len()).unwrap_or(u32::MAX));
+    // Eight gigabytes of parameters are beyond a replica.
+    words.push(u32::try_from(values.len()).unwrap_or(NOTE - 1));
     words.extend_from_slice(bytemuck::cast_slice(values));
 }
 
 /// A message in parts; its values go to the front of `values`.
 fn read(words: &[u32], values: &mut [f32]) -> Received {
     let (header, received) = words.split_at(HEADER);
-    values[..received.len()].copy_from_slice(bytemuck::cast_slice(received));
     let word = bytemuck::cast::<[u32; 2], u64>([header[2], header[3]]);
-    Received { from: header[0] as usize, word, elements: received.len() }
+    let from = header[0] as usize;
+    if header[HEADER - 1] & NOTE != 0 {
+        let mut note = Note::default();
+        let words: &mut [u32] = bytemuck::cast_slice_mut(&mut note);
+        words.iter_mut().zip(received).for_each(|(to, word)| *to = *word);
+        return Received { from, word, elements: 0, note: Some(note) };
+    }
+    values[..received.len()].copy_from_slice(bytemuck::cast_slice(received));
+    Received { from, word, elements: received.len(), note: None }
 }

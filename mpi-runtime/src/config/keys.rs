@@ -277,10 +277,7 @@ const OPTIMIZERS: Kind =
     Kind::Name { built: &["sgd", "momentum", "adagrad", "rowwise_adagrad", "adam"], later: &[] };
 const MODELS: Kind =
     Kind::Name { built: &["dlrm", "deepfm", "fm", "lr", "dcn_v2", "wide_deep"], later: &[] };
-const METHODS: Kind = Kind::Name {
-    built: &SyncMethod::NAMES,
-    later: &["async_ps", "bsp_ps", "hop_bs", "hop_bw", "gba"],
-};
+const METHODS: Kind = Kind::Name { built: &SyncMethod::NAMES, later: &[] };
 
 /// Greatest count of ranks, threads and the like.
 const COUNT_MAX: i64 = 1 << 20;
@@ -407,6 +404,27 @@ pub static KEYS: &[Key] = &[
     key("sync.min_interval_us", at_least(0), "shadow_*: least µs from round to round"),
     key("sync.max_bytes_per_s", at_least(0), "shadow_*: bytes a trainer may send; 0: no bound"),
     key("sync.core_share", FACTOR, "shadow_*: share of a core; default .1, or .05 if shared"),
+    key("sync.server.members", integer(1, COUNT_MAX), "gba: gradients of a global batch; workers"),
+    key(
+        "sync.server.decay",
+        Kind::Name { built: &["hard", "power"], later: &[] },
+        "gba: what old gradients weigh",
+    ),
+    key("sync.server.tolerance", at_least(0), "gba, hard: global batches a gradient may be late"),
+    key("sync.server.decay_factor", FACTOR, "gba, power: factor for each global batch of delay"),
+    key(
+        "sync.server.divisor",
+        Kind::Name { built: &["members", "weights"], later: &[] },
+        "gba: what a sum of gradients is divided by",
+    ),
+    key(
+        "sync.server.row_divisor",
+        Kind::Name { built: &["global", "own_count"], later: &[] },
+        "gba: the same of an embedding row",
+    ),
+    key("sync.server.bound", at_least(0), "hop_bs: batches a worker may be ahead of the slowest"),
+    key("sync.server.backup_workers", integer(1, COUNT_MAX), "hop_bw: workers nobody waits for"),
+    key("sync.server.reissue_s", NOT_NEGATIVE, "servers: seconds after which a batch is redone"),
     key("sync.switch", Kind::Later, "changing the method during a run"),
     key("compress", Kind::Later, "compression of what is sent"),
     key("checkpoint.dir", Kind::Path, "default: run.dir/checkpoints"),

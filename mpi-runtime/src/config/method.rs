@@ -1,7 +1,10 @@
 //! From the words of `[sync]` to the method as the core describes it.
 
+use umbra_core::optim::{Optimizer, OptimizerKind, Rate, Schedule as RateSchedule};
+use umbra_core::sync::server::Updates;
+use umbra_core::sync::token::{Admission, Decay, Rule};
 use umbra_core::sync::{
-    Algorithm, Blocks, Dealing, GateOf, Method, Pace, Pair as CorePair, Rounds,
+    Algorithm, Blocks, Dealing, Divisor, GateOf, Method, Pace, Pair as CorePair, Rounds, Serving,
 };
 use umbra_core::units::Nanos;
 
@@ -30,6 +33,26 @@ const SLOW_GROUPS: Algorithm<'_> = Algorithm::SlowGroups {
     delta: false,
 };
 
+const SERVED: Algorithm<'_> = Algorithm::Server(Serving {
+    rule: Rule {
+        members: 1,
+        admission: Admission::Free,
+        decay: Decay::None,
+        late_takes_place: true,
+        reissue_after: Nanos(u64::MAX),
+    },
+    servers: 1,
+    updates: Updates {
+        optimizer: Optimizer { kind: OptimizerKind::Sgd, weight_decay: 0.0 },
+        rate: Rate { base: 0.0, schedule: RateSchedule::CONSTANT },
+        members_of: (1, 1),
+        statistics_momentum: 0.0,
+        divisor: Divisor::Members,
+    },
+    window: 1,
+    relays: 0,
+});
+
 impl SyncMethod {
     /// What the method is, whatever its parameters: of `auto`, that of a single trainer.
     #[must_use]
@@ -46,21 +69,28 @@ impl SyncMethod {
             Self::DsSync => (GROUPS, GATED),
             Self::ShadowDsSync => (GROUPS, SHADOW),
             Self::DsSlowmo => (SLOW_GROUPS, GATED),
+            Self::AsyncPs | Self::BspPs | Self::HopBs | Self::HopBw | Self::Gba => {
+                (SERVED, Rounds::Handed)
+            }
         };
         Method { algorithm, rounds, alpha: 1.0 }
     }
 }
 
 impl Config {
-    /// The method of a resolved configuration. `slices`: centers of elastic averaging; `nodes`:
+    /// The method of a resolved configuration. `slices`: centers of elastic averaging, or servers; `nodes`:
     /// what `sync.schedule = "nodes"` means on these ranks.
     #[must_use]
     pub fn method<'a>(&self, slices: usize, nodes: Dealing<'a>) -> Method<'a> {
         let sync = &self.sync;
+        let workers = self.roles.trainers.unwrap_or(1) * self.train.worker_threads.unwrap_or(1);
+        if let Some(served) = self.served(workers, slices) {
+            return served;
+        }
         let shape: Method<'a> = sync.method.shape();
         let delta = sync.intake == Intake::Delta;
         let algorithm = match shape.algorithm {
-            plain @ (Algorithm::None | Algorithm::StepSum) => plain,
+            plain @ (Algorithm::None | Algorithm::StepSum | Algorithm::Server(_)) => plain,
             Algorithm::Average { .. } => Algorithm::Average { delta },
             Algorithm::BlockMomentum { .. } => {
                 Algorithm::BlockMomentum { blocks: sync.blocks(), delta }
@@ -81,7 +111,7 @@ impl Config {
             }
         };
         let rounds = match shape.rounds {
-            plain @ (Rounds::Never | Rounds::EveryStep) => plain,
+            plain @ (Rounds::Never | Rounds::EveryStep | Rounds::Handed) => plain,
             Rounds::Gated { .. } => Rounds::Gated {
                 every: sync.every.unwrap_or(1),
                 gate: match sync.gate {

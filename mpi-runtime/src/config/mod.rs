@@ -18,6 +18,7 @@ mod method;
 mod overrides;
 mod read;
 mod resolve;
+mod server;
 mod sync;
 mod types;
 mod validate;

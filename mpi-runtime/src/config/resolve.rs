@@ -89,6 +89,7 @@ impl Config {
         // A thread beside the workers of each rank: does every one have a core?
         let shared = ranks_on_node * (worker_threads + 1) > cores;
         self.sync.complete(trainers, shared);
+        self.complete_server(trainers * worker_threads);
         Ok(Job { config: self, trainers, embedding_ps, sync_ps, worker_threads, method, warnings })
     }
 
@@ -149,7 +150,7 @@ impl SyncConfig {
     fn complete(&mut self, trainers: usize, shared: bool) {
         let shape = self.method.shape();
         let gated = match shape.rounds {
-            Rounds::Never | Rounds::EveryStep => return,
+            Rounds::Never | Rounds::EveryStep | Rounds::Handed => return,
             Rounds::Gated { .. } => true,
             Rounds::Background(_) => false,
         };

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::server::ServerConfig;
+
 /// `[sync]`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -46,6 +48,8 @@ pub struct SyncConfig {
     /// Shadow methods: share of a core that a synchronizing thread may take.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub core_share: Option<f64>,
+    /// Parameter servers.
+    pub server: ServerConfig,
 }
 
 impl Default for SyncConfig {
@@ -68,6 +72,7 @@ impl Default for SyncConfig {
             min_interval_us: 0,
             max_bytes_per_s: 0,
             core_share: None,
+            server: ServerConfig::default(),
         }
     }
 }
@@ -106,11 +111,21 @@ pub enum SyncMethod {
     ShadowDsSync,
     /// Averages within groups with momentum from round to round, with the workers gated.
     DsSlowmo,
+    /// Gradients go to servers, which apply each at once.
+    AsyncPs,
+    /// Servers apply one gradient of every worker together, and all wait for it.
+    BspPs,
+    /// As `AsyncPs`, but no worker is far ahead of the slowest.
+    HopBs,
+    /// As `BspPs`, but nobody waits for the slowest few.
+    HopBw,
+    /// Servers apply the gradients of a global batch together, and nobody waits.
+    Gba,
 }
 
 impl SyncMethod {
     /// Names in the file and in the summary, in the order of the methods.
-    pub const NAMES: [&'static str; Self::DsSlowmo as usize + 1] = [
+    pub const NAMES: [&'static str; Self::Gba as usize + 1] = [
         "auto",
         "none",
         "independent",
@@ -125,6 +140,11 @@ impl SyncMethod {
         "ds_sync",
         "shadow_ds_sync",
         "ds_slowmo",
+        "async_ps",
+        "bsp_ps",
+        "hop_bs",
+        "hop_bw",
+        "gba",
     ];
 
     /// Its name in the file and in the summary.

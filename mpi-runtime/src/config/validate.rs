@@ -29,7 +29,8 @@ impl Config {
         let sync = &self.sync;
         let shape = sync.method.shape();
         let (blocks, dealt) = (shape.blocks().is_some(), shape.dealing().is_some());
-        let (elastic, averages) = (shape.has_centers(), shape.averages());
+        let (elastic, averages) =
+            (shape.has_centers() && shape.serving().is_none(), shape.averages());
         let gated = matches!(shape.rounds, Rounds::Gated { .. });
         let shadow = matches!(shape.rounds, Rounds::Background(_));
         let rounds = gated || shadow;
@@ -45,7 +46,11 @@ impl Config {
                 "the foreground_easgd",
             ),
             ("sync.batch_norm", settled && sync.batch_norm != plain.batch_norm && !sums, "the bsp"),
-            ("sync.poll_us", sync.poll_us != plain.poll_us && !rounds, "a shadow or foreground"),
+            (
+                "sync.poll_us",
+                sync.poll_us != plain.poll_us && !rounds && shape.serving().is_none(),
+                "a shadow, foreground or server",
+            ),
             ("sync.alpha", sync.alpha != plain.alpha && !rounds, "a shadow or foreground"),
             ("sync.pair", sync.pair != plain.pair && !elastic, "an *_easgd"),
             ("sync.intake", sync.intake != plain.intake && !averages, "an averaging"),
@@ -63,6 +68,7 @@ impl Config {
             ("sync.max_bytes_per_s", sync.max_bytes_per_s > 0 && !shadow, "a shadow_*"),
             ("sync.core_share", sync.core_share.is_some() && !shadow, "a shadow_*"),
         ];
+        let unused = unused.into_iter().chain(sync.unused_of_servers());
         for (key, found, of) in unused {
             if found {
                 let method = sync.method.name();
@@ -211,21 +217,21 @@ impl Config {
 
     fn check_roles(&self) -> Result<(), ConfigError> {
         let roles = &self.roles;
-        let elastic = self.sync.method.shape().has_centers();
+        let has_centers = self.sync.method.shape().has_centers();
         match roles.sync_ps {
-            Some(n @ 1..) if !elastic => {
+            Some(n @ 1..) if !has_centers => {
                 let method = self.sync.method.name();
                 return Err(ConfigError::value(
                     "roles.sync_ps",
                     n,
-                    format!("0: sync.method = \"{method}\" has no center"),
+                    format!("0: sync.method = \"{method}\" has no center and no server"),
                 ));
             }
-            Some(0) if elastic => {
+            Some(0) if has_centers => {
                 return Err(ConfigError::value(
                     "roles.sync_ps",
                     0,
-                    "at least 1: elastic averaging has a center",
+                    "at least 1: elastic averaging has a center, and dense parameters a server",
                 ));
             }
             _ => {}

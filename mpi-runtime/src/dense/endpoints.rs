@@ -3,6 +3,7 @@
 //! Invariant: a protocol that asks for an endpoint which its thread has not is refused.
 
 use core::time::Duration;
+use std::sync::Arc;
 use std::time::Instant;
 
 use umbra_core::sync::{Action, OutOfTurn};
@@ -14,6 +15,7 @@ use crate::comm::reduce::Sums;
 use crate::comm::watch::{Lost, Watch};
 use crate::dense::gradients::GradientQueue;
 use crate::dense::group_sums::GroupSums;
+use crate::rows::router::Router;
 
 /// What the protocols of a thread act through. A protocol that asks for what is `None` is refused.
 pub struct Endpoints<'a> {
@@ -25,6 +27,8 @@ pub struct Endpoints<'a> {
     pub post: Option<&'a mut Post>,
     /// Gradients.
     pub gradients: Option<GradientQueue>,
+    /// The partitions of rows that are here.
+    pub rows: Option<Arc<Router>>,
     /// First sleep between two looks at the post.
     pub poll: Duration,
     /// By how much longer than the watch allows others may take, whose rounds their pace holds

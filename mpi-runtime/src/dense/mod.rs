@@ -5,6 +5,7 @@
 //!   [`endpoints`]: what they act through
 //! - [`group_sums`]: sums over groups of trainers
 //! - [`bsp`]: one update per step for all · [`gradients`]: what the workers bring to it
+//! - [`served`]: parameter servers · [`hand`]: what a worker is handed and brings
 //! - [`meeting`]: the workers of a trainer meet · [`gate`]: where they wait for a round ·
 //!   [`compute_slots`]: more workers than threads that may compute
 //! - [`traffic`]: what all this sends, predicted
@@ -16,7 +17,9 @@ pub mod endpoints;
 pub mod gate;
 pub mod gradients;
 pub mod group_sums;
+pub mod hand;
 pub mod meeting;
 pub mod replica_sync;
 pub mod seat;
+pub mod served;
 pub mod traffic;

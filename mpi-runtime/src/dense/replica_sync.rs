@@ -9,6 +9,7 @@
 //! | `bsp` | one, which adds gradients over the trainers | |
 //! | averaging | one, which reduces with all trainers, or with those of its group | |
 //! | elastic | one for all its slices (and gates), and for the slices that it is the center of | one |
+//! | parameter server | one for all its workers, and for what it serves (`served.rs`) | one |
 //!
 //! Invariants: communicators are made on the main thread, each used by one thread. A foreground
 //! method is the same threads with the workers gated. Between stretches of training no thread runs,
@@ -17,6 +18,7 @@
 
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::time::Duration;
+use std::io;
 use std::sync::Arc;
 
 use crossbeam_channel::unbounded;
@@ -40,13 +42,16 @@ use crate::dense::endpoints::{DriveError, Endpoints};
 use crate::dense::gate::Gate;
 use crate::dense::gradients::{GradientLink, GradientQueue};
 use crate::dense::group_sums::GroupSums;
+use crate::dense::hand::Hand;
 use crate::dense::seat::{Gaps, GateKeeper, Seat, Steps, Workers};
+use crate::dense::served::{self, Served, ServedStretch};
 use crate::error::Error;
 use crate::launch::processor::Pins;
 use crate::launch::roles::Roles;
 use crate::launch::world::World;
 use crate::measure::counters::{Counters, RoundCounters};
 use crate::measure::trace::{Trace, Track};
+use crate::rows::router::Router;
 
 /// What a worker does at the end of its steps so that replicas stay together.
 #[derive(Clone, Copy)]
@@ -60,6 +65,13 @@ pub enum StepEnd<'a> {
     Handed {
         /// Of the global batch.
         weight: f64,
+    },
+    /// It trains the batches that it is handed: its own end, by its number here.
+    Served(&'a [Hand<'a>]),
+    /// Servers apply its gradient, which stays in its buffers with what was found of it.
+    Brought {
+        /// What the batch is trained with.
+        replica: &'a [AtomicU32],
     },
     /// It stands at a gate now and then.
     Gate {
@@ -90,6 +102,7 @@ pub struct DenseSync {
     grace: Duration,
     /// By instance, its rank.
     rank_of: Arc<[usize]>,
+    served: Option<Served>,
     watch: Arc<Watch>,
 }
 
@@ -137,7 +150,9 @@ pub struct Stretch<T> {
 impl DenseSync {
     /// What the method of `config` needs. `initial: [replica_len]` is the model before the first
     /// step, `parameters` of it are trained. *Collective over all ranks, main thread only.*
-    #[must_use]
+    ///
+    /// # Errors
+    /// No memory.
     pub fn new(
         world: &World,
         config: &Config,
@@ -145,7 +160,7 @@ impl DenseSync {
         workers: usize,
         (initial, parameters): (&[f32], usize),
         watch: &Arc<Watch>,
-    ) -> Self {
+    ) -> io::Result<Self> {
         let nodes = Dealing::Nodes { node: &[], place: &[] };
         let mut method = config.method(roles.sync_ps.len(), nodes);
         let poll = Duration::from_micros(config.sync.poll_us);
@@ -153,7 +168,7 @@ impl DenseSync {
         let instances = method.instances(trainers, workers);
         let rank_of = |number| match instances.part(number) {
             Part::Trainer { trainer, .. } => roles.trainers.rank_of(trainer),
-            Part::Center { slice } => roles.sync_ps.rank_of(slice),
+            Part::Center { slice } => center_rank(&method, roles, slice),
         };
         let rank_of: Arc<[usize]> = (0..instances.len()).map(rank_of).collect();
         let talks = method.has_centers() || method.dealing().is_some();
@@ -187,10 +202,16 @@ impl DenseSync {
                 Owned::new(method.center_sizes(range.len()), &initial[range])
             }
         };
-        let own = (0..instances.len()).filter(|number| rank_of[*number] == world.rank);
+        let is_own = |number: &usize| rank_of[*number] == world.rank && method.serving().is_none();
+        let own = (0..instances.len()).filter(is_own);
         let lent = own.map(|number| (number, lend(number))).collect();
+        let served = method.serving().map(|serving| {
+            let model = (initial, parameters);
+            Served::new(method, serving, instances, &rank_of, world.rank, model)
+        });
+        let served = served.transpose()?;
         let (elements, watch) = (initial.len(), Arc::clone(watch));
-        Self {
+        Ok(Self {
             method,
             places,
             instances,
@@ -203,14 +224,26 @@ impl DenseSync {
             poll,
             grace,
             rank_of,
+            served,
             watch,
-        }
+        })
+    }
+
+    /// What this rank has of a parameter server.
+    #[must_use]
+    pub const fn served(&self) -> Option<&Served> {
+        self.served.as_ref()
+    }
+
+    /// The same, to go on from elsewhere. Nothing runs meanwhile.
+    pub const fn served_mut(&mut self) -> Option<&mut Served> {
+        self.served.as_mut()
     }
 
     /// Replicas are synchronized in rounds of their own.
     #[must_use]
     pub const fn has_rounds(&self) -> bool {
-        !matches!(self.method.rounds, Rounds::Never | Rounds::EveryStep)
+        !matches!(self.method.rounds, Rounds::Never | Rounds::EveryStep | Rounds::Handed)
     }
 
     /// Messages between instances that this rank has sent and received so far.
@@ -256,14 +289,15 @@ impl DenseSync {
             Part::Center { .. } => Some(owned),
             Part::Trainer { .. } => None,
         };
-        self.memory().filter_map(center).map(|owned: &Owned| owned.global.as_slice())
+        let centers = self.memory().filter_map(center).map(|owned: &Owned| owned.global.as_slice());
+        centers.chain(self.served.iter().flat_map(Served::values))
     }
 
     /// Lengths of the center's slices by rank.
     #[must_use]
     pub fn center_lengths(&self, ranks: usize) -> Vec<usize> {
         let mut lengths = vec![0; ranks];
-        for slice in 0..self.instances.centers {
+        for slice in 0..self.instances.centers.min(self.method.slices()) {
             let rank = self.rank_of[self.instances.center(slice)];
             lengths[rank] += self.method.slice(slice, self.elements).len();
         }
@@ -282,8 +316,13 @@ impl DenseSync {
         counters: &Counters,
         trace: Option<&Trace>,
         pins: &Pins,
+        (stretch, rows): (ServedStretch, Option<&Arc<Router>>),
         work: impl FnOnce(StepEnd<'_>) -> T,
     ) -> Result<Stretch<T>, Error> {
+        if self.served.is_some() {
+            let (trains, around) = (trainer.is_some(), (counters, trace, pins));
+            return Ok(self.run_served(trains, around, (stretch, rows), work));
+        }
         let Self { workers, instances, lent, post, watch, .. } = self;
         let watch: &Arc<Watch> = watch;
         let method = match &self.places {
@@ -323,6 +362,7 @@ impl DenseSync {
             groups: dealing.map(|it| GroupSums::new(it, number, self.trainers)),
             post: post.as_mut(),
             gradients: queue,
+            rows: None,
             poll: self.poll,
             grace: self.grace,
             watch,
@@ -371,7 +411,7 @@ impl DenseSync {
                             gate_ends[gate].1.push(open);
                             Workers::Gated { gate: GateKeeper { knocks, opens }, steps }
                         }
-                        Rounds::Never | Rounds::EveryStep => Workers::None,
+                        Rounds::Never | Rounds::EveryStep | Rounds::Handed => Workers::None,
                     };
                     let own = slice * instances.gates + gate;
                     Seat {
@@ -441,6 +481,72 @@ impl DenseSync {
         }
         Ok(Stretch { worked, gaps: first, losses })
     }
+
+    /// The same with parameter servers.
+    fn run_served<T>(
+        &mut self,
+        trains: bool,
+        (counters, trace, pins): (&Counters, Option<&Trace>, &Pins),
+        (stretch, rows): (ServedStretch, Option<&Arc<Router>>),
+        work: impl FnOnce(StepEnd<'_>) -> T,
+    ) -> Stretch<T> {
+        let Self { served: Some(served), post, watch, poll, .. } = self else {
+            unreachable!("the method has servers")
+        };
+        let watch: &Watch = watch;
+        let (mut machines, desks, hands) = served.machines(stretch);
+        let replicas: Vec<&[AtomicU32]> = hands.iter().map(|hand| hand.replica).collect();
+        let seats = served::seats(&mut machines, desks, &replicas, counters, trace);
+        let ends = Endpoints {
+            comm: None,
+            groups: None,
+            post: post.as_mut(),
+            gradients: None,
+            rows: rows.cloned(),
+            poll: *poll,
+            grace: Duration::ZERO,
+            watch,
+        };
+        let worked = std::thread::scope(|scope| {
+            let driver = (!seats.is_empty()).then(|| {
+                scope.spawn(move || {
+                    if let Err(error) = pins.beside() {
+                        watch.end_job(error.exit_code(), &error);
+                    }
+                    // Workers wait for what this thread does: whatever stops it ends the job.
+                    drop(drive(seats, ends).unwrap_or_else(|error| watch.end_job(1, &error)));
+                })
+            });
+            let worked = trains.then(|| work(StepEnd::Served(&hands)));
+            if let Some(Err(panic)) = driver.map(std::thread::ScopedJoinHandle::join) {
+                std::panic::resume_unwind(panic);
+            }
+            worked
+        });
+        let reached = machines.iter().find_map(|(_, machine)| match machine {
+            Machine::Dispatcher(it) => Some(it.reached()),
+            _ => None,
+        });
+        let version = machines.iter().find_map(|(_, machine)| match machine {
+            Machine::Shard(it) => Some(it.version()),
+            Machine::Relay(it) => Some(it.version()),
+            _ => None,
+        });
+        drop((machines, hands));
+        served.ended(reached, version);
+        Stretch { worked, gaps: Gaps::new(), losses: vec![] }
+    }
+}
+
+/// The rank of a center: a slice's, of a relay that of its rows; the dispatcher is beside the
+/// first server.
+fn center_rank(method: &Method<'_>, roles: &Roles, number: usize) -> usize {
+    let slices = method.slices();
+    match number.checked_sub(slices) {
+        None => roles.sync_ps.rank_of(number),
+        Some(relay) if relay < method.relays() => roles.embedding_ps.rank_of(relay),
+        Some(_) => roles.sync_ps.rank_of(0),
+    }
 }
 
 /// For how long the pace of any of `trainers` may hold its next round back, while others wait for
@@ -475,6 +581,7 @@ pub fn average_once(comm: &mut Comm, replica: &[AtomicU32]) -> Result<(), Error>
         groups: None,
         post: None,
         gradients: None,
+        rows: None,
         poll: Duration::ZERO,
         grace: Duration::ZERO,
         watch: &watch,

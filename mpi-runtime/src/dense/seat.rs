@@ -12,7 +12,7 @@ use crossbeam_channel::{Receiver, Sender, TryRecvError};
 use umbra_core::dense::replica::{add, element, interpolate, load_finite};
 use umbra_core::sync::reduction::{QUIET, conclude, contribute, slice};
 use umbra_core::sync::{
-    Action, Completion, Conductor, Decision, Group, Look, Payload, Protocol, RoundCost, Wait,
+    Action, Completion, Conductor, Decision, Group, Look, News, Payload, Protocol, RoundCost, Wait,
 };
 use umbra_core::units::Nanos;
 
@@ -20,6 +20,7 @@ use crate::comm::reduce::MANY;
 use crate::comm::watch::Waiting;
 use crate::dense::endpoints::{DriveError, Endpoints, Ends};
 use crate::dense::group_sums::Patience;
+use crate::dense::hand::Desk;
 use crate::measure::counters::{Counters, RoundCounters, RoundReading, WorkerCounters};
 use crate::measure::trace::Track;
 use crate::record::say;
@@ -57,6 +58,11 @@ pub enum Workers<'a> {
         gate: GateKeeper,
         /// Where they count their steps.
         steps: Steps<'a>,
+    },
+    /// One, which trains what it is handed.
+    Handed {
+        /// Where its batches lie.
+        desk: Desk,
     },
     /// There are none.
     None,
@@ -101,6 +107,8 @@ pub(super) struct Seated<'a> {
     deserted: bool,
     gap: u64,
     pub(super) gaps: Gaps,
+    /// Partitions that have been asked whether they are done.
+    settled: Option<Receiver<()>>,
     /// Since when a center has had a message to answer.
     serving: Option<Instant>,
     /// When the distance to the target was last measured.
@@ -120,6 +128,7 @@ impl<'a> Seated<'a> {
             deserted: false,
             gap: 0,
             gaps: Gaps::new(),
+            settled: None,
             serving: None,
             sampled: Instant::now(),
         }
@@ -142,7 +151,9 @@ impl<'a> Seated<'a> {
         self.action = Some(next);
         match next {
             Action::Load | Action::Take => self.end_round(ends.now()),
-            Action::Receive { .. } => {
+            Action::Train { .. } => self.waits = Some(Wait::Gate),
+            Action::Receive { .. } | Action::Await { .. } => {
+                self.waits = None;
                 self.waiting = Waiting::default();
                 if let Some(since) = self.serving.take() {
                     self.seat.track.span("serve", since.elapsed());
@@ -234,15 +245,48 @@ impl<'a> Seated<'a> {
             }
             Action::Send { to, word, payload } => {
                 let Some(post) = &mut ends.ends.post else { return Err(missing) };
-                let values = match payload {
-                    Payload::Whole => slice(self.seat.machine.staging()),
-                    Payload::None => &mut [],
+                let number = self.seat.number;
+                let bytes = match payload {
+                    Payload::Whole => {
+                        post.send(number, to, word, slice(self.seat.machine.staging()))
+                    }
+                    Payload::None => post.send(number, to, word, &[]),
+                    Payload::Note(note) => post.send_note(number, to, word, &note),
                 };
-                let bytes = post.send(self.seat.number, to, word, values);
                 self.sent(bytes);
                 Completion::Done
             }
-            Action::Receive { from } => {
+            Action::Tell { news } => {
+                let Some(rows) = &ends.ends.rows else { return Err(missing) };
+                if news != News::End {
+                    rows.tell(news);
+                    return Ok(Some(Completion::Done));
+                }
+                let settled = self.settled.get_or_insert_with(|| rows.settle());
+                // The partitions have all answered when nobody can any more.
+                match settled.try_recv() {
+                    Ok(()) => return Ok(None),
+                    Err(TryRecvError::Empty) => {
+                        self.waiting.check(ends.ends.watch, &"rows to be updated")?;
+                        return Ok(None);
+                    }
+                    Err(TryRecvError::Disconnected) => self.settled = None,
+                }
+                Completion::Done
+            }
+            Action::Train { ticket } => {
+                let Workers::Handed { desk } = &mut self.seat.workers else { return Err(missing) };
+                let staging = slice(self.seat.machine.staging());
+                let Some((finite, stop)) = desk.train(ticket, staging) else { return Ok(None) };
+                Completion::Trained { finite, stop }
+            }
+            Action::Receive { .. } | Action::Await { .. } => {
+                let (from, until) = match action {
+                    Action::Receive { from } => (from, None),
+                    Action::Await { until } => (None, Some(until)),
+                    _ => (None, None),
+                };
+                let now = ends.now();
                 let Endpoints { post: Some(post), watch, .. } = &mut ends.ends else {
                     return Err(missing);
                 };
@@ -253,13 +297,17 @@ impl<'a> Seated<'a> {
                         let rank = post.rank_of(from);
                         self.waiting.check(watch, &format_args!("the answer of rank {rank}"))?;
                     }
-                    return Ok(None);
+                    let is_late = until.is_some_and(|until| until <= now);
+                    return Ok(is_late.then_some(Completion::Late { now }));
                 };
                 if let Workers::None = self.seat.workers {
                     self.serving = Some(Instant::now());
                 }
                 let (from, word) = (received.from, received.word);
-                Completion::Received { from, word, elements: received.elements }
+                match received.note {
+                    Some(note) => Completion::Noted { from, word, note, now },
+                    None => Completion::Received { from, word, elements: received.elements },
+                }
             }
             Action::Finish => return Ok(None),
         }))
@@ -302,7 +350,7 @@ impl<'a> Seated<'a> {
     /// What the conductor decides by. Steps are read once it is known whether workers have ended.
     fn look(&mut self, now: Nanos) -> Look {
         let (ended, at_gate, steps) = match &self.seat.workers {
-            Workers::None => (false, false, 0),
+            Workers::None | Workers::Handed { .. } => (false, false, 0),
             Workers::Background { ended, steps } => {
                 (ended.load(Ordering::Acquire), false, steps.steps())
             }

@@ -17,13 +17,16 @@ use std::time::Instant;
 use crossbeam_channel::Receiver;
 use umbra_core::rows::permits::{Misuse, Permits, Slot};
 use umbra_core::sparse::{Partitioning, coalesce, heads_len};
+use umbra_core::sync::token::Ticket;
 use umbra_datasets::BatchBuffer;
 
 use crate::comm::watch::{Lost, Watch};
 use crate::rows::outbox::Outbox;
 use crate::rows::router::Answer;
 use crate::rows::tables::{Partition, TableLayout};
-use crate::rows::wire::{Asker, Header, Kind, values, write_lookup, write_push};
+use crate::rows::wire::{
+    Asker, Header, Kind, LookupToken, PushToken, values, write_lookup, write_push,
+};
 
 /// A batch and its rows.
 #[derive(Default)]
@@ -123,6 +126,8 @@ pub struct Routes {
     /// Answers for this worker.
     answers: Receiver<Answer>,
     permits: Permits<Vec<Slot>>,
+    /// The batch under way, where batches are handed out.
+    ticket: Option<Ticket>,
     watch: Arc<Watch>,
 }
 
@@ -139,7 +144,7 @@ impl Routes {
     ) -> Self {
         let permits = Permits::new(vec![Slot::default(); permits]);
         let (outbox, watch) = (Arc::clone(outbox), Arc::clone(watch));
-        Self { worker, local, outbox, answers, permits, watch }
+        Self { worker, local, outbox, answers, permits, ticket: None, watch }
     }
 }
 
@@ -181,6 +186,16 @@ impl Client {
             fits(routes.permits.ask(clock));
         }
         self.start(batch, clock, Kind::Lookup);
+    }
+
+    /// The same of a batch that was handed out, the only one under way: its rows are of the
+    /// ticket's version or later.
+    pub fn ask_for(&mut self, batch: BatchBuffer, clock: u32, ticket: Ticket) {
+        if let Way::Routed(routes) = &mut self.way {
+            fits(routes.permits.ask(clock));
+            routes.ticket = Some(ticket);
+        }
+        self.start(batch, clock, Kind::TokenLookup);
     }
 
     /// Starts a lookup of rows as they are now, for evaluation.
@@ -247,7 +262,10 @@ impl Client {
                 partition.table().update(optimizer, rate, rows, gradients, &mut self.scratch);
             }
             Way::Routed(routes) => {
-                let owed = routes.send_pushes(lookup, gradients, width, rate);
+                let owed = match routes.ticket.take() {
+                    Some(ticket) => routes.push_token(lookup, gradients, width, rate, ticket),
+                    None => routes.send_pushes(lookup, gradients, width, rate),
+                };
                 fits(routes.permits.push(lookup.clock, owed));
             }
         }
@@ -303,7 +321,11 @@ impl Routes {
         for to in self.in_turn() {
             let partitions = &self.outbox.destinations()[to].partitions;
             let rows = self.rows_at(lookup, to);
+            let token = self.ticket.filter(|_| kind == Kind::TokenLookup);
             let write = |words: &mut Vec<u32>| {
+                if let Some(Ticket { version, .. }) = token {
+                    LookupToken { version }.write(words);
+                }
                 for partition in partitions {
                     let count @ 1.. = lookup.count(*partition) else { continue };
                     let places = lookup.places(*partition).iter();
@@ -328,19 +350,11 @@ impl Routes {
         let header = self.header(Kind::Push, lookup.clock);
         let mut owed = 0;
         for to in self.in_turn() {
-            let partitions = &self.outbox.destinations()[to].partitions;
             let moves = !gradients.is_empty();
             let rows = if moves { self.rows_at(lookup, to) } else { 0 };
             let write = |words: &mut Vec<u32>| {
-                for partition in partitions.iter().filter(|_| moves) {
-                    let places = lookup.places(*partition);
-                    let count @ 1.. = lookup.count(*partition) else { continue };
-                    let rows = places.iter().map(|place| lookup.unique[*place as usize]);
-                    write_push(words, *partition, (self.worker, rate), count, rows);
-                    for place in places {
-                        let gradient = &gradients[*place as usize * width..][..width];
-                        words.extend_from_slice(bytemuck::cast_slice(gradient));
-                    }
+                if moves {
+                    self.write_sections(words, to, lookup, gradients, width, rate);
                 }
             };
             match header.asker {
@@ -353,6 +367,53 @@ impl Routes {
             owed += 1;
         }
         owed
+    }
+
+    /// The push of a batch that was handed out: every rank that holds rows hears of it. Returns
+    /// how many acknowledgements will come.
+    fn push_token(
+        &self,
+        lookup: &Lookup,
+        gradients: &[f32],
+        width: usize,
+        rate: f32,
+        ticket: Ticket,
+    ) -> u32 {
+        let header = self.header(Kind::TokenPush, lookup.clock);
+        // The rule of a coordinator has fewer places than that.
+        let place = u32::try_from(ticket.place).unwrap_or(u32::MAX);
+        let token = PushToken { place, batch: ticket.batch, rate };
+        for to in self.in_turn() {
+            self.outbox.send(to, header, |words| {
+                token.write(words);
+                if !gradients.is_empty() {
+                    self.write_sections(words, to, lookup, gradients, width, rate);
+                }
+            });
+        }
+        u32::try_from(self.outbox.destinations().len()).unwrap_or(u32::MAX)
+    }
+
+    /// What a lookup's gradients have for the destination at place `to`.
+    fn write_sections(
+        &self,
+        words: &mut Vec<u32>,
+        to: usize,
+        lookup: &Lookup,
+        gradients: &[f32],
+        width: usize,
+        rate: f32,
+    ) {
+        for partition in &self.outbox.destinations()[to].partitions {
+            let places = lookup.places(*partition);
+            let count @ 1.. = lookup.count(*partition) else { continue };
+            let rows = places.iter().map(|place| lookup.unique[*place as usize]);
+            write_push(words, *partition, (self.worker, rate), count, rows);
+            for place in places {
+                let gradient = &gradients[*place as usize * width..][..width];
+                words.extend_from_slice(bytemuck::cast_slice(gradient));
+            }
+        }
     }
 
     /// Rows of a lookup that the destination at place `to` holds.

@@ -10,11 +10,14 @@ use std::sync::Arc;
 use crossbeam_channel::Receiver;
 use umbra_core::rows::intake::{Intake, Lockstep, Part, Push, Refused, Taken};
 use umbra_core::rows::row_sums::{Entry, sums_len};
+use umbra_core::rows::tokens::{self, RowDivisor, Tokens};
 use umbra_core::sparse::Table;
+use umbra_core::sync::News;
+use umbra_core::sync::token::{Aggregate, Came, Place};
 
 use crate::rows::router::{Bundle, Errand, Router};
 use crate::rows::tables::{Partition, TableLayout};
-use crate::rows::wire::{HEADER_LEN, Header, Kind, Section, sections};
+use crate::rows::wire::{HEADER_LEN, Header, Kind, LookupToken, PushToken, Section, sections};
 
 /// Who pushes in lockstep.
 #[derive(Clone, Debug)]
@@ -27,24 +30,55 @@ pub struct Contributors {
     pub first_step: u32,
 }
 
-/// Serves `partition` until it is told to end. With `contributors`, pushes are taken in lockstep.
-/// *Not collective; talks no MPI.*
+/// How pushes are taken.
+#[derive(Clone, Debug)]
+pub enum Taking {
+    /// As they come.
+    AtOnce,
+    /// Those of a step together.
+    Lockstep(Contributors),
+    /// Those of an aggregate together.
+    Tokens(TokenRule),
+}
+
+/// How pushes of batches that were handed out are taken.
+#[derive(Clone, Copy, Debug)]
+pub struct TokenRule {
+    /// Gradients of an aggregate.
+    pub members: u32,
+    /// Batches under way at a time.
+    pub places: usize,
+    /// What the gradient of a row is divided by.
+    pub divisor: RowDivisor,
+}
+
+/// Serves `partition` until it is told to end. *Not collective; talks no MPI.*
 pub fn serve(
     partition: &Partition,
     layout: &TableLayout,
-    contributors: Option<&Contributors>,
+    taking: &Taking,
     inbox: &Receiver<Errand>,
     router: &Router,
 ) {
-    let ranks = contributors.map_or(&[][..], |contributors| &contributors.ranks);
-    let mut pushes: Vec<Option<Share>> = ranks.iter().map(|_| None).collect();
-    let (intake, sums) = match contributors {
-        None => (Intake::AtOnce, vec![]),
-        Some(Contributors { workers, first_step, .. }) => {
-            let sums = vec![0.0; sums_len(*workers, layout.width)];
-            (Intake::Lockstep(Lockstep::new(&mut pushes, *workers, *first_step)), sums)
+    let (mut pushes, mut places, mut members) = (vec![], vec![], vec![]);
+    let (mut intake, mut tokens, mut ranks) = (Intake::AtOnce, None, &[][..]);
+    let mut sums = vec![];
+    match taking {
+        Taking::AtOnce => {}
+        Taking::Lockstep(Contributors { workers, first_step, ranks: from }) => {
+            pushes.resize_with(from.len(), || None);
+            ranks = from;
+            sums = vec![0.0; sums_len(*workers, layout.width)];
+            intake = Intake::Lockstep(Lockstep::new(&mut pushes, *workers, *first_step));
         }
-    };
+        Taking::Tokens(rule) => {
+            places.resize_with(rule.places, Place::default);
+            members.resize_with(rule.members as usize, || None);
+            let it = Tokens::new(&mut places, &mut members, rule.divisor, 0);
+            sums = vec![0.0; it.sums_len(layout.width)];
+            tokens = Some(it);
+        }
+    }
     let mut service = Service {
         number: partition.number,
         table: partition.table(),
@@ -52,16 +86,39 @@ pub fn serve(
         router,
         ranks,
         intake,
+        tokens,
+        rate: 0.0,
         held: VecDeque::new(),
         scratch: vec![0.0; layout.record_len()],
         entries: vec![],
         sums,
     };
-    while let Ok(Errand::Serve(bundle)) = inbox.recv() {
-        if let Err(refused) = service.take(bundle) {
+    while let Ok(errand) = inbox.recv() {
+        let done = match errand {
+            Errand::Serve(bundle) => service.take(bundle),
+            Errand::News(news) => service.hear(news),
+            // Nobody waits any more where the receiver has gone.
+            Errand::Settle(done) => {
+                let _ = done.send(());
+                Ok(())
+            }
+            Errand::End => return,
+        };
+        if let Err(refused) = done {
             panic!("partition {}: {refused}", partition.number);
         }
     }
+}
+
+/// What a partition can't do, by how it takes pushes.
+#[derive(Debug, thiserror::Error)]
+enum Defect {
+    #[error(transparent)]
+    Step(#[from] Refused),
+    #[error(transparent)]
+    Token(#[from] tokens::Refused),
+    #[error("a batch that was handed out, or news of one, where none is")]
+    NoTokens,
 }
 
 struct Service<'a> {
@@ -72,6 +129,10 @@ struct Service<'a> {
     /// Ranks of the contributors, in order.
     ranks: &'a [usize],
     intake: Intake<'a, Share>,
+    /// Where batches are handed out.
+    tokens: Option<Tokens<'a, Share>>,
+    /// Learning rate of the last member.
+    rate: f32,
     /// Lookups and pushes for later steps.
     held: VecDeque<Arc<Bundle>>,
     scratch: Vec<f32>,
@@ -118,14 +179,80 @@ impl Push for Share {
 }
 
 impl Service<'_> {
-    fn take(&mut self, bundle: Arc<Bundle>) -> Result<(), Refused> {
+    fn take(&mut self, bundle: Arc<Bundle>) -> Result<(), Defect> {
         let Header { kind, clock, .. } = bundle.header;
         match kind {
             Kind::Lookup if !self.intake.serves(clock) => self.held.push_back(bundle),
             Kind::Lookup | Kind::LookupNow => self.look_up(bundle),
+            Kind::TokenLookup => {
+                let token = LookupToken::read(&bundle.words).ok_or(Defect::NoTokens)?;
+                let tokens = self.tokens.as_ref().ok_or(Defect::NoTokens)?;
+                if tokens.serves(token.version) {
+                    self.look_up(bundle);
+                } else {
+                    self.held.push_back(bundle);
+                }
+            }
             Kind::Push => return self.push(bundle),
+            Kind::TokenPush => return self.push_token(bundle),
             Kind::Rows | Kind::Ack => unreachable!("the router brings requests"),
         }
+        Ok(())
+    }
+
+    /// A push of a batch that was handed out: kept until the dispatcher has counted it.
+    fn push_token(&mut self, bundle: Arc<Bundle>) -> Result<(), Defect> {
+        let token = PushToken::read(&bundle.words).ok_or(Defect::NoTokens)?;
+        let tokens = self.tokens.as_mut().ok_or(Defect::NoTokens)?;
+        let share =
+            Share { bundle: Arc::clone(&bundle), partition: self.number, width: self.layout.width };
+        match tokens.push(token.place as usize, token.batch, share)? {
+            Came::Kept => {}
+            Came::Twin(share) => self.router.release(share.bundle),
+            Came::Early(share) => {
+                self.held.push_back(share.bundle);
+                return Ok(());
+            }
+        }
+        self.router.finish(bundle, self.number, None);
+        Ok(())
+    }
+
+    /// What the dispatcher says.
+    fn hear(&mut self, news: News) -> Result<(), Defect> {
+        let tokens = self.tokens.as_mut().ok_or(Defect::NoTokens)?;
+        match news {
+            News::Begin { version } => tokens.begin(version)?,
+            News::Member(member) => {
+                let rate = tokens
+                    .waiting(member.place)
+                    .and_then(|share| PushToken::read(&share.bundle.words).map(|token| token.rate));
+                match tokens.count(&member)? {
+                    Some(dropped) => self.router.release(dropped.bundle),
+                    None => self.rate = rate.unwrap_or(self.rate),
+                }
+                if let Some(aggregate) = member.completes {
+                    self.apply_aggregate(&aggregate)?;
+                }
+            }
+            News::Flush(aggregate) => self.apply_aggregate(&aggregate)?,
+            News::End => return Ok(()),
+        }
+        // A place is free, or another version there.
+        let held = core::mem::take(&mut self.held);
+        held.into_iter().try_for_each(|bundle| self.take(bundle))
+    }
+
+    /// Applies the aggregate in hand.
+    fn apply_aggregate(&mut self, aggregate: &Aggregate) -> Result<(), Defect> {
+        let Self { tokens, rate, entries, sums, scratch, table, layout, router, .. } = self;
+        let tokens = tokens.as_mut().ok_or(Defect::NoTokens)?;
+        grow(entries, tokens.entries_len());
+        tokens.sum(aggregate, layout.width, entries, sums, |row, gradient| {
+            let index = core::iter::once(layout.partitioning.index(row) as usize);
+            table.update(&layout.optimizer, *rate, index, gradient, scratch);
+        })?;
+        tokens.advance(|share| router.release(share.bundle));
         Ok(())
     }
 
@@ -147,7 +274,7 @@ impl Service<'_> {
         self.router.finish(bundle, self.number, found);
     }
 
-    fn push(&mut self, bundle: Arc<Bundle>) -> Result<(), Refused> {
+    fn push(&mut self, bundle: Arc<Bundle>) -> Result<(), Defect> {
         let (clock, from) = (bundle.header.clock, bundle.from);
         let contributor = self.ranks.iter().position(|rank| *rank == from);
         let share =
@@ -179,13 +306,10 @@ impl Service<'_> {
     }
 
     /// Applies the pushes of the step in hand, opens the next, and does what was held for it.
-    fn conclude(&mut self) -> Result<(), Refused> {
+    fn conclude(&mut self) -> Result<(), Defect> {
         let Self { intake, entries, sums, scratch, table, layout, router, held, .. } = self;
         let Intake::Lockstep(lockstep) = intake else { return Ok(()) };
-        let needed = lockstep.entries_len();
-        if entries.len() < needed {
-            entries.resize(needed, Entry::default());
-        }
+        grow(entries, lockstep.entries_len());
         lockstep.sum(layout.width, entries, sums, |row, rate, gradient| {
             let index = core::iter::once(layout.partitioning.index(row) as usize);
             table.update(&layout.optimizer, rate, index, gradient, scratch);
@@ -193,5 +317,11 @@ impl Service<'_> {
         lockstep.advance(|share| router.release(share.bundle))?;
         let held = core::mem::take(held);
         held.into_iter().try_for_each(|bundle| self.take(bundle))
+    }
+}
+
+fn grow(entries: &mut Vec<Entry>, needed: usize) {
+    if entries.len() < needed {
+        entries.resize(needed, Entry::default());
     }
 }

@@ -10,7 +10,9 @@
 use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crossbeam_channel::Sender;
+use crossbeam_channel::{Receiver, Sender, unbounded};
+
+use umbra_core::sync::News;
 
 use crate::rows::wire::{Asker, Header, Kind, sections, values};
 
@@ -32,6 +34,10 @@ pub struct Bundle {
 pub enum Errand {
     /// To do its part of a request.
     Serve(Arc<Bundle>),
+    /// What the dispatcher says of aggregates.
+    News(News),
+    /// To say that it has done all that it was told.
+    Settle(Sender<()>),
     /// To end.
     End,
 }
@@ -191,7 +197,7 @@ impl Router {
     pub fn deliver(&self, from: usize, words: Vec<u32>) -> Result<(), Stray> {
         let Some(header) = Header::read(&words) else { return Err(Stray::Unknown { from }) };
         match header.kind {
-            Kind::Lookup | Kind::LookupNow | Kind::Push => {
+            kind if kind.is_lookup() || kind.is_push() => {
                 let mut found = sections(&words, header.kind, self.width);
                 if !found.whole() {
                     return Err(Stray::Unknown { from });
@@ -209,7 +215,7 @@ impl Router {
                     drop(thread.send(Errand::Serve(Arc::clone(&bundle))));
                 }
             }
-            Kind::Rows | Kind::Ack => {
+            _ => {
                 let answer = Answer { from, words: Arc::new(words) };
                 let to = match header.asker {
                     Asker::All => &self.workers[..],
@@ -223,6 +229,24 @@ impl Router {
             }
         }
         Ok(())
+    }
+
+    /// Tells every partition of this rank.
+    pub fn tell(&self, news: News) {
+        for (_, thread) in &self.partitions {
+            drop(thread.send(Errand::News(news)));
+        }
+    }
+
+    /// Every partition of this rank says, on what is returned, when it has done all that it was
+    /// told so far.
+    #[must_use]
+    pub fn settle(&self) -> Receiver<()> {
+        let (done, settled) = unbounded();
+        for (_, thread) in &self.partitions {
+            drop(thread.send(Errand::Settle(done.clone())));
+        }
+        settled
     }
 
     /// A partition has done its part of `bundle`: of a lookup, it found these values behind the
@@ -249,7 +273,7 @@ impl Router {
     fn answer(&self, bundle: &Bundle) -> Vec<u32> {
         let mut found = bundle.found.lock().unwrap_or_else(PoisonError::into_inner);
         let Header { kind, clock, asker } = bundle.header;
-        let kind = if kind == Kind::Push { Kind::Ack } else { Kind::Rows };
+        let kind = if kind.is_push() { Kind::Ack } else { Kind::Rows };
         let header = Header { kind, clock, asker };
         let mut answer = self.pool.take();
         header.write(&mut answer);
@@ -272,8 +296,6 @@ impl Router {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use crossbeam_channel::{Receiver, unbounded};
-
     use super::*;
     use crate::rows::wire::{HEADER_LEN, write_lookup};
 

@@ -14,7 +14,7 @@ use crate::launch::roles::Roles;
 use crate::rows::client::{Client, Routes};
 use crate::rows::link::{Ending, carry};
 use crate::rows::outbox::{Destination, Outbox};
-use crate::rows::partition::{Contributors, serve};
+use crate::rows::partition::{Contributors, Taking, TokenRule, serve};
 use crate::rows::router::{Counters, Errand, Pool, Router, Traffic};
 use crate::rows::tables::{Partition, TableLayout};
 
@@ -30,6 +30,8 @@ pub struct ServiceConfig<'a> {
     pub workers: usize,
     /// Pushes are collected from all workers and applied once per step.
     pub synchronous: bool,
+    /// Batches are handed out, and their pushes applied as the dispatcher says.
+    pub tokens: Option<TokenRule>,
     /// The first step that is trained.
     pub first_step: u32,
     /// Steps between lookup and taken push, at most.
@@ -58,6 +60,8 @@ pub enum ServiceError {
 pub struct Services {
     /// The records this rank holds.
     pub partitions: Vec<Partition>,
+    /// The way of messages; `None` where workers share the tables.
+    router: Option<Arc<Router>>,
     /// The ways in to the partitions' threads.
     requests: Vec<Sender<Errand>>,
     threads: Vec<JoinHandle<()>>,
@@ -85,6 +89,7 @@ impl Services {
             .collect::<io::Result<_>>()?;
         let mut services = Self {
             partitions,
+            router: None,
             requests: vec![],
             threads: vec![],
             links: vec![],
@@ -131,8 +136,13 @@ impl Services {
         });
         let first_step = config.first_step;
         let contributors = Contributors { ranks: trainers, workers: all_workers, first_step };
-        let contributors = config.synchronous.then_some(contributors);
-        services.start_partitions(layout, contributors.as_ref(), inboxes, &router)?;
+        let taking = match config.tokens {
+            Some(rule) => Taking::Tokens(rule),
+            None if config.synchronous => Taking::Lockstep(contributors),
+            None => Taking::AtOnce,
+        };
+        services.start_partitions(layout, &taking, inboxes, &router)?;
+        services.router = Some(Arc::clone(&router));
         services.start_links(links, links_out, &router)?;
         let joint = config.synchronous.then_some(workers);
         let outbox = Arc::new(Outbox::new(router, destinations, joint));
@@ -150,16 +160,16 @@ impl Services {
     fn start_partitions(
         &mut self,
         layout: &TableLayout,
-        contributors: Option<&Contributors>,
+        taking: &Taking,
         inboxes: Vec<Receiver<Errand>>,
         router: &Arc<Router>,
     ) -> io::Result<()> {
         for (partition, inbox) in self.partitions.iter().zip(inboxes) {
             let (partition, layout) = (partition.clone(), layout.clone());
-            let (contributors, router) = (contributors.cloned(), Arc::clone(router));
+            let (taking, router) = (taking.clone(), Arc::clone(router));
             let name = format!("partition-{}", partition.number);
             self.threads.push(Builder::new().name(name).spawn(move || {
-                serve(&partition, &layout, contributors.as_ref(), &inbox, &router);
+                serve(&partition, &layout, &taking, &inbox, &router);
             })?);
         }
         Ok(())
@@ -181,6 +191,12 @@ impl Services {
             })?);
         }
         Ok(())
+    }
+
+    /// Who tells the partitions of this rank what the dispatcher says.
+    #[must_use]
+    pub fn router(&self) -> Option<&Arc<Router>> {
+        self.router.as_ref()
     }
 
     /// Messages and bytes that this rank's links have carried so far.

@@ -9,6 +9,10 @@
 //! | `Rows` | PS → trainer | as asked | values in the order of the lookup, `[rows, width]` |
 //! | `Push` | trainer → PS | step of the gradient | sections: rows, then gradients `[n, width]` |
 //! | `Ack` | PS → trainer | as pushed | none: all partitions of the rank have taken the push |
+//! | `TokenLookup` | trainer → PS | worker's count | [`LookupToken`], then as `Lookup` |
+//! | `TokenPush` | trainer → PS | worker's count | [`PushToken`], then as `Push` |
+//!
+//! The last two are of batches that a dispatcher has handed out (`umbra_core::sync::server`).
 //!
 //! A message is between two *ranks*. Under `bsp` it is for all workers of the trainer and all
 //! partitions of the PS at once; else, and in evaluations, for one worker and all partitions. A
@@ -40,6 +44,94 @@ pub enum Kind {
     Push,
     /// A push was taken.
     Ack,
+    /// Rows wanted for a batch that was handed out, of its version or later.
+    TokenLookup,
+    /// Gradients of rows of a batch that was handed out.
+    TokenPush,
+}
+
+impl Kind {
+    /// Rows are asked for.
+    #[must_use]
+    pub const fn is_lookup(self) -> bool {
+        matches!(self, Self::Lookup | Self::LookupNow | Self::TokenLookup)
+    }
+
+    /// Gradients are brought.
+    #[must_use]
+    pub const fn is_push(self) -> bool {
+        matches!(self, Self::Push | Self::TokenPush)
+    }
+
+    /// Words before the first section.
+    #[must_use]
+    pub const fn head_len(self) -> usize {
+        match self {
+            Self::TokenLookup => HEADER_LEN + LookupToken::LEN,
+            Self::TokenPush => HEADER_LEN + PushToken::LEN,
+            _ => HEADER_LEN,
+        }
+    }
+}
+
+/// What a lookup says of a batch that was handed out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LookupToken {
+    /// The rows are to be of this version or later.
+    pub version: u64,
+}
+
+/// What a push says of it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PushToken {
+    /// The place of its batch.
+    pub place: u32,
+    /// Its batch.
+    pub batch: u64,
+    /// Learning rate of its step.
+    pub rate: f32,
+}
+
+impl LookupToken {
+    const LEN: usize = 2;
+
+    /// Adds it to a message that has a header.
+    pub fn write(self, words: &mut Vec<u32>) {
+        words.extend(halves(self.version));
+    }
+
+    /// That of a lookup; `None` if it has none.
+    #[must_use]
+    pub fn read(words: &[u32]) -> Option<Self> {
+        let &[low, high] = words.get(HEADER_LEN..)?.first_chunk::<{ Self::LEN }>()?;
+        Some(Self { version: joined(low, high) })
+    }
+}
+
+impl PushToken {
+    const LEN: usize = 4;
+
+    /// Adds it to a message that has a header.
+    pub fn write(self, words: &mut Vec<u32>) {
+        let [low, high] = halves(self.batch);
+        words.extend([self.place, low, high, self.rate.to_bits()]);
+    }
+
+    /// That of a push; `None` if it has none.
+    #[must_use]
+    pub fn read(words: &[u32]) -> Option<Self> {
+        let &[place, low, high, rate] = words.get(HEADER_LEN..)?.first_chunk::<{ Self::LEN }>()?;
+        Some(Self { place, batch: joined(low, high), rate: f32::from_bits(rate) })
+    }
+}
+
+/// The low half first.
+fn halves(number: u64) -> [u32; 2] {
+    bytemuck::cast(number)
+}
+
+fn joined(low: u32, high: u32) -> u64 {
+    bytemuck::cast([low, high])
 }
 
 /// Whose step a message is of.
@@ -74,6 +166,8 @@ impl Header {
             Kind::Rows => 2,
             Kind::Push => 3,
             Kind::Ack => 4,
+            Kind::TokenLookup => 5,
+            Kind::TokenPush => 6,
         };
         let asker = match self.asker {
             Asker::Worker(worker) => worker,
@@ -93,6 +187,8 @@ impl Header {
             2 => Kind::Rows,
             3 => Kind::Push,
             4 => Kind::Ack,
+            5 => Kind::TokenLookup,
+            6 => Kind::TokenPush,
             _ => return None,
         };
         let asker = if asker == ALL { Asker::All } else { Asker::Worker(asker) };
@@ -148,7 +244,7 @@ pub fn write_push(
 /// The sections of a lookup or a push with rows of `width`. Ends where the words are no section.
 #[must_use]
 pub const fn sections(words: &[u32], kind: Kind, width: usize) -> Sections<'_> {
-    Sections { words, at: HEADER_LEN, push: matches!(kind, Kind::Push), width }
+    Sections { words, at: kind.head_len(), push: kind.is_push(), width }
 }
 
 /// The sections of a message, in order.
@@ -203,7 +299,15 @@ pub const fn push_words_max(sections: usize, rows: usize, width: usize) -> usize
 mod tests {
     use super::*;
 
-    const KINDS: [Kind; 5] = [Kind::Lookup, Kind::LookupNow, Kind::Rows, Kind::Push, Kind::Ack];
+    const KINDS: [Kind; 7] = [
+        Kind::Lookup,
+        Kind::LookupNow,
+        Kind::Rows,
+        Kind::Push,
+        Kind::Ack,
+        Kind::TokenLookup,
+        Kind::TokenPush,
+    ];
 
     #[test]
     fn headers_survive_the_wire_and_strangers_are_refused() {
@@ -218,6 +322,31 @@ mod tests {
         }
         assert_eq!(Header::read(&[9, 0, 0]), None);
         assert_eq!(Header::read(&[0, 0]), None);
+    }
+
+    #[test]
+    fn tokens_stand_before_sections() {
+        let (clock, asker) = (9, Asker::Worker(2));
+        let mut words = vec![];
+        Header { kind: Kind::TokenPush, clock, asker }.write(&mut words);
+        let token = PushToken { place: 3, batch: 1 << 39 | 5, rate: 0.25 };
+        token.write(&mut words);
+        assert!(sections(&words, Kind::TokenPush, 1).whole(), "a push of no rows");
+        write_push(&mut words, 1, (2, 0.25), 1, [9].into_iter());
+        words.push(1.0f32.to_bits());
+        assert_eq!(PushToken::read(&words), Some(token));
+        let found = sections(&words, Kind::TokenPush, 1);
+        assert!(found.whole());
+        assert_eq!(found.map(|section| section.rows.to_vec()).collect::<Vec<_>>(), [[9]]);
+
+        Header { kind: Kind::TokenLookup, clock, asker }.write(&mut words);
+        let token = LookupToken { version: 1 << 33 | 7 };
+        token.write(&mut words);
+        write_lookup(&mut words, 1, 2, [2, 4].into_iter());
+        assert_eq!(LookupToken::read(&words), Some(token));
+        let found = sections(&words, Kind::TokenLookup, 1);
+        assert!(found.whole());
+        assert_eq!(found.map(|section| section.rows.to_vec()).collect::<Vec<_>>(), [[2, 4]]);
     }
 
     #[test]

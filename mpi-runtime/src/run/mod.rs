@@ -40,6 +40,7 @@ use crate::comm::traffic::Traffic;
 use crate::comm::watch::{Backoff, Lost, Waiting, Watch};
 use crate::dense::replica_sync::DenseSync;
 use crate::dense::seat::Gaps;
+use crate::dense::served::ServedStretch;
 use crate::error::Error;
 use crate::launch::signals::Signals;
 use crate::launch::world::World;
@@ -162,7 +163,8 @@ impl<'w> Run<'w> {
         let parameters = plan.model.parameters_len();
         let model = (&*initial, parameters);
         let all = plan.workers_per_trainer();
-        let sync = DenseSync::new(world, config, &plan.roles, all, model, &watch);
+        let sync = DenseSync::new(world, config, &plan.roles, all, model, &watch)
+            .map_err(|error| Error::Launch(error.to_string()))?;
         let saves = training.is_some() && plan.saves_in_background();
         let saves = saves.then(|| world.communicator(&watch)).transpose()?;
         let first_step = training.as_ref().map_or(0, |begin| begin.state.step);
@@ -174,6 +176,7 @@ impl<'w> Run<'w> {
             layout: &plan.layout,
             workers: plan.workers_per_trainer(),
             synchronous: plan.synchronous(),
+            tokens: plan.tokens(),
             permits: config.embedding.prefetch + 1,
             local: plan.local,
             watch: &watch,
@@ -238,14 +241,20 @@ impl<'w> Run<'w> {
     /// When the data can't be read.
     pub fn train(&mut self, segment: Segment) -> Result<StretchEnd, Error> {
         self.heartbeat.set_training(true);
-        let Self { sync, counters, trace, dense, plan, .. } = self;
+        let Self { sync, counters, trace, dense, plan, state, services, .. } = self;
         let outcome = match (&mut self.trainer, dense) {
             (Some(side), Some(dense)) => {
-                let around = Around { sync, counters, trace: trace.as_ref() };
+                let (trace, rows) = (trace.as_ref(), services.router());
+                let around = Around { sync, counters, trace, rows };
                 side.train(dense, plan, segment, around)
             }
             _ => {
-                let served = sync.run(None, counters, trace.as_ref(), &plan.pins, |_| ());
+                let stretch = ServedStretch {
+                    steps: (segment.first_step, segment.first_step + segment.steps),
+                    rate_factor: state.rate_factor.get(),
+                };
+                let rows = (stretch, services.router());
+                let served = sync.run(None, counters, trace.as_ref(), &plan.pins, rows, |_| ());
                 served.map(|_| (false, Duration::ZERO, Gaps::new()))
             }
         };
@@ -264,8 +273,13 @@ impl<'w> Run<'w> {
         let stop = stopped || self.signals.stop_requested().is_some();
         let due = (segment.first_step + segment.steps) * self.counters.workers.len() as u64;
         let made = self.counters.worker_steps().map(|steps| steps.load(Relaxed)).min();
-        let incomplete = self.reading().steps < due;
-        let (trained, made) = (nanoseconds(trained), made.unwrap_or(u64::MAX));
+        let mut incomplete = self.reading().steps < due;
+        let (trained, mut made) = (nanoseconds(trained), made.unwrap_or(u64::MAX));
+        if let Some(served) = self.sync.served() {
+            // Workers make as many steps as they can; how far the data is the dispatcher knows.
+            made = served.reached().map_or(u64::MAX, |reached| reached.step);
+            incomplete = made < segment.first_step + segment.steps;
+        }
         let own = [u64::from(stop), u64::from(incomplete), trained, made];
         let mut all = vec![0; own.len() * self.world.size];
         self.control.all_gather(&own, &mut all, "the agreement to go on")?;
@@ -347,7 +361,8 @@ impl<'w> Run<'w> {
     /// round made it. *Not collective.*
     #[must_use]
     pub fn publishes(&self) -> bool {
-        self.sync.has_rounds() || self.sync.published() != Published::Replica
+        self.sync.served().is_none()
+            && (self.sync.has_rounds() || self.sync.published() != Published::Replica)
     }
 
     /// Learning rates of dense parameters and rows at `step`; `None` on a rank that does not train.
@@ -411,6 +426,7 @@ impl<'w> Run<'w> {
             let model = self.gather_first()?;
             self.sync.begin_again(&model);
         }
+        self.serve_again()?;
         // Another number where steps have another size.
         self.state.step = step;
         Ok(kept)

@@ -11,6 +11,7 @@ use crate::config::{Config, Job, Layout, Save, SyncMethod};
 use crate::error::Error;
 use crate::launch::processor::Pins;
 use crate::launch::roles::Roles;
+use crate::rows::partition::TokenRule;
 use crate::rows::tables::TableLayout;
 use crate::rows::wire::push_words_max;
 use crate::trainer::buffers::StepBuffers;
@@ -60,7 +61,7 @@ impl Plan {
         if train.rows() == 0 {
             return Err(Error::Data("data.train has no rows: there is nothing to learn".into()));
         }
-        let local = ranks == 1 && job.method != SyncMethod::Bsp;
+        let local = ranks == 1 && job.method != SyncMethod::Bsp && !job.method.is_served();
         let per_rank = if local { 1 } else { config.embedding.partitions };
         let roles = match config.roles.layout {
             Layout::Collocated => Roles::collocated(ranks, job.sync_ps, per_rank),
@@ -122,6 +123,17 @@ impl Plan {
         let nodes = Dealing::Nodes { node: &[], place: &[] };
         let method = self.job.config.method(self.roles.sync_ps.len(), nodes);
         method.instances(self.roles.trainers.len(), self.workers_per_trainer())
+    }
+
+    /// How partitions take the pushes of batches that are handed out; `None` where none are.
+    #[must_use]
+    pub fn tokens(&self) -> Option<TokenRule> {
+        let nodes = Dealing::Nodes { node: &[], place: &[] };
+        let config = &self.job.config;
+        let serving = config.method(self.roles.sync_ps.len(), nodes).serving()?;
+        let workers = self.roles.trainers.len() * self.workers_per_trainer();
+        let (members, places) = (serving.rule.members, serving.places(workers));
+        Some(TokenRule { members, places, divisor: config.sync.server.rows() })
     }
 
     /// Steps and messages must fit the numbers they travel in.

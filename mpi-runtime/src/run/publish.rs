@@ -25,6 +25,7 @@ impl Run<'_> {
     pub(super) fn publish(&mut self) -> Result<(), Error> {
         let published = match self.sync.published() {
             Published::Replica => return Ok(()),
+            Published::Center if self.sync.served().is_some() => return self.publish_served(),
             Published::Center => self.gather_center()?,
             Published::First => self.gather_first()?,
             Published::Mean => {
@@ -61,18 +62,73 @@ impl Run<'_> {
         Ok(center)
     }
 
+    /// Values, optimizer state and version of the servers in the place of every trainer's.
+    fn publish_served(&self) -> Result<(), Error> {
+        let Some(served) = self.sync.served() else { return Ok(()) };
+        let (ranks, model) = (self.world.size, self.plan.model);
+        let values = self.gather_center()?;
+        let own: Vec<f32> = served.state().flatten().copied().collect();
+        let mut numbers = vec![0; 2 * ranks];
+        let what = "the state of servers";
+        self.control.all_gather(&[own.len() as u64, served.version()], &mut numbers, what)?;
+        let lengths: Vec<usize> =
+            numbers.chunks(2).map(|rank| usize::try_from(rank[0]).unwrap_or(0)).collect();
+        let mut state = vec![0.0; lengths.iter().sum()];
+        self.control.all_gather_stretches(&own, &mut state, &lengths, what)?;
+        let state = served.whole_state(&state, model.replica_len(), model.parameters_len());
+        if let Some(side) = &self.trainer {
+            store(&side.shared.replica, &values);
+            store(&side.shared.state, &state);
+            let version = numbers.chunks(2).map(|rank| rank[1]).max().unwrap_or(0);
+            side.shared.updates.store(version, Relaxed);
+        }
+        Ok(())
+    }
+
+    /// The servers go on from what the first trainer has read.
+    pub(super) fn serve_again(&mut self) -> Result<(), Error> {
+        if self.sync.served().is_none() {
+            return Ok(());
+        }
+        let state_of = |side: &TrainerThreads| {
+            let mut state = vec![0.0; side.shared.state.len()];
+            load(&side.shared.state, &mut state);
+            state
+        };
+        let values = self.gather_first()?;
+        let state = self.gather_of_first(state_of, "the first trainer's optimizer state")?;
+        let mut versions = vec![0; self.world.size];
+        let what = "the updates of the model";
+        self.control.all_gather(&[self.updates()], &mut versions, what)?;
+        if let Some(served) = self.sync.served_mut() {
+            served.begin_again(&values, &state, versions.into_iter().max().unwrap_or(0));
+        }
+        Ok(())
+    }
+
     /// The first trainer's own replica.
     pub(super) fn gather_first(&self) -> Result<Vec<f32>, Lost> {
+        self.gather_of_first(TrainerThreads::own_replica, "the first replica")
+    }
+
+    /// What the first trainer has, on all ranks.
+    fn gather_of_first(
+        &self,
+        values: impl FnOnce(&TrainerThreads) -> Vec<f32>,
+        what: &str,
+    ) -> Result<Vec<f32>, Lost> {
         let first = self.plan.roles.trainers.rank_of(0);
         let own = match &self.trainer {
-            Some(side) if self.world.rank == first => side.own_replica(),
+            Some(side) if self.world.rank == first => values(side),
             _ => vec![],
         };
-        let mut lengths = vec![0; self.world.size];
-        lengths[first] = self.plan.model.replica_len();
-        let mut replica = vec![0.0; lengths[first]];
-        self.control.all_gather_stretches(&own, &mut replica, &lengths, "the first replica")?;
-        Ok(replica)
+        let mut numbers = vec![0; self.world.size];
+        self.control.all_gather(&[own.len() as u64], &mut numbers, what)?;
+        let lengths: Vec<usize> =
+            numbers.into_iter().map(|length| usize::try_from(length).unwrap_or(0)).collect();
+        let mut all = vec![0.0; lengths.iter().sum()];
+        self.control.all_gather_stretches(&own, &mut all, &lengths, what)?;
+        Ok(all)
     }
 
     /// As [`evaluate`](Self::evaluate), of the first trainer's own replica as training left it;
@@ -81,7 +137,8 @@ impl Run<'_> {
     /// # Errors
     /// As `evaluate`.
     pub fn evaluate_first_replica(&mut self, dataset: &Dataset) -> Result<Option<Figures>, Error> {
-        if let Published::Replica | Published::First = self.sync.published() {
+        let published = self.sync.published();
+        if matches!(published, Published::Replica | Published::First) || !self.publishes() {
             return Ok(None);
         }
         let first = self.gather_first()?;

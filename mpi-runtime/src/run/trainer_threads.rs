@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use umbra_core::dense::replica::{element, load, store};
-use umbra_datasets::Pipeline;
+use umbra_datasets::{Pipeline, train_on_request};
 
 use crate::comm::Comm;
 use crate::comm::watch::Watch;
@@ -15,11 +15,13 @@ use crate::config::BatchNormScope;
 use crate::dense::bsp::Bsp;
 use crate::dense::replica_sync::{DenseSync, StepEnd, TrainerEnd};
 use crate::dense::seat::Gaps;
+use crate::dense::served::ServedStretch;
 use crate::error::Error;
 use crate::launch::processor::Pins;
 use crate::launch::signals::Signals;
 use crate::measure::counters::{Counters, Reading, WorkerCounters};
 use crate::measure::trace::{Trace, Track};
+use crate::rows::router::Router;
 use crate::run::plan::Plan;
 use crate::run::sections::Begin;
 use crate::score::progressive::Progressive;
@@ -79,12 +81,17 @@ impl TrainerThreads {
                 ahead = worker_steps.iter().map(|made| made.saturating_sub(state.step)).collect();
             }
             let (data, order) = (&plan.train, &plan.order);
-            let (pipeline, batches) =
-                Pipeline::resume(data, order, workers, epochs, first_steps, reading)?;
-            (
-                Some(pipeline),
-                batches.into_iter().map(|batches| Some(Batches::Read(batches))).collect(),
-            )
+            let (pipeline, batches): (_, Vec<_>) = if config.sync.method.is_served() {
+                let (streams, workers) = (STREAMS_OF_A_WORKER * workers.len(), workers.len());
+                let (pipeline, batches) =
+                    train_on_request(data, order, workers, epochs, streams, reading)?;
+                (pipeline, batches.into_iter().map(Batches::Requested).collect())
+            } else {
+                let (pipeline, batches) =
+                    Pipeline::resume(data, order, workers, epochs, first_steps, reading)?;
+                (pipeline, batches.into_iter().map(Batches::Read).collect())
+            };
+            (Some(pipeline), batches.into_iter().map(Some).collect())
         } else {
             (None, (0..clients.len()).map(|_| None).collect::<Vec<_>>())
         };
@@ -156,7 +163,7 @@ impl TrainerThreads {
         segment: Segment,
         around: Around<'_>,
     ) -> Result<(bool, Duration, Gaps), Error> {
-        let (start, Around { sync, counters, trace }) = (Instant::now(), around);
+        let (start, Around { sync, counters, trace, rows }) = (Instant::now(), around);
         let steps = self.short_share.map_or(segment.steps, |share| {
             #[expect(
                 clippy::cast_possible_truncation,
@@ -176,7 +183,12 @@ impl TrainerThreads {
         let watch = &shared.watch;
         let bsp = |link| Bsp::new(sizes, threads, link, global_norm, watch);
         let end = TrainerEnd { comm: dense, replica: &shared.replica, bsp: Box::new(bsp) };
-        let stretch = sync.run(Some(end), counters, trace, &plan.pins, |step_end| {
+        let served = ServedStretch {
+            steps: (segment.first_step, segment.first_step + segment.steps),
+            rate_factor: shared.rate_factor.get(),
+        };
+        let served = (served, rows);
+        let stretch = sync.run(Some(end), counters, trace, &plan.pins, served, |step_end| {
             let stopped = run_workers(
                 shared,
                 (workers, ahead),
@@ -203,11 +215,16 @@ impl TrainerThreads {
     }
 }
 
+/// Its own, and another's that it helps with.
+const STREAMS_OF_A_WORKER: usize = 2;
+
 /// What a trainer's threads share beside the replica.
 pub(super) struct Around<'a> {
     pub(super) sync: &'a mut DenseSync,
     pub(super) counters: &'a Counters,
     pub(super) trace: Option<&'a Trace>,
+    /// Who tells the rows here what is applied together.
+    pub(super) rows: Option<&'a Arc<Router>>,
 }
 
 /// Runs every worker on a thread of its own. True when one of them was asked to stop.

@@ -152,6 +152,7 @@ impl Run<'_> {
         }
         let model = self.gather_first()?;
         self.sync.begin_again(&model);
+        self.serve_again()?;
         Ok(checkpoint.manifest.cardinality.iter().sum())
     }
 }

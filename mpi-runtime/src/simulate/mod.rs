@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 use umbra_core::sim::{self, Outcome, Simulated, Training};
-use umbra_core::sync::Dealing;
+use umbra_core::sync::{Algorithm, Dealing};
 
 use crate::comm::Comm;
 use crate::comm::watch::Watch;
@@ -99,6 +99,13 @@ impl Virtual {
                  only real ranks do; expected \"local\", or fidelity = \"timing\""
                     .into(),
             ));
+        }
+        if job.method.is_served() && file.fidelity == Fidelity::Training {
+            return Err(Error::Usage(format!(
+                "sync.method = \"{}\": servers train in virtual time with no real model yet; \
+                 expected fidelity = \"timing\"",
+                job.method.name()
+            )));
         }
         job.warnings.iter().for_each(|warning| say(&format!("umbra: warning: {warning}")));
         let plan = Plan::new(job, ranks)?;
@@ -241,8 +248,13 @@ fn synchronized(plan: &Plan, leaf: Option<usize>) -> sim::Job<'static> {
     // A node of the simulated cluster has one trainer, so it is the leaves that "nodes" tells
     // apart.
     let leaves = Dealing::Grid { columns: leaf.unwrap_or(1) };
+    let mut method = plan.job.config.method(plan.roles.sync_ps.len(), leaves);
+    if let Algorithm::Server(serving) = &mut method.algorithm {
+        // Rows are a store of time here: nobody tells them what belongs together.
+        serving.relays = 0;
+    }
     sim::Job {
-        method: plan.job.config.method(plan.roles.sync_ps.len(), leaves),
+        method,
         replica_bytes: 4 * plan.model.replica_len() as u64,
         parameters: plan.model.parameters_len(),
     }

@@ -86,6 +86,7 @@ impl Learners {
             layout: &layout,
             workers: all,
             synchronous: plan.synchronous(),
+            tokens: None,
             permits: 1,
             local: !plan.synchronous(),
             watch,

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use umbra_datasets::{BatchBuffer, DatasetError, WorkerBatches};
+use umbra_datasets::{BatchBuffer, DatasetError, RequestedBatches, WorkerBatches};
 
 use crate::comm::watch::{Waiting, Watch};
 
@@ -11,6 +11,8 @@ use crate::comm::watch::{Waiting, Watch};
 pub enum Batches {
     /// Read from files by the reader thread.
     Read(WorkerBatches),
+    /// The same, of which the worker asks for one after the other.
+    Requested(RequestedBatches),
     /// Ready in memory, over and over: a used batch goes to the end of the line.
     Cycled(VecDeque<BatchBuffer>),
 }
@@ -24,7 +26,18 @@ impl Batches {
     pub fn next(&mut self, watch: &Watch) -> Result<Option<BatchBuffer>, DatasetError> {
         match self {
             Self::Read(batches) => next_read(batches, watch),
+            Self::Requested(batches) => {
+                let mut waiting = Waiting::default();
+                batches.next(&mut || watch.or_end(waiting.check(watch, &READER)))
+            }
             Self::Cycled(batches) => Ok(batches.pop_front()),
+        }
+    }
+
+    /// Asks for the batch of `stream` at `step`, where batches are asked for.
+    pub fn ask(&self, stream: usize, step: u64) {
+        if let Self::Requested(batches) = self {
+            batches.ask(stream, step);
         }
     }
 
@@ -32,6 +45,7 @@ impl Batches {
     pub fn recycle(&mut self, batch: BatchBuffer) {
         match self {
             Self::Read(batches) => batches.recycle(batch),
+            Self::Requested(batches) => batches.recycle(batch),
             Self::Cycled(batches) => batches.push_back(batch),
         }
     }
@@ -46,5 +60,8 @@ pub fn next_read(
     watch: &Watch,
 ) -> Result<Option<BatchBuffer>, DatasetError> {
     let mut waiting = Waiting::default();
-    batches.next(&mut || watch.or_end(waiting.check(watch, &"a batch from the reader thread")))
+    batches.next(&mut || watch.or_end(waiting.check(watch, &READER)))
 }
+
+/// What waits for a batch say they are waiting for.
+const READER: &str = "a batch from the reader thread";

@@ -27,6 +27,7 @@ use crate::comm::watch::{Lost, Watch};
 use crate::config::Config;
 use crate::config::convert;
 use crate::dense::bsp::STEP_SUMS;
+use crate::dense::hand::{Hand, Trained, Work};
 use crate::dense::replica_sync::StepEnd;
 use crate::error::Error;
 use crate::launch::signals::Signals;
@@ -210,6 +211,9 @@ impl Worker {
         counters: &WorkerCounters,
         track: Track<'_>,
     ) -> Result<bool, Error> {
+        if let StepEnd::Served(hands) = step_end {
+            return self.train_handed(trainer, &hands[self.local], counters, track);
+        }
         let StepEnd::Sum(bsp) = step_end else {
             return self.train_in_turn(trainer, step_end, segment, counters, track);
         };
@@ -217,6 +221,50 @@ impl Worker {
         let stopped = self.train_in_turn(trainer, step_end, segment, counters, track);
         bsp.turns().give();
         stopped
+    }
+
+    /// Trains the batches that it is handed, until there are no more. True when a stop was asked
+    /// for.
+    fn train_handed(
+        &mut self,
+        trainer: &Trainer,
+        hand: &Hand<'_>,
+        counters: &WorkerCounters,
+        track: Track<'_>,
+    ) -> Result<bool, Error> {
+        let mut stop = false;
+        loop {
+            let start = Instant::now();
+            let work = trainer.watch.receive(&hand.work, &"a batch from the dispatcher")?;
+            let Some(Work { ticket, spent }) = work else { return Ok(stop) };
+            let mut reading = Reading { steps: 1, ..Reading::default() };
+            reading.sync_ns = nanoseconds(start);
+            if let Some(spent) = spent {
+                self.buffers.contribution = spent;
+            }
+            let start = Instant::now();
+            if let Some(batches) = &self.batches {
+                batches.ask(ticket.stream, ticket.step);
+            }
+            let batch = self.next_batch(&trainer.watch)?;
+            reading.data_ns = nanoseconds(start);
+            self.client.ask_for(batch, clock(counters.steps()), ticket);
+            let Some((lookup, waited)) = self.client.take()? else { return Ok(stop) };
+            reading.embedding_ns = waited;
+            let began = Instant::now();
+            let brought = StepEnd::Brought { replica: hand.replica };
+            self.step_with(trainer, brought, lookup, ticket.step, &mut reading);
+            track.span("step", began.elapsed());
+            // A gradient counts when all servers have it, those of rows too.
+            reading.embedding_ns += self.client.settle(true)?;
+            counters.add(&reading);
+            stop = trainer.stop_requested();
+            let contribution = core::mem::take(&mut self.buffers.contribution);
+            let trained = Trained { contribution, finite: reading.dropped == 0, stop };
+            if hand.trained.send(trained).is_err() {
+                return Ok(stop);
+            }
+        }
     }
 
     fn train_in_turn(
@@ -318,7 +366,7 @@ impl Worker {
     ) -> bool {
         reading.examples = lookup.batch.len() as u64;
         if trainer.nan_step == Some(step) && self.local == 0 {
-            trainer.replica[0].store(f32::NAN.to_bits(), Relaxed);
+            step_end.replica(trainer)[0].store(f32::NAN.to_bits(), Relaxed);
         }
         assert!(trainer.panic_step != Some(step) || self.local != 0, "as recovery.inject asks");
         if trainer.stop_step == Some(step) && self.local == 0 {
@@ -364,7 +412,8 @@ impl Worker {
             calls += 1;
         };
         // Alone with its batch, a worker updates the replica as its gradients come.
-        let alone = !matches!(step_end, StepEnd::Sum(_) | StepEnd::Handed { .. });
+        let alone =
+            !matches!(step_end, StepEnd::Sum(_) | StepEnd::Handed { .. } | StepEnd::Brought { .. });
         let update = (alone && batch.weight_sum() > 0.0).then(|| {
             let size = trainer.step_size(step);
             Update::new(&trainer.optimizer, size, trainer.parameters(), &trainer.state)
@@ -378,7 +427,7 @@ impl Worker {
             logits: &mut buffers.logits[..batch.len()],
         };
         let loss = model.train_step(
-            &trainer.replica,
+            step_end.replica(trainer),
             &input,
             StepKey { seed: trainer.seed, step },
             &mut reduce,
@@ -429,7 +478,11 @@ impl Worker {
                 }
                 false
             }
-            StepEnd::Free | StepEnd::Gate { .. } => {
+            StepEnd::Brought { .. } => {
+                reading.dropped = u64::from(!sound);
+                false
+            }
+            StepEnd::Free | StepEnd::Gate { .. } | StepEnd::Served(_) => {
                 reading.dropped = u64::from(!sound);
                 if changed {
                     trainer.update_statistics(&contribution.statistics);
@@ -439,6 +492,16 @@ impl Worker {
         };
         buffers.contribution = contribution;
         stop
+    }
+}
+
+impl StepEnd<'_> {
+    /// What a step is trained with.
+    fn replica<'a>(&'a self, trainer: &'a Trainer) -> &'a [AtomicU32] {
+        match self {
+            Self::Brought { replica } => replica,
+            _ => &trainer.replica,
+        }
     }
 }
 

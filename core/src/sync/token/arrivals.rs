@@ -113,6 +113,12 @@ impl<'a, P> Arrivals<'a, P> {
         push.ok_or(Misplaced::Missing { batch, place, last })
     }
 
+    /// The push that is kept at a place.
+    #[must_use]
+    pub fn waiting(&self, place: usize) -> Option<&P> {
+        self.places.get(place)?.push.as_ref()
+    }
+
     /// Pushes that are kept.
     #[must_use]
     pub fn kept(&self) -> usize {

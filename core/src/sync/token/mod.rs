@@ -265,6 +265,12 @@ impl<'a> Coordinator<'a> {
         self.busy
     }
 
+    /// The step at which all streams end.
+    #[must_use]
+    pub const fn end(&self) -> u64 {
+        self.streams.end()
+    }
+
     /// The workers.
     #[must_use]
     pub fn workers(&self) -> &[Worker] {

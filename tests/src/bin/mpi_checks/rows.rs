@@ -131,6 +131,7 @@ fn check(world: &World, watch: &Arc<Watch>, control: &Comm, case: &Case) {
     let optimizer = SparseOptimizer::Elementwise(sgd);
     let layout = TableLayout::new(&cardinality, partitions, model.row_width(), optimizer).unwrap();
     let service = ServiceConfig {
+        tokens: None,
         first_step: 0,
         rank: world.rank,
         roles: &roles,

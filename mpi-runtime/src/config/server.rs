@@ -1,0 +1,230 @@
+//! `[sync.server]`: training on parameter servers.
+
+use serde::{Deserialize, Serialize};
+use umbra_core::rows::tokens::RowDivisor as CoreRowDivisor;
+use umbra_core::sync::Divisor as CoreDivisor;
+use umbra_core::sync::server::Updates;
+use umbra_core::sync::token::{Admission, Decay as CoreDecay, Rule};
+use umbra_core::sync::{Method, Rounds, Serving};
+use umbra_core::units::Nanos;
+
+use super::convert;
+use super::sync::{SyncConfig, SyncMethod};
+use super::types::Config;
+
+/// `[sync.server]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ServerConfig {
+    /// `gba`: gradients of a global batch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub members: Option<u32>,
+    /// `gba`: what old gradients weigh.
+    pub decay: Decay,
+    /// `gba`, hard decay: global batches that a gradient may be late.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tolerance: Option<u64>,
+    /// `gba`, decay by powers: the factor for each global batch that a gradient is late.
+    pub decay_factor: f64,
+    /// `gba`: what the sum of a global batch's gradients is divided by.
+    pub divisor: Divisor,
+    /// `gba`: what the gradient of an embedding row is divided by.
+    pub row_divisor: RowDivisor,
+    /// `hop_bs`: batches that a worker may be ahead of the slowest.
+    pub bound: u64,
+    /// `hop_bw`: workers that nobody waits for.
+    pub backup_workers: u32,
+    /// Seconds after which a batch that did not come back is handed out again; 0: never.
+    pub reissue_s: f64,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self {
+            members: None,
+            decay: Decay::Hard,
+            tolerance: None,
+            decay_factor: 0.5,
+            divisor: Divisor::Members,
+            row_divisor: RowDivisor::Global,
+            bound: 3,
+            backup_workers: 1,
+            reissue_s: 60.0,
+        }
+    }
+}
+
+/// What old gradients weigh.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Decay {
+    /// All or nothing.
+    #[default]
+    Hard,
+    /// Less with every global batch.
+    Power,
+}
+
+/// What a sum of gradients is divided by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Divisor {
+    /// Their number.
+    #[default]
+    Members,
+    /// The sum of their weights.
+    Weights,
+}
+
+/// What the gradient of an embedding row is divided by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RowDivisor {
+    /// As that of dense parameters.
+    #[default]
+    Global,
+    /// The number of gradients that have the row.
+    OwnCount,
+}
+
+impl SyncMethod {
+    /// Trains on parameter servers.
+    #[must_use]
+    pub const fn is_served(self) -> bool {
+        matches!(self, Self::AsyncPs | Self::BspPs | Self::HopBs | Self::HopBw | Self::Gba)
+    }
+}
+
+impl Config {
+    /// Fills in what depends on the number of workers of all trainers.
+    pub(super) fn complete_server(&mut self, workers: usize) {
+        let workers = u32::try_from(workers).unwrap_or(u32::MAX);
+        let server = &mut self.sync.server;
+        if self.sync.method == SyncMethod::Gba {
+            let members = *server.members.get_or_insert(workers);
+            if server.decay == Decay::Hard {
+                // A worker up to five times slower than the others is in time.
+                server.tolerance.get_or_insert(4 * u64::from(workers.div_ceil(members)));
+            }
+        }
+    }
+
+    /// The parameter server of a resolved configuration, for so many workers of all trainers and
+    /// `servers`; `None` where the method has none.
+    #[must_use]
+    pub fn served(&self, workers: usize, servers: usize) -> Option<Method<'static>> {
+        let (method, server) = (self.sync.method, &self.sync.server);
+        let workers = u32::try_from(workers).unwrap_or(u32::MAX);
+        let none = CoreDecay::None;
+        let (members, admission, decay, late_takes_place) = match method {
+            SyncMethod::AsyncPs => (1, Admission::Free, none, true),
+            SyncMethod::BspPs => (workers, Admission::OnePerVersion, none, true),
+            SyncMethod::HopBs => (1, Admission::Within { steps: server.bound }, none, true),
+            SyncMethod::HopBw => {
+                let members = workers.saturating_sub(server.backup_workers).max(1);
+                (members, Admission::OnePerVersion, CoreDecay::Hard { tolerance: 0 }, false)
+            }
+            SyncMethod::Gba => {
+                let members = server.members.unwrap_or(workers);
+                (members, Admission::Free, server.decay(), true)
+            }
+            _ => return None,
+        };
+        let reissue_after = match server.reissue_s {
+            0.0 => Nanos(u64::MAX),
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "saturates, and is not negative"
+            )]
+            seconds => Nanos((seconds * 1e9) as u64),
+        };
+        let rule = Rule { members, admission, decay, late_takes_place, reissue_after };
+        let updates = Updates {
+            optimizer: convert::dense_optimizer(&self.optim.dense)?,
+            rate: convert::rate(&self.optim.dense),
+            members_of: (members, workers),
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "settings are computed with in f32"
+            )]
+            statistics_momentum: self.model.batch_norm_momentum as f32,
+            divisor: match server.divisor {
+                Divisor::Members => CoreDivisor::Members,
+                Divisor::Weights => CoreDivisor::Weights,
+            },
+        };
+        let relays = self.roles.embedding_ps.unwrap_or(0);
+        let serving = Serving { rule, servers, updates, window: WINDOW, relays };
+        let algorithm = umbra_core::sync::Algorithm::Server(serving);
+        Some(Method { algorithm, rounds: Rounds::Handed, alpha: 1.0 })
+    }
+}
+
+impl SyncConfig {
+    /// Keys of servers that are set, and whether that is for nothing, and which methods they are
+    /// for.
+    pub(super) fn unused_of_servers(&self) -> [(&'static str, bool, &'static str); 9] {
+        let (server, plain, method) = (&self.server, ServerConfig::default(), self.method);
+        let (gba, hard) = (method == SyncMethod::Gba, server.decay == Decay::Hard);
+        let factor = server.decay_factor.to_bits() != plain.decay_factor.to_bits();
+        [
+            ("sync.server.members", server.members.is_some() && !gba, "the gba"),
+            ("sync.server.decay", server.decay != plain.decay && !gba, "the gba"),
+            (
+                "sync.server.tolerance",
+                server.tolerance.is_some() && !(gba && hard),
+                "sync.server.decay = \"hard\" and the gba",
+            ),
+            (
+                "sync.server.decay_factor",
+                factor && !(gba && !hard),
+                "sync.server.decay = \"power\" and the gba",
+            ),
+            ("sync.server.divisor", server.divisor != plain.divisor && !gba, "the gba"),
+            ("sync.server.row_divisor", server.row_divisor != plain.row_divisor && !gba, "the gba"),
+            (
+                "sync.server.bound",
+                server.bound != plain.bound && method != SyncMethod::HopBs,
+                "the hop_bs",
+            ),
+            (
+                "sync.server.backup_workers",
+                server.backup_workers != plain.backup_workers && method != SyncMethod::HopBw,
+                "the hop_bw",
+            ),
+            (
+                "sync.server.reissue_s",
+                server.reissue_s.to_bits() != plain.reissue_s.to_bits() && !method.is_served(),
+                "a server",
+            ),
+        ]
+    }
+}
+
+impl ServerConfig {
+    /// What the gradient of a row is divided by.
+    #[must_use]
+    pub const fn rows(&self) -> CoreRowDivisor {
+        match (self.row_divisor, self.divisor) {
+            (RowDivisor::OwnCount, _) => CoreRowDivisor::OwnCount,
+            (RowDivisor::Global, Divisor::Members) => CoreRowDivisor::Global(CoreDivisor::Members),
+            (RowDivisor::Global, Divisor::Weights) => CoreRowDivisor::Global(CoreDivisor::Weights),
+        }
+    }
+
+    fn decay(&self) -> CoreDecay {
+        match self.decay {
+            Decay::Hard => CoreDecay::Hard { tolerance: self.tolerance.unwrap_or(u64::MAX) },
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "settings are computed with in f32"
+            )]
+            Decay::Power => CoreDecay::Power { rho: self.decay_factor as f32 },
+        }
+    }
+}
+
+/// Steps that a worker's own data may be ahead of another's: as far as a fast worker goes before it
+/// takes a slow one's.
+const WINDOW: u64 = 64;

@@ -1,0 +1,258 @@
+//! Training on parameter servers: what this rank has of it, and its threads for a stretch.
+//!
+//! GBA, arXiv 2205.11048, and its kin (`umbra_core::sync::server`). Every worker has a replica of
+//! its own, which it fetches for every batch; the servers own the parameters and their optimizer
+//! state, a slice each; the dispatcher is beside the first of them.
+//!
+//! Invariants: one thread of a rank drives all its protocols. Between two stretches every gradient
+//! that was brought is applied or dropped, and values, state and version of all servers are of one
+//! moment.
+
+use std::io;
+
+use umbra_core::sync::owned::{OwnedDispatcher, OwnedShard};
+use umbra_core::sync::reduction::TAIL;
+use umbra_core::sync::server::{Dispatcher, Reached, Relay, Shard, Tally};
+use umbra_core::sync::token::{Coordinator, Streams};
+use umbra_core::sync::{Conductor, Instances, Machine, Method, Part, Protocol, Rounds, Serving};
+
+use crate::dense::hand::{Desk, Hand};
+use crate::dense::seat::{Seat, Workers};
+use crate::measure::counters::Counters;
+use crate::measure::trace::{Trace, Track};
+use crate::memory::Words;
+
+/// This rank's part.
+pub struct Served {
+    method: Method<'static>,
+    serving: Serving,
+    all: Instances,
+    /// Workers of all trainers.
+    workers: usize,
+    /// Instances of this rank's workers, their staging and their replicas.
+    own: Vec<(usize, Vec<f32>, Words)>,
+    /// Slices that this rank serves.
+    shards: Vec<OwnShard>,
+    /// Instances of this rank's relays.
+    relays: Vec<usize>,
+    /// On the rank of the dispatcher.
+    desk: Option<OwnedDispatcher>,
+    /// Aggregates applied so far.
+    version: u64,
+    reached: Reached,
+    /// What became of gradients, on the rank of the dispatcher.
+    pub tally: Tally,
+}
+
+struct OwnShard {
+    slice: usize,
+    owned: OwnedShard,
+    parameters: usize,
+}
+
+/// A stretch of training as servers see it.
+#[derive(Clone, Copy, Debug)]
+pub struct ServedStretch {
+    /// Steps of the data before it and at its end.
+    pub steps: (u64, u64),
+    /// Factor on learning rates.
+    pub rate_factor: f32,
+}
+
+impl Served {
+    /// What `rank` has of `serving`: `rank_of` an instance, of the model `initial`, `parameters` of
+    /// which are trained.
+    ///
+    /// # Errors
+    /// No memory.
+    pub fn new(
+        method: Method<'static>,
+        serving: Serving,
+        all: Instances,
+        rank_of: &[usize],
+        rank: usize,
+        (initial, parameters): (&[f32], usize),
+    ) -> io::Result<Self> {
+        let workers = all.trainers * all.gates;
+        let (mut own, mut shards, mut relays, mut desk) = (vec![], vec![], vec![], None);
+        for number in (0..all.len()).filter(|number| rank_of[*number] == rank) {
+            match all.part(number) {
+                Part::Trainer { .. } => {
+                    let staging = vec![0.0; initial.len() + TAIL];
+                    own.push((number, staging, Words::new(initial.len())?));
+                }
+                Part::Center { slice } if slice < serving.servers() => {
+                    let range = method.slice(slice, initial.len());
+                    let parameters = parameters.clamp(range.start, range.end) - range.start;
+                    let optimizer = serving.updates.optimizer;
+                    let owned = OwnedShard::new(optimizer, &initial[range], parameters, workers);
+                    shards.push(OwnShard { slice, owned, parameters });
+                }
+                Part::Center { .. } if number != method.dispatcher(all) => relays.push(number),
+                Part::Center { .. } => {
+                    desk = Some(OwnedDispatcher::new(workers, serving.places(workers), workers));
+                }
+            }
+        }
+        let (version, reached, tally) = (0, Reached::default(), Tally::EMPTY);
+        Ok(Self {
+            method,
+            serving,
+            all,
+            workers,
+            own,
+            shards,
+            relays,
+            desk,
+            version,
+            reached,
+            tally,
+        })
+    }
+
+    /// Aggregates applied so far: of a rank that hears of none 0.
+    #[must_use]
+    pub const fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// How far the last stretch came, on the rank of the dispatcher.
+    #[must_use]
+    pub fn reached(&self) -> Option<Reached> {
+        self.desk.as_ref().map(|_| self.reached)
+    }
+
+    /// The values that this rank serves, slice by slice.
+    pub fn values(&self) -> impl Iterator<Item = &[f32]> {
+        self.shards.iter().map(|shard| &*shard.owned.values)
+    }
+
+    /// Their optimizer state: of every slice its planes, one after the other.
+    pub fn state(&self) -> impl Iterator<Item = &[f32]> {
+        self.shards.iter().map(|shard| &*shard.owned.state)
+    }
+
+    /// Brings the state of all slices, as [`Self::state`] has it, into the order of the whole:
+    /// `[planes * parameters]`.
+    #[must_use]
+    pub fn whole_state(&self, slices: &[f32], elements: usize, parameters: usize) -> Vec<f32> {
+        let planes = self.serving.updates.optimizer.state_planes();
+        let mut whole = vec![0.0; planes * parameters];
+        let mut rest = slices;
+        for slice in 0..self.serving.servers() {
+            let range = self.method.slice(slice, elements);
+            let range = range.start.min(parameters)..range.end.min(parameters);
+            for plane in 0..planes {
+                let (own, after) = rest.split_at(range.len());
+                whole[plane * parameters..][range.clone()].copy_from_slice(own);
+                rest = after;
+            }
+        }
+        whole
+    }
+
+    /// Goes on from a model, its optimizer state `[planes * parameters]` and its version.
+    pub fn begin_again(&mut self, model: &[f32], state: &[f32], version: u64) {
+        let planes = self.serving.updates.optimizer.state_planes();
+        let parameters = state.len().checked_div(planes).unwrap_or(0);
+        for OwnShard { slice, owned, parameters: own } in &mut self.shards {
+            let range = self.method.slice(*slice, model.len());
+            owned.values.copy_from_slice(&model[range.clone()]);
+            for plane in 0..planes {
+                let from = &state[plane * parameters + range.start.min(parameters)..][..*own];
+                owned.state[plane * *own..][..*own].copy_from_slice(from);
+            }
+        }
+        self.version = version;
+    }
+
+    /// The machines of this rank, and the ends of its workers.
+    pub(super) fn machines(
+        &mut self,
+        stretch: ServedStretch,
+    ) -> (Vec<(usize, Machine<'_>)>, Vec<Desk>, Vec<Hand<'_>>) {
+        let ServedStretch { steps: (first, end), rate_factor } = stretch;
+        let (first_server, dispatcher) = (self.all.center(0), self.method.dispatcher(self.all));
+        let mut updates = self.serving.updates;
+        updates.rate.base *= rate_factor;
+        let version = self.version;
+        let (mut machines, mut desks, mut hands) = (vec![], vec![], vec![]);
+        for (number, staging, replica) in &mut self.own {
+            machines.extend(self.method.worker(staging, self.all).map(|it| (*number, it)));
+            let (desk, hand) = Desk::new(replica);
+            desks.push(desk);
+            hands.push(hand);
+        }
+        for OwnShard { slice, owned, parameters } in &mut self.shards {
+            let shard = Shard::new(owned.lend(), updates, *parameters, dispatcher, version);
+            machines.push((self.all.center(*slice), Machine::Shard(shard)));
+        }
+        for relay in &self.relays {
+            machines.push((*relay, Machine::Relay(Relay::new(dispatcher, version))));
+        }
+        if let Some(desk) = &mut self.desk {
+            let OwnedDispatcher { workers, under_way, given, asking, tally } = desk;
+            let streams = Streams::new(given, first..end, self.serving.window);
+            let at = (first * self.workers as u64, version);
+            let coordinator = Coordinator::new(self.serving.rule, streams, at, workers, under_way);
+            let machine = Dispatcher::new(coordinator, asking, tally, first_server..dispatcher);
+            machines.push((dispatcher, Machine::Dispatcher(machine)));
+        }
+        (machines, desks, hands)
+    }
+
+    /// What the machines of a stretch came to.
+    pub(super) fn ended(&mut self, reached: Option<Reached>, version: Option<u64>) {
+        if let Some(reached) = reached {
+            (self.reached, self.version) = (reached, reached.version);
+        }
+        if let Some(version) = version {
+            self.version = version;
+        }
+        if let Some(desk) = &self.desk {
+            self.tally.clone_from(&desk.tally);
+        }
+    }
+}
+
+/// The seats of `machines`, those of workers at their desks.
+pub(super) fn seats<'a, 'm: 'a>(
+    machines: &'a mut [(usize, Machine<'m>)],
+    desks: Vec<Desk>,
+    replicas: &[&'a [core::sync::atomic::AtomicU32]],
+    counters: &'a Counters,
+    trace: Option<&'a Trace>,
+) -> Vec<Seat<'a>> {
+    let mut desks = desks.into_iter();
+    let mut local = 0;
+    let seat = |(number, machine): &'a mut (usize, Machine<'m>)| {
+        let is_worker = matches!(machine, Machine::Worker(_));
+        let machine: &'a mut (dyn Protocol + Send + 'a) = machine;
+        let conductor = Conductor::new(Rounds::Handed, 0);
+        let number = *number;
+        match desks.next() {
+            Some(desk) if is_worker => {
+                local += 1;
+                Seat {
+                    number,
+                    machine,
+                    replica: replicas[local - 1],
+                    workers: Workers::Handed { desk },
+                    conductor,
+                    counters: &counters.rounds[local - 1],
+                    track: Track::of(trace, &format!("synchronization {}", local - 1)),
+                }
+            }
+            _ => Seat {
+                number,
+                machine,
+                replica: &[],
+                workers: Workers::None,
+                conductor,
+                counters: &counters.center,
+                track: Track::of(trace, "center"),
+            },
+        }
+    };
+    machines.iter_mut().map(seat).collect()
+}
