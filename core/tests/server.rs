@@ -58,6 +58,11 @@ fn sgd(kind: OptimizerKind) -> Optimizer {
 }
 
 fn method(rule: Rule, servers: usize, optimizer: Optimizer) -> Method<'static> {
+    over(rule, servers, optimizer, 0)
+}
+
+/// Over so many streams; 0: one for each worker.
+fn over(rule: Rule, servers: usize, optimizer: Optimizer, streams: usize) -> Method<'static> {
     let updates = Updates {
         optimizer,
         rate: Rate { base: 0.05, schedule: Schedule::CONSTANT },
@@ -65,7 +70,7 @@ fn method(rule: Rule, servers: usize, optimizer: Optimizer) -> Method<'static> {
         statistics_momentum: 0.1,
         divisor: Divisor::Members,
     };
-    let serving = Serving { rule, servers, updates, window: 8, relays: 0 };
+    let serving = Serving { rule, servers, updates, window: 8, relays: 0, streams };
     Method { algorithm: Algorithm::Server(serving), rounds: Rounds::Handed, alpha: 1.0 }
 }
 

@@ -118,6 +118,7 @@ fn each_way(scenario: impl Fn(&mut Rig<'_>)) {
         let optimizer = convert::sparse_optimizer(&config.optim.sparse);
         let layout = TableLayout::new(&[u64::from(EXAMPLES); 2], 1, WIDTH, optimizer).unwrap();
         let service = ServiceConfig {
+            tokens: None,
             first_step: 0,
             rank: 0,
             roles: &Roles::collocated(1, 0, 1),

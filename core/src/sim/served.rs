@@ -38,7 +38,10 @@ pub(super) fn simulate<'c>(
     let (workers, steps) = first.map_or((1, 0), |trainer| (trainer.workers, trainer.steps));
     let all = method.instances(trainers, workers);
     let servers = serving.servers();
-    let (first_server, streams) = (all.center(0), trainers * workers);
+    let (first_server, workers) = (all.center(0), trainers * workers);
+    // Over other streams than workers the same batches, or a few less.
+    let streams = if serving.streams > 0 { serving.streams } else { workers };
+    let steps = steps * workers as u64 / streams as u64;
     let dispatcher = method.dispatcher(all);
     let elements = training.replicas.first().map_or(0, |replica| replica.len());
     let mut initial = vec![0.0; elements];
@@ -49,12 +52,12 @@ pub(super) fn simulate<'c>(
     let own = |piece: &core::ops::Range<usize>| {
         let parameters = parameters.clamp(piece.start, piece.end) - piece.start;
         let values = &initial[piece.clone()];
-        let shard = OwnedShard::new(serving.updates.optimizer, values, parameters, streams);
+        let shard = OwnedShard::new(serving.updates.optimizer, values, parameters, workers);
         (shard, parameters)
     };
     let mut shards: Vec<(OwnedShard, usize)> = pieces.iter().map(own).collect();
-    let mut desk = OwnedDispatcher::new(streams, serving.places(streams), streams);
-    let mut staging = vec![vec![0.0; elements + TAIL]; streams];
+    let mut desk = OwnedDispatcher::new(workers, serving.places(workers), streams);
+    let mut staging = vec![vec![0.0; elements + TAIL]; workers];
     let mut machines: Vec<Machine<'_>> = Vec::with_capacity(all.len());
     for staging in &mut staging {
         machines.extend(method.worker(staging, all));

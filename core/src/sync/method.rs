@@ -96,6 +96,8 @@ pub struct Serving {
     pub window: u64,
     /// Ranks that hold rows, each with a relay.
     pub relays: usize,
+    /// Streams of data: batches of a step.
+    pub streams: usize,
 }
 
 impl Serving {

@@ -51,6 +51,7 @@ const SERVED: Algorithm<'_> = Algorithm::Server(Serving {
     },
     window: 1,
     relays: 0,
+    streams: 1,
 });
 
 impl SyncMethod {

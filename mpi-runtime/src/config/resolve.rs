@@ -30,6 +30,19 @@ pub struct Job {
 }
 
 impl Job {
+    /// Gradients of a global batch: those of all workers, or as many as `gba` is told.
+    #[must_use]
+    pub fn batches_per_step(&self) -> usize {
+        let members = self.config.sync.server.members.filter(|_| self.method == SyncMethod::Gba);
+        members.map_or(self.worker_threads * self.trainers, |members| members as usize)
+    }
+
+    /// Examples of a step: of the global batch.
+    #[must_use]
+    pub fn global_batch(&self) -> usize {
+        self.config.train.batch_size * self.batches_per_step()
+    }
+
     /// Examples in flight per step: batch × worker threads × trainers (ELP in the papers).
     #[must_use]
     pub const fn elp(&self) -> usize {

@@ -130,6 +130,8 @@ impl Config {
             }
             _ => return None,
         };
+        // The data of a global batch: that of the synchronous run.
+        let streams = if method == SyncMethod::Gba { members } else { workers };
         let reissue_after = match server.reissue_s {
             0.0 => Nanos(u64::MAX),
             #[expect(
@@ -143,7 +145,7 @@ impl Config {
         let updates = Updates {
             optimizer: convert::dense_optimizer(&self.optim.dense)?,
             rate: convert::rate(&self.optim.dense),
-            members_of: (members, workers),
+            members_of: (members, streams),
             #[expect(
                 clippy::cast_possible_truncation,
                 reason = "settings are computed with in f32"
@@ -155,7 +157,8 @@ impl Config {
             },
         };
         let relays = self.roles.embedding_ps.unwrap_or(0);
-        let serving = Serving { rule, servers, updates, window: WINDOW, relays };
+        let serving =
+            Serving { rule, servers, updates, window: WINDOW, relays, streams: streams as usize };
         let algorithm = umbra_core::sync::Algorithm::Server(serving);
         Some(Method { algorithm, rounds: Rounds::Handed, alpha: 1.0 })
     }

@@ -27,8 +27,6 @@ pub struct Served {
     method: Method<'static>,
     serving: Serving,
     all: Instances,
-    /// Workers of all trainers.
-    workers: usize,
     /// Instances of this rank's workers, their staging and their replicas.
     own: Vec<(usize, Vec<f32>, Words)>,
     /// Slices that this rank serves.
@@ -90,24 +88,13 @@ impl Served {
                 }
                 Part::Center { .. } if number != method.dispatcher(all) => relays.push(number),
                 Part::Center { .. } => {
-                    desk = Some(OwnedDispatcher::new(workers, serving.places(workers), workers));
+                    let (places, streams) = (serving.places(workers), serving.streams);
+                    desk = Some(OwnedDispatcher::new(workers, places, streams));
                 }
             }
         }
         let (version, reached, tally) = (0, Reached::default(), Tally::EMPTY);
-        Ok(Self {
-            method,
-            serving,
-            all,
-            workers,
-            own,
-            shards,
-            relays,
-            desk,
-            version,
-            reached,
-            tally,
-        })
+        Ok(Self { method, serving, all, own, shards, relays, desk, version, reached, tally })
     }
 
     /// Aggregates applied so far: of a rank that hears of none 0.
@@ -193,7 +180,7 @@ impl Served {
         if let Some(desk) = &mut self.desk {
             let OwnedDispatcher { workers, under_way, given, asking, tally } = desk;
             let streams = Streams::new(given, first..end, self.serving.window);
-            let at = (first * self.workers as u64, version);
+            let at = (first * self.serving.streams as u64, version);
             let coordinator = Coordinator::new(self.serving.rule, streams, at, workers, under_way);
             let machine = Dispatcher::new(coordinator, asking, tally, first_server..dispatcher);
             machines.push((dispatcher, Machine::Dispatcher(machine)));

@@ -132,7 +132,7 @@ pub fn kept(plan: &Plan, checkpoint: &Checkpoint) -> Result<Kept, CheckpointErro
     checkpoint.same("the training data", plan.train.fingerprint(), &manifest.data_fingerprint)?;
     let same_layout = manifest.trainers == plan.roles.trainers.len()
         && manifest.workers == plan.order.workers_total;
-    let same_steps = manifest.global_batch() == plan.job.elp() as u64
+    let same_steps = manifest.global_batch() == plan.job.global_batch() as u64
         && manifest.lanes == plan.order.lanes_used();
     let same_method = manifest.method == plan.job.method.name();
     let slices = manifest.workers == manifest.lanes && plan.order.workers_total == manifest.lanes;
@@ -178,7 +178,7 @@ fn same_arithmetic(plan: &Plan, manifest: &Manifest) -> bool {
 /// The step at which a run of `plan` has seen as many examples as `checkpoint`.
 #[must_use]
 pub fn step_here(plan: &Plan, checkpoint: &Checkpoint) -> u64 {
-    let (steps, global) = (checkpoint.manifest.steps, plan.job.elp() as u64);
+    let (steps, global) = (checkpoint.manifest.steps, plan.job.global_batch() as u64);
     let examples = u128::from(steps) * u128::from(checkpoint.manifest.global_batch());
     let here = u64::try_from(examples / u128::from(global.max(1))).unwrap_or(u64::MAX);
     here.min(plan.steps)

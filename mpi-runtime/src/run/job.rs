@@ -124,7 +124,7 @@ pub fn train(
     let deadline =
         Deadline::new(limit, environment::scheduled_end(&|name| std::env::var(name).ok()));
     let report = report.map(|report| stop_in_time(report, deadline.clone(), Arc::clone(signals)));
-    let due = Due::new(plan.job.config.checkpoint.every, plan.job.elp() as u64);
+    let due = Due::new(plan.job.config.checkpoint.every, plan.job.global_batch() as u64);
     let folders = Folders::new(plan.job.config.checkpoint.dir.clone());
     // By its name, which all ranks know alike.
     let own = |checkpoint: &&Checkpoint| checkpoint.dir() == folders.of(step);
@@ -441,7 +441,8 @@ impl Session<'_> {
             from_step: self.summary.from_step.unwrap_or(0),
             figures: eval_figures(&counted.figures()),
         });
-        self.summary.steps = Some(self.run.reading().steps / workers);
+        let reading = self.run.reading().steps / workers;
+        self.summary.steps = Some(if self.run.is_served() { self.run.state.step } else { reading });
         let (step, checkpoint) = (self.saved, self.folders.of(self.saved));
         let Self { world, control, run, recorder, mut summary, signals, .. } = self;
         run.finish();

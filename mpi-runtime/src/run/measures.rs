@@ -18,7 +18,7 @@ impl Session<'_> {
     /// Fills in what was counted. *Collective.*
     pub(super) fn measure(&mut self, total: &Reading) -> Result<(), Lost> {
         let plan = &self.run.plan;
-        let workers = plan.order.workers_total as f64;
+        let workers = (plan.roles.trainers.len() * plan.workers_per_trainer()) as f64;
         let seconds = self.seconds.as_secs_f64();
         let embedding = self.run.embedding_traffic();
         let mut own =

@@ -445,6 +445,12 @@ impl<'w> Run<'w> {
         self.trainer.as_ref().map_or(0, |side| side.shared.updates.load(Relaxed))
     }
 
+    /// Batches are handed out: workers make as many steps as they can.
+    #[must_use]
+    pub const fn is_served(&self) -> bool {
+        self.sync.served().is_some()
+    }
+
     /// Loss of every step over the global batch, where the method knows it. *Not collective.*
     #[must_use]
     pub fn step_losses(&self) -> &[f64] {

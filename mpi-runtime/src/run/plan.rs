@@ -78,18 +78,18 @@ impl Plan {
             convert::sparse_optimizer(&config.optim.sparse),
         )
         .map_err(|error| Error::Data(error.to_string()))?;
-        let (threads, lanes) = (job.trainers * job.worker_threads, config.data.lanes);
-        let even = lanes.is_multiple_of(threads) && job.elp().is_multiple_of(lanes);
-        let slices = if job.method == SyncMethod::Bsp && even { lanes } else { threads };
+        let (streams, lanes) = (job.batches_per_step(), config.data.lanes);
+        let even = lanes.is_multiple_of(streams) && job.elp().is_multiple_of(lanes);
+        let slices = if job.method == SyncMethod::Bsp && even { lanes } else { streams };
         let order = TrainOrder {
             seed: config.seed,
             workers_total: slices,
             lanes,
-            batch_size: job.elp() / slices,
+            batch_size: job.global_batch() / slices,
             shuffle: config.data.shuffle,
         };
         let steps_per_epoch = steps_per_epoch(train.rows(), &order);
-        let global_batch = job.elp() as u64;
+        let global_batch = job.global_batch() as u64;
         let wanted = config.train.max_examples.map_or(u64::MAX, |n| n.div_ceil(global_batch));
         let steps = (steps_per_epoch * u64::from(config.train.epochs)).min(wanted);
         let plan = Self {
@@ -114,6 +114,9 @@ impl Plan {
     /// Workers of a trainer.
     #[must_use]
     pub fn workers_per_trainer(&self) -> usize {
+        if self.job.method.is_served() {
+            return self.job.worker_threads;
+        }
         self.slices / self.roles.trainers.len()
     }
 
@@ -330,7 +333,7 @@ impl fmt::Display for Plan {
             f,
             "training    {} steps of {} examples ({} an epoch), method {}",
             self.steps,
-            job.elp(),
+            job.global_batch(),
             self.steps_per_epoch,
             job.method.name()
         )?;
