@@ -189,3 +189,45 @@ fn mistakes_are_one_message_with_its_place() {
         assert!(stderr.contains(message), "{stderr}");
     }
 }
+
+/// Servers hand out every batch once, the same job gives the same figures, and a slow trainer holds
+/// up those alone that wait for it.
+#[test]
+fn servers_in_virtual_time() {
+    let (folder, _) = folder();
+    let straggler = "[[straggler]]\ntrainer = 2\nfactor = 4\n";
+    folder.write("slow.toml", format!("steps = 100\n{CLUSTER}{straggler}"));
+    let run = |method: &str, run: &str| {
+        let method = format!("sync.method={method}");
+        simulate(&folder, "slow.toml", run, &[&method, "train.worker_threads=1"])
+    };
+    let rate = |summary: &Value| summary["examples_per_second"].as_f64().unwrap();
+    let waits = rate(&run("bsp_ps", "waits"));
+    for method in ["bsp_ps", "hop_bs", "hop_bw", "async_ps", "gba"] {
+        let (one, other) = (run(method, method), run(method, "again"));
+        assert_eq!((&one["sync"], rate(&one)), (&other["sync"], rate(&other)), "{method}");
+        let count = |name: &str| one["sync"][name].as_u64().unwrap_or(0);
+        assert_eq!(count("counted") + count("dropped"), 400, "{method}");
+        let gain = rate(&one) / waits;
+        // One backup worker: the slow one.
+        let does_not_wait = ["hop_bw", "async_ps", "gba"].contains(&method);
+        assert_eq!(gain > 2.0, does_not_wait, "{method}: {gain}");
+    }
+    folder.write("dead.toml", format!("{CLUSTER}[[death]]\ntrainer = 1\nat_s = 1\n"));
+    for (cluster, expected) in [("dead.toml", "no [[death]]"), ("training.toml", "\"timing\"")] {
+        let arguments = [
+            "simulate",
+            "-c",
+            "job.toml",
+            "--cluster",
+            cluster,
+            "--set",
+            "sync.method=gba",
+            "--set",
+            "train.worker_threads=1",
+        ];
+        let ended = folder.umbra(1, &arguments);
+        assert_eq!(ended.code, 2, "{}", ended.stderr);
+        assert!(ended.stderr.contains(expected), "{}", ended.stderr);
+    }
+}

@@ -21,10 +21,9 @@ use super::model_average::{Intake, ModelAverage};
 use super::pace::Pace;
 use super::protocol::{Action, Completion, OutOfTurn, Protocol};
 use super::reduction::TAIL;
-use super::server::{Dispatcher, Relay, ServerWorker, Shard, ShardMemory, Updates};
+use super::server::{Dispatcher, Relay, ServerWorker, Serving, Shard};
 use super::slow_groups::SlowGroups;
 use super::step_sum::StepSum;
-use super::token::Rule;
 
 /// How the replicas of trainers stay together.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -81,37 +80,6 @@ pub enum Algorithm<'a> {
     },
     /// Gradients, with servers that own the parameters (`server/`).
     Server(Serving),
-}
-
-/// A parameter server.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Serving {
-    /// Which gradients are applied together, and when workers get their next batch.
-    pub rule: Rule,
-    /// Servers, each with a slice of the replica; 0 is 1.
-    pub servers: usize,
-    /// How they follow a gradient.
-    pub updates: Updates,
-    /// Steps that the data of a worker may be ahead of another's.
-    pub window: u64,
-    /// Ranks that hold rows, each with a relay.
-    pub relays: usize,
-    /// Streams of data: batches of a step.
-    pub streams: usize,
-}
-
-impl Serving {
-    /// Servers.
-    #[must_use]
-    pub const fn servers(&self) -> usize {
-        if self.servers > 0 { self.servers } else { 1 }
-    }
-
-    /// Batches under way at a time, when so many workers train: each has one.
-    #[must_use]
-    pub const fn places(&self, workers: usize) -> usize {
-        workers
-    }
 }
 
 /// How the workers of a trainer meet rounds.
@@ -249,15 +217,6 @@ impl<'a> Method<'a> {
     #[must_use]
     pub const fn has_centers(&self) -> bool {
         matches!(self.algorithm, Algorithm::Elastic { .. } | Algorithm::Server(_))
-    }
-
-    /// Its parameter server, if it has one.
-    #[must_use]
-    pub const fn serving(&self) -> Option<Serving> {
-        match self.algorithm {
-            Algorithm::Server(serving) => Some(serving),
-            _ => None,
-        }
     }
 
     /// Gates of a trainer with so many workers.
@@ -422,44 +381,6 @@ impl<'a> Method<'a> {
                 Machine::Elastic(ElasticTrainer::new(staging, center, alpha, pair))
             }
         })
-    }
-
-    /// The protocol of a worker of a parameter server, over `staging: [replica + TAIL]`; `None`
-    /// where a method has none.
-    #[must_use]
-    pub fn worker<'m>(&self, staging: &'m mut [f32], all: Instances) -> Option<Machine<'m>> {
-        let servers = self.serving()?.servers();
-        let servers = all.center(0)..all.center(servers);
-        Some(Machine::Worker(ServerWorker::new(staging, servers, self.dispatcher(all))))
-    }
-
-    /// Ranks that hold rows and have a relay.
-    #[must_use]
-    pub const fn relays(&self) -> usize {
-        match self.algorithm {
-            Algorithm::Server(serving) => serving.relays,
-            _ => 0,
-        }
-    }
-
-    /// The instance that hands out batches, where one does: the last.
-    #[must_use]
-    pub const fn dispatcher(&self, all: Instances) -> usize {
-        all.center(self.slices() + self.relays())
-    }
-
-    /// The protocol of a server, whose slice has so many elements that are no running statistics,
-    /// from `version` on; `None` where a method has none.
-    #[must_use]
-    pub fn shard<'m>(
-        &self,
-        memory: ShardMemory<'m>,
-        parameters: usize,
-        dispatcher: usize,
-        version: u64,
-    ) -> Option<Machine<'m>> {
-        let updates = self.serving()?.updates;
-        Some(Machine::Shard(Shard::new(memory, updates, parameters, dispatcher, version)))
     }
 
     /// The protocol of a center, which serves so many `clients`; `None` where a method has none.

@@ -38,7 +38,7 @@
 
 use core::fmt;
 
-use super::token::{Aggregate, Member, Ticket};
+use super::token::{Aggregate, Ticket};
 use crate::units::Nanos;
 
 /// A synchronization method.
@@ -86,8 +86,8 @@ pub enum News {
         /// Aggregates applied.
         version: u64,
     },
-    /// A push is a member, or dropped.
-    Member(Member),
+    /// A push is a member, or dropped: [`member`](super::server::member) reads which.
+    Member(Note),
     /// The aggregate in hand is applied as it is.
     Flush(Aggregate),
     /// A stretch of training is over, and all that was told is to be applied.
@@ -95,7 +95,7 @@ pub enum News {
 }
 
 /// A few numbers that go with a word.
-pub type Note = [u64; 6];
+pub type Note = [u64; 4];
 
 /// What a protocol asks its driver to do.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -44,6 +44,8 @@ struct Remote {
     outgoing: Vec<VecDeque<(Vec<u32>, usize)>>,
     /// By sender, what has come of its next message.
     incoming: BTreeMap<usize, Vec<u32>>,
+    /// Pieces that were received or handed to MPI.
+    pieces: u64,
 }
 
 /// A message that was received.
@@ -89,6 +91,13 @@ impl Post {
     #[must_use]
     pub fn traffic(&self) -> Traffic {
         self.remote.as_ref().map_or(Traffic::default(), |remote| remote.mailbox.comm().traffic())
+    }
+
+    /// Pieces of messages that were received or handed to MPI so far: while they flow, the next is
+    /// near.
+    #[must_use]
+    pub fn pieces(&self) -> u64 {
+        self.remote.as_ref().map_or(0, |remote| remote.pieces)
     }
 
     /// The rank of an instance.
@@ -174,6 +183,7 @@ impl Post {
         let Some(remote) = &mut self.remote else { return };
         let spare = &mut self.spare;
         while let Some((from, piece)) = remote.mailbox.receive() {
+            remote.pieces += 1;
             let message =
                 remote.incoming.entry(from).or_insert_with(|| spare.pop().unwrap_or_default());
             message.extend_from_slice(&piece);
@@ -189,7 +199,7 @@ impl Post {
 impl Remote {
     fn new(mailbox: Mailbox) -> Self {
         let outgoing = (0..mailbox.comm().size()).map(|_| VecDeque::new()).collect();
-        Self { mailbox, outgoing, incoming: BTreeMap::new() }
+        Self { mailbox, outgoing, incoming: BTreeMap::new(), pieces: 0 }
     }
 
     /// Hands pieces to MPI while their receivers have room for them.
@@ -202,6 +212,7 @@ impl Remote {
                 let mut piece = self.mailbox.buffer();
                 piece.extend_from_slice(&words[*sent..end]);
                 self.mailbox.send(to, piece);
+                self.pieces += 1;
                 *sent = end;
                 if end == words.len()
                     && let Some((mut words, _)) = queue.pop_front()

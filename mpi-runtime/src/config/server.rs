@@ -181,7 +181,7 @@ impl SyncConfig {
             ),
             (
                 "sync.server.decay_factor",
-                factor && !(gba && !hard),
+                factor && (hard || !gba),
                 "sync.server.decay = \"power\" and the gba",
             ),
             ("sync.server.divisor", server.divisor != plain.divisor && !gba, "the gba"),

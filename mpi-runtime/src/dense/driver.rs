@@ -43,7 +43,7 @@ pub fn drive(seats: Vec<Seat<'_>>, ends: Endpoints<'_>) -> Result<Vec<Gaps>, Dri
 
 /// Gives every seat its turn until all have finished.
 fn turns(seats: &mut [Seated<'_>], ends: &mut Ends<'_>) -> Result<(), DriveError> {
-    let (mut backoff, mut counted) = (Backoff::default(), thread_time());
+    let (mut backoff, mut counted, mut pieces) = (Backoff::default(), thread_time(), 0);
     loop {
         let mut moved = false;
         for seated in seats.iter_mut().filter(|seated| !seated.finished) {
@@ -60,9 +60,13 @@ fn turns(seats: &mut [Seated<'_>], ends: &mut Ends<'_>) -> Result<(), DriveError
             }
             return Ok(());
         }
-        if moved {
+        // While the pieces of a message flow the next is near, though no protocol has moved.
+        let now = ends.ends.post.as_ref().map_or(0, |post| post.pieces());
+        if moved || now != pieces {
             backoff.reset();
-        } else {
+        }
+        pieces = now;
+        if !moved {
             rest(seats, &mut backoff, ends);
         }
     }
@@ -89,7 +93,7 @@ fn rest(seats: &[Seated<'_>], backoff: &mut Backoff, ends: &Ends<'_>) {
         Some(Wait::Until(time)) => left(time, ends.now()),
         Some(Wait::Step) => ends.ends.poll.max(LEAST_SLEEP),
         Some(Wait::Gate) => GATE_SLEEP,
-        None => Duration::MAX,
+        None => ends.ends.longest,
     };
     let sleep = idle().map(longest).min().unwrap_or(Duration::MAX);
     // A seat that waits for a message is looked after as the post is; the others as long as theirs

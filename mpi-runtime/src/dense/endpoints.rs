@@ -31,6 +31,8 @@ pub struct Endpoints<'a> {
     pub rows: Option<Arc<Router>>,
     /// First sleep between two looks at the post.
     pub poll: Duration,
+    /// Longest sleep while a message may come.
+    pub longest: Duration,
     /// By how much longer than the watch allows others may take, whose rounds their pace holds
     /// back.
     pub grace: Duration,
@@ -60,7 +62,7 @@ pub enum DriveError {
         /// Which one.
         instance: usize,
         /// What it said.
-        error: OutOfTurn,
+        error: Box<OutOfTurn>,
     },
     /// It asked for an endpoint that its thread has not: a defect of whoever made the thread.
     #[error("instance {instance} asked for {action:?}, and its thread has no endpoint for it")]

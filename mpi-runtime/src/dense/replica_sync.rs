@@ -168,7 +168,7 @@ impl DenseSync {
         let instances = method.instances(trainers, workers);
         let rank_of = |number| match instances.part(number) {
             Part::Trainer { trainer, .. } => roles.trainers.rank_of(trainer),
-            Part::Center { slice } => center_rank(&method, roles, slice),
+            Part::Center { slice } => served::center_rank(&method, roles, slice),
         };
         let rank_of: Arc<[usize]> = (0..instances.len()).map(rank_of).collect();
         let talks = method.has_centers() || method.dealing().is_some();
@@ -319,9 +319,20 @@ impl DenseSync {
         (stretch, rows): (ServedStretch, Option<&Arc<Router>>),
         work: impl FnOnce(StepEnd<'_>) -> T,
     ) -> Result<Stretch<T>, Error> {
-        if self.served.is_some() {
-            let (trains, around) = (trainer.is_some(), (counters, trace, pins));
-            return Ok(self.run_served(trains, around, (stretch, rows), work));
+        if let Some(served) = &mut self.served {
+            let ends = Endpoints {
+                comm: None,
+                groups: None,
+                post: self.post.as_mut(),
+                gradients: None,
+                rows: rows.cloned(),
+                poll: self.poll,
+                longest: served::LONGEST_SLEEP,
+                grace: Duration::ZERO,
+                watch: &self.watch,
+            };
+            let around = (counters, trace, pins);
+            return Ok(served.run(ends, stretch, trainer.is_some(), around, work));
         }
         let Self { workers, instances, lent, post, watch, .. } = self;
         let watch: &Arc<Watch> = watch;
@@ -364,6 +375,7 @@ impl DenseSync {
             gradients: queue,
             rows: None,
             poll: self.poll,
+            longest: Duration::MAX,
             grace: self.grace,
             watch,
         };
@@ -481,72 +493,6 @@ impl DenseSync {
         }
         Ok(Stretch { worked, gaps: first, losses })
     }
-
-    /// The same with parameter servers.
-    fn run_served<T>(
-        &mut self,
-        trains: bool,
-        (counters, trace, pins): (&Counters, Option<&Trace>, &Pins),
-        (stretch, rows): (ServedStretch, Option<&Arc<Router>>),
-        work: impl FnOnce(StepEnd<'_>) -> T,
-    ) -> Stretch<T> {
-        let Self { served: Some(served), post, watch, poll, .. } = self else {
-            unreachable!("the method has servers")
-        };
-        let watch: &Watch = watch;
-        let (mut machines, desks, hands) = served.machines(stretch);
-        let replicas: Vec<&[AtomicU32]> = hands.iter().map(|hand| hand.replica).collect();
-        let seats = served::seats(&mut machines, desks, &replicas, counters, trace);
-        let ends = Endpoints {
-            comm: None,
-            groups: None,
-            post: post.as_mut(),
-            gradients: None,
-            rows: rows.cloned(),
-            poll: *poll,
-            grace: Duration::ZERO,
-            watch,
-        };
-        let worked = std::thread::scope(|scope| {
-            let driver = (!seats.is_empty()).then(|| {
-                scope.spawn(move || {
-                    if let Err(error) = pins.beside() {
-                        watch.end_job(error.exit_code(), &error);
-                    }
-                    // Workers wait for what this thread does: whatever stops it ends the job.
-                    drop(drive(seats, ends).unwrap_or_else(|error| watch.end_job(1, &error)));
-                })
-            });
-            let worked = trains.then(|| work(StepEnd::Served(&hands)));
-            if let Some(Err(panic)) = driver.map(std::thread::ScopedJoinHandle::join) {
-                std::panic::resume_unwind(panic);
-            }
-            worked
-        });
-        let reached = machines.iter().find_map(|(_, machine)| match machine {
-            Machine::Dispatcher(it) => Some(it.reached()),
-            _ => None,
-        });
-        let version = machines.iter().find_map(|(_, machine)| match machine {
-            Machine::Shard(it) => Some(it.version()),
-            Machine::Relay(it) => Some(it.version()),
-            _ => None,
-        });
-        drop((machines, hands));
-        served.ended(reached, version);
-        Stretch { worked, gaps: Gaps::new(), losses: vec![] }
-    }
-}
-
-/// The rank of a center: a slice's, of a relay that of its rows; the dispatcher is beside the
-/// first server.
-fn center_rank(method: &Method<'_>, roles: &Roles, number: usize) -> usize {
-    let slices = method.slices();
-    match number.checked_sub(slices) {
-        None => roles.sync_ps.rank_of(number),
-        Some(relay) if relay < method.relays() => roles.embedding_ps.rank_of(relay),
-        Some(_) => roles.sync_ps.rank_of(0),
-    }
 }
 
 /// For how long the pace of any of `trainers` may hold its next round back, while others wait for
@@ -583,6 +529,7 @@ pub fn average_once(comm: &mut Comm, replica: &[AtomicU32]) -> Result<(), Error>
         gradients: None,
         rows: None,
         poll: Duration::ZERO,
+        longest: Duration::MAX,
         grace: Duration::ZERO,
         watch: &watch,
     };

@@ -147,7 +147,7 @@ impl<'a> Seated<'a> {
             .seat
             .machine
             .step(completion)
-            .map_err(|error| DriveError::OutOfTurn { instance, error })?;
+            .map_err(|error| DriveError::OutOfTurn { instance, error: Box::new(error) })?;
         self.action = Some(next);
         match next {
             Action::Load | Action::Take => self.end_round(ends.now()),

@@ -8,6 +8,8 @@
 //! that was brought is applied or dropped, and values, state and version of all servers are of one
 //! moment.
 
+use core::sync::atomic::AtomicU32;
+use core::time::Duration;
 use std::io;
 
 use umbra_core::sync::owned::{OwnedDispatcher, OwnedShard};
@@ -16,8 +18,13 @@ use umbra_core::sync::server::{Dispatcher, Reached, Relay, Shard, Tally};
 use umbra_core::sync::token::{Coordinator, Streams};
 use umbra_core::sync::{Conductor, Instances, Machine, Method, Part, Protocol, Rounds, Serving};
 
+use crate::dense::driver::drive;
+use crate::dense::endpoints::Endpoints;
 use crate::dense::hand::{Desk, Hand};
-use crate::dense::seat::{Seat, Workers};
+use crate::dense::replica_sync::{StepEnd, Stretch};
+use crate::dense::seat::{Gaps, Seat, Workers};
+use crate::launch::processor::Pins;
+use crate::launch::roles::Roles;
 use crate::measure::counters::Counters;
 use crate::measure::trace::{Trace, Track};
 use crate::memory::Words;
@@ -38,8 +45,6 @@ pub struct Served {
     /// Aggregates applied so far.
     version: u64,
     reached: Reached,
-    /// What became of gradients, on the rank of the dispatcher.
-    pub tally: Tally,
 }
 
 struct OwnShard {
@@ -93,8 +98,8 @@ impl Served {
                 }
             }
         }
-        let (version, reached, tally) = (0, Reached::default(), Tally::EMPTY);
-        Ok(Self { method, serving, all, own, shards, relays, desk, version, reached, tally })
+        let (version, reached) = (0, Reached::default());
+        Ok(Self { method, serving, all, own, shards, relays, desk, version, reached })
     }
 
     /// Aggregates applied so far: of a rank that hears of none 0.
@@ -107,6 +112,12 @@ impl Served {
     #[must_use]
     pub fn reached(&self) -> Option<Reached> {
         self.desk.as_ref().map(|_| self.reached)
+    }
+
+    /// What became of gradients so far, on the rank of the dispatcher.
+    #[must_use]
+    pub fn tally(&self) -> Option<&Tally> {
+        self.desk.as_ref().map(|desk| &desk.tally)
     }
 
     /// The values that this rank serves, slice by slice.
@@ -154,7 +165,7 @@ impl Served {
     }
 
     /// The machines of this rank, and the ends of its workers.
-    pub(super) fn machines(
+    fn machines(
         &mut self,
         stretch: ServedStretch,
     ) -> (Vec<(usize, Machine<'_>)>, Vec<Desk>, Vec<Hand<'_>>) {
@@ -188,25 +199,66 @@ impl Served {
         (machines, desks, hands)
     }
 
+    /// Trains a stretch; `work` runs the workers of this rank's trainer, if it `trains`.
+    /// *Collective over trainers, servers and ranks with rows.*
+    pub(super) fn run<T>(
+        &mut self,
+        ends: Endpoints<'_>,
+        stretch: ServedStretch,
+        trains: bool,
+        (counters, trace, pins): (&Counters, Option<&Trace>, &Pins),
+        work: impl FnOnce(StepEnd<'_>) -> T,
+    ) -> Stretch<T> {
+        let watch = ends.watch;
+        let (mut machines, desks, hands) = self.machines(stretch);
+        let replicas: Vec<&[AtomicU32]> = hands.iter().map(|hand| hand.replica).collect();
+        let seats = seats(&mut machines, desks, &replicas, counters, trace);
+        let worked = std::thread::scope(|scope| {
+            let driver = (!seats.is_empty()).then(|| {
+                scope.spawn(move || {
+                    if let Err(error) = pins.beside() {
+                        watch.end_job(error.exit_code(), &error);
+                    }
+                    // Workers wait for what this thread does: whatever stops it ends the job.
+                    drop(drive(seats, ends).unwrap_or_else(|error| watch.end_job(1, &error)));
+                })
+            });
+            let worked = trains.then(|| work(StepEnd::Served(&hands)));
+            if let Some(Err(panic)) = driver.map(std::thread::ScopedJoinHandle::join) {
+                std::panic::resume_unwind(panic);
+            }
+            worked
+        });
+        let reached = machines.iter().find_map(|(_, machine)| match machine {
+            Machine::Dispatcher(it) => Some(it.reached()),
+            _ => None,
+        });
+        let version = machines.iter().find_map(|(_, machine)| match machine {
+            Machine::Shard(it) => Some(it.version()),
+            Machine::Relay(it) => Some(it.version()),
+            _ => None,
+        });
+        drop((machines, hands));
+        self.ended(reached, version);
+        Stretch { worked, gaps: Gaps::new(), losses: vec![] }
+    }
+
     /// What the machines of a stretch came to.
-    pub(super) fn ended(&mut self, reached: Option<Reached>, version: Option<u64>) {
+    fn ended(&mut self, reached: Option<Reached>, version: Option<u64>) {
         if let Some(reached) = reached {
             (self.reached, self.version) = (reached, reached.version);
         }
         if let Some(version) = version {
             self.version = version;
         }
-        if let Some(desk) = &self.desk {
-            self.tally.clone_from(&desk.tally);
-        }
     }
 }
 
 /// The seats of `machines`, those of workers at their desks.
-pub(super) fn seats<'a, 'm: 'a>(
+fn seats<'a, 'm: 'a>(
     machines: &'a mut [(usize, Machine<'m>)],
     desks: Vec<Desk>,
-    replicas: &[&'a [core::sync::atomic::AtomicU32]],
+    replicas: &[&'a [AtomicU32]],
     counters: &'a Counters,
     trace: Option<&'a Trace>,
 ) -> Vec<Seat<'a>> {
@@ -243,3 +295,18 @@ pub(super) fn seats<'a, 'm: 'a>(
     };
     machines.iter_mut().map(seat).collect()
 }
+
+/// The rank of a center: a slice's, of a relay that of its rows; the dispatcher is beside the
+/// first server.
+pub(super) fn center_rank(method: &Method<'_>, roles: &Roles, number: usize) -> usize {
+    let slices = method.slices();
+    match number.checked_sub(slices) {
+        None => roles.sync_ps.rank_of(number),
+        Some(relay) if relay < method.relays() => roles.embedding_ps.rank_of(relay),
+        Some(_) => roles.sync_ps.rank_of(0),
+    }
+}
+
+/// Longest sleep of a thread that drives these protocols: a worker waits for each of their words,
+/// and two thousand looks a second are a hundredth of a core.
+pub(super) const LONGEST_SLEEP: Duration = Duration::from_micros(500);

@@ -3,15 +3,16 @@
 //!
 //! Under `bsp` a step has the same sums on every trainer ([`of_step`]); of a method with rounds it
 //! is a *round* that is told ([`of_round`]), in which every instance of the method does what it
-//! does once. Replicas that are not finite, and trainers that have ended, send less.
+//! does once; of parameter servers, a batch of every worker. Replicas that are not finite, and trainers that have ended, send less.
 
 use umbra_core::sync::reduction::TAIL;
-use umbra_core::sync::{Dealing, Method, Part};
+use umbra_core::sync::{Dealing, Method, Note, Part};
 
 use crate::comm::post::of_message;
 use crate::comm::reduce::of_sum;
 use crate::comm::traffic::Traffic;
 use crate::dense::group_sums::of_group_sum;
+use crate::dense::served::center_rank;
 use crate::launch::roles::Roles;
 
 /// A sum over all trainers: so many f32s, and so many f64s beside them.
@@ -45,6 +46,9 @@ pub fn of_round(
     let mut traffic = vec![Traffic::default(); ranks];
     let of_trainers = roles.trainers.ranks().iter().enumerate();
     match method.dealing() {
+        _ if method.serving().is_some() => {
+            of_batches(method, elements, workers, roles, &mut traffic)
+        }
         _ if method.has_centers() => {
             let instances = method.instances(trainers, workers);
             for number in 0..instances.len() {
@@ -85,9 +89,48 @@ pub fn of_round(
     traffic
 }
 
+/// Adds what parameter servers, workers and the dispatcher say for a batch of every worker; see the
+/// table in `umbra_core::sync::server`.
+fn of_batches(
+    method: &Method<'_>,
+    elements: usize,
+    workers: usize,
+    roles: &Roles,
+    traffic: &mut [Traffic],
+) {
+    let all = method.instances(roles.trainers.len(), workers);
+    let rank_of = |number: usize| match all.part(number) {
+        Part::Trainer { trainer, .. } => roles.trainers.rank_of(trainer),
+        Part::Center { slice } => center_rank(method, roles, slice),
+    };
+    let note = size_of::<Note>() / size_of::<f32>();
+    let mut send = |from: usize, to: usize, values: usize| {
+        let (from, to) = (rank_of(from), rank_of(to));
+        if from != to {
+            traffic[from] = traffic[from].plus(of_message(values));
+            traffic[to] = traffic[to].plus(of_message(values).turned());
+        }
+    };
+    let dispatcher = method.dispatcher(all);
+    for worker in 0..all.trainers * all.gates {
+        send(dispatcher, worker, note);
+        for slice in 0..method.slices() {
+            let (server, values) = (all.center(slice), method.slice(slice, elements).len());
+            // It asks, and brings its gradient; it gets the values, and that they have come.
+            for (there, back) in [(0, values), (values, 0)] {
+                send(worker, server, there);
+                send(server, worker, back);
+            }
+        }
+        send(worker, dispatcher, note);
+        (all.center(0)..dispatcher).for_each(|hears| send(dispatcher, hears, note));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::SyncMethod;
     use umbra_core::sync::{Algorithm, Pair, Rounds};
 
     fn method(algorithm: Algorithm<'_>) -> Method<'_> {
@@ -106,6 +149,7 @@ mod tests {
                 delta: false,
             },
             Algorithm::Elastic { pair: Pair::Sequential, slices: 2 },
+            SyncMethod::Gba.shape().algorithm,
         ];
         for algorithm in methods {
             for ranks in [2, 3, 8, 17] {
@@ -127,6 +171,16 @@ mod tests {
         let bytes = 4 * (5 + 1000);
         assert_eq!((round[0].messages_sent, round[0].bytes_sent), (4, 4 * bytes));
         assert_eq!((round[4].messages_received, round[4].bytes_received), (1, bytes));
+    }
+
+    /// A trainer beside a rank that serves: its worker fetches and brings every element.
+    #[test]
+    fn a_batch_moves_the_replica_there_and_back() {
+        let round = of_round(&SyncMethod::Gba.shape(), 1000, 1, &Roles::separate(1, 1, 1, 1), 3);
+        let (note, bytes) = (4 * (5 + 8), 4 * (5 + 1000));
+        let worker = (round[0].bytes_sent, round[0].bytes_received);
+        assert_eq!(worker, (note + bytes + 4 * 5, note + bytes + 4 * 5));
+        assert_eq!((round[0].messages_sent, round[0].messages_received), (3, 3));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use umbra_core::sync::server::Tally;
 
 use super::{build_hash, write_atomically};
 use crate::config::Job;
@@ -227,9 +228,48 @@ pub struct SyncFigures {
     /// Steps whose gradient was thrown away.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dropped: Option<u64>,
+    /// Parameter servers: gradients that were added.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub counted: Option<u64>,
+    /// Parameter servers: gradients of batches that somebody else had brought before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub twins: Option<u64>,
+    /// Parameter servers: global batches that were applied.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub aggregates: Option<u64>,
+    /// Gradients whose token was 0, 1, 2, … steps behind; the last of 64 counts all beyond.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub token_staleness: Vec<u64>,
+    /// Gradients with 0, 1, 2, … versions between reading and updating, the same way.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub version_lag: Vec<u64>,
     /// Changes of the method.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub switches: Vec<SyncSwitch>,
+}
+
+impl SyncFigures {
+    /// With what became of gradients on parameter servers.
+    #[must_use]
+    pub fn with_gradients(self, tally: &Tally) -> Self {
+        let bins = |bins: &[u64]| {
+            let used = bins.iter().rposition(|count| *count > 0).map_or(0, |last| last + 1);
+            bins[..used].to_vec()
+        };
+        let token_staleness = bins(&tally.staleness);
+        Self {
+            counted: Some(tally.counted),
+            dropped: (tally.dropped > 0).then_some(tally.dropped),
+            twins: (tally.twins > 0).then_some(tally.twins),
+            aggregates: Some(tally.aggregates),
+            token_staleness_mean: Some(Tally::mean(&tally.staleness)),
+            token_staleness_max: token_staleness.len().checked_sub(1).map(|last| last as u64),
+            version_lag_mean: Some(Tally::mean(&tally.lag)),
+            token_staleness,
+            version_lag: bins(&tally.lag),
+            ..self
+        }
+    }
 }
 
 /// Rounds of one trainer.

@@ -13,6 +13,7 @@ use umbra_core::rows::row_sums::{Entry, sums_len};
 use umbra_core::rows::tokens::{self, RowDivisor, Tokens};
 use umbra_core::sparse::Table;
 use umbra_core::sync::News;
+use umbra_core::sync::server::member;
 use umbra_core::sync::token::{Aggregate, Came, Place};
 
 use crate::rows::router::{Bundle, Errand, Router};
@@ -223,7 +224,8 @@ impl Service<'_> {
         let tokens = self.tokens.as_mut().ok_or(Defect::NoTokens)?;
         match news {
             News::Begin { version } => tokens.begin(version)?,
-            News::Member(member) => {
+            News::Member(note) => {
+                let member = member(note);
                 let rate = tokens
                     .waiting(member.place)
                     .and_then(|share| PushToken::read(&share.bundle.words).map(|token| token.rate));

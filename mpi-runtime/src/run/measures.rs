@@ -29,7 +29,11 @@ impl Session<'_> {
         let mut all = vec![0; own.len() * self.world.size];
         self.control.all_gather(&own, &mut all, "memory and bytes of the run")?;
         let of = |index| all.iter().skip(index).step_by(own.len()).copied();
-        let sync = sync_figures(&self.run, self.control, total)?;
+        let mut sync = sync_figures(&self.run, self.control, total)?;
+        sync.dropped = (total.dropped > 0).then_some(total.dropped);
+        if let Some(tally) = self.run.gradients()? {
+            sync = sync.with_gradients(&tally);
+        }
         let published = self.run.publishes();
         let share = |ns: u64| Some(Duration::from_nanos(ns).as_secs_f64() / workers);
         let several = self.world.size > 1;
@@ -45,7 +49,6 @@ impl Session<'_> {
         summary.sync = Some(SyncFigures {
             method: plan.job.method.name().into(),
             seconds_exposed: share(total.sync_ns).filter(|seconds| *seconds > 0.0),
-            dropped: (total.dropped > 0).then_some(total.dropped),
             seconds_publish: published.then_some(self.publishing.as_secs_f64()),
             ..sync
         });

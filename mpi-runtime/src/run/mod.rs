@@ -410,6 +410,8 @@ impl<'w> Run<'w> {
         self.restore(checkpoint)?;
         let (world, control, model) = (self.world, self.control, self.plan.model);
         let own_replicas = self.publishes();
+        // Workers fetch what they train with, and what of the data is done is one number.
+        let kept = if self.is_served() { Kept::Model } else { kept };
         let mut sections = self.sections();
         checkpoint.read_job(control, &mut sections)?;
         let lacks =
@@ -443,12 +445,6 @@ impl<'w> Run<'w> {
     #[must_use]
     pub fn updates(&self) -> u64 {
         self.trainer.as_ref().map_or(0, |side| side.shared.updates.load(Relaxed))
-    }
-
-    /// Batches are handed out: workers make as many steps as they can.
-    #[must_use]
-    pub const fn is_served(&self) -> bool {
-        self.sync.served().is_some()
     }
 
     /// Loss of every step over the global batch, where the method knows it. *Not collective.*

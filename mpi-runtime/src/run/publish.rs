@@ -10,6 +10,7 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use umbra_core::dense::replica::{load, store};
 use umbra_core::sync::Published;
+use umbra_core::sync::server::Tally;
 use umbra_datasets::Dataset;
 
 use super::{Run, TrainerThreads};
@@ -83,6 +84,24 @@ impl Run<'_> {
             side.shared.updates.store(version, Relaxed);
         }
         Ok(())
+    }
+
+    /// What became of gradients on parameter servers, where there are some: known to the
+    /// dispatcher's rank, told to all.
+    ///
+    /// # Errors
+    /// When not all ranks come in time.
+    pub fn gradients(&self) -> Result<Option<Tally>, Lost> {
+        let Some(served) = self.sync.served() else { return Ok(None) };
+        let own = served.tally().map_or_else(Vec::new, Tally::to_words);
+        let ranks = self.control.all_gather_varied(&own, "what became of gradients")?;
+        Ok(ranks.iter().find_map(|words| Tally::from_words(words)))
+    }
+
+    /// Batches are handed out: workers make as many steps as they can.
+    #[must_use]
+    pub const fn is_served(&self) -> bool {
+        self.sync.served().is_some()
     }
 
     /// The servers go on from what the first trainer has read.

@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 use umbra_core::sim::{self, Outcome, Simulated, Training};
+use umbra_core::sync::server::Tally;
 use umbra_core::sync::{Algorithm, Dealing};
 
 use crate::comm::Comm;
@@ -132,6 +133,14 @@ impl Virtual {
                     .into(),
             ));
         }
+        let ends = cluster.trainers.iter().any(|trainer| trainer.ends.0 < u64::MAX);
+        if plan.job.method.is_served() && (uneven || ends) {
+            return Err(Error::Usage(format!(
+                "sync.method = \"{}\": batches are handed out until none is left; expected no \
+                 `seconds`, no [[short]] and no [[death]]",
+                plan.job.method.name()
+            )));
+        }
         Ok(Self {
             simulated: synchronized(&plan, file.nodes_of_leaf()),
             plan,
@@ -167,12 +176,17 @@ impl Virtual {
                 learned?
             }
         };
-        let Simulated { outcome, .. } = simulated;
-        let summary = self.summary(&outcome, learned.as_ref())?;
+        let Simulated { outcome, tally, .. } = simulated;
+        let summary = self.summary(&outcome, learned.as_ref(), &tally)?;
         Ok(Simulation { summary, outcome })
     }
 
-    fn summary(&self, outcome: &Outcome, learned: Option<&Learned>) -> Result<Summary, Error> {
+    fn summary(
+        &self,
+        outcome: &Outcome,
+        learned: Option<&Learned>,
+        tally: &Tally,
+    ) -> Result<Summary, Error> {
         let job = &self.plan.job;
         let mut summary = Summary::new(job, self.ranks)?;
         (summary.r#virtual, summary.status) = (true, Status::Done);
@@ -185,7 +199,9 @@ impl Virtual {
         summary.examples_per_second =
             (outcome.seconds > 0.0).then(|| examples as f64 / outcome.seconds);
         let exposed = outcome.mean(|trainer| trainer.exposed_seconds);
-        summary.sync = Some(self.sync_figures(outcome, learned));
+        let sync = self.sync_figures(outcome, learned);
+        let served = self.plan.job.method.is_served();
+        summary.sync = Some(if served { sync.with_gradients(tally) } else { sync });
         summary.wire = (self.ranks > 1).then(|| WireFigures {
             dense_bytes: Some(
                 outcome.trainers.iter().map(|trainer| trainer.sync_bytes).sum::<u64>()

@@ -7,10 +7,11 @@
 //! most stands at a gate now and then.
 //!
 //! Map: `batches.rs` where batches come from · `buffers.rs` a worker's memory · `pass.rs` scores
-//! a dataset.
+//! a dataset · `handed.rs` trains what it is handed.
 
 pub mod batches;
 pub mod buffers;
+mod handed;
 pub mod pass;
 
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -27,7 +28,6 @@ use crate::comm::watch::{Lost, Watch};
 use crate::config::Config;
 use crate::config::convert;
 use crate::dense::bsp::STEP_SUMS;
-use crate::dense::hand::{Hand, Trained, Work};
 use crate::dense::replica_sync::StepEnd;
 use crate::error::Error;
 use crate::launch::signals::Signals;
@@ -221,50 +221,6 @@ impl Worker {
         let stopped = self.train_in_turn(trainer, step_end, segment, counters, track);
         bsp.turns().give();
         stopped
-    }
-
-    /// Trains the batches that it is handed, until there are no more. True when a stop was asked
-    /// for.
-    fn train_handed(
-        &mut self,
-        trainer: &Trainer,
-        hand: &Hand<'_>,
-        counters: &WorkerCounters,
-        track: Track<'_>,
-    ) -> Result<bool, Error> {
-        let mut stop = false;
-        loop {
-            let start = Instant::now();
-            let work = trainer.watch.receive(&hand.work, &"a batch from the dispatcher")?;
-            let Some(Work { ticket, spent }) = work else { return Ok(stop) };
-            let mut reading = Reading { steps: 1, ..Reading::default() };
-            reading.sync_ns = nanoseconds(start);
-            if let Some(spent) = spent {
-                self.buffers.contribution = spent;
-            }
-            let start = Instant::now();
-            if let Some(batches) = &self.batches {
-                batches.ask(ticket.stream, ticket.step);
-            }
-            let batch = self.next_batch(&trainer.watch)?;
-            reading.data_ns = nanoseconds(start);
-            self.client.ask_for(batch, clock(counters.steps()), ticket);
-            let Some((lookup, waited)) = self.client.take()? else { return Ok(stop) };
-            reading.embedding_ns = waited;
-            let began = Instant::now();
-            let brought = StepEnd::Brought { replica: hand.replica };
-            self.step_with(trainer, brought, lookup, ticket.step, &mut reading);
-            track.span("step", began.elapsed());
-            // A gradient counts when all servers have it, those of rows too.
-            reading.embedding_ns += self.client.settle(true)?;
-            counters.add(&reading);
-            stop = trainer.stop_requested();
-            let contribution = core::mem::take(&mut self.buffers.contribution);
-            let trained = Trained { contribution, finite: reading.dropped == 0, stop };
-            if hand.trained.send(trained).is_err() {
-                return Ok(stop);
-            }
-        }
     }
 
     fn train_in_turn(

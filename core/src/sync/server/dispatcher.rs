@@ -27,9 +27,9 @@ pub struct Tally {
     pub aggregates: u64,
     /// How stale gradients were: those of staleness i, the last counting all beyond; data that is
     /// ahead of its step is not stale.
-    pub staleness: [u64; Tally::BINS],
+    pub staleness: [u64; Self::BINS],
     /// The same of the aggregates formed between asking and reporting.
-    pub lag: [u64; Tally::BINS],
+    pub lag: [u64; Self::BINS],
 }
 
 impl Tally {
@@ -66,6 +66,23 @@ impl Tally {
         let bin = |number: u64| usize::try_from(number).unwrap_or(Self::BINS).min(Self::BINS - 1);
         self.staleness[bin(member.staleness.max(0).unsigned_abs())] += 1;
         self.lag[bin(member.lag)] += 1;
+    }
+
+    /// As numbers, to be sent.
+    #[cfg(feature = "sim")]
+    #[must_use]
+    pub fn to_words(&self) -> alloc::vec::Vec<u64> {
+        let counts = [self.counted, self.dropped, self.twins, self.aggregates];
+        counts.into_iter().chain(self.staleness).chain(self.lag).collect()
+    }
+
+    /// What [`Self::to_words`] has made; `None` of anything else.
+    #[must_use]
+    pub fn from_words(words: &[u64]) -> Option<Self> {
+        let (&[counted, dropped, twins, aggregates], bins) = words.split_first_chunk()?;
+        let (&staleness, bins) = bins.split_first_chunk()?;
+        let lag = bins.try_into().ok()?;
+        Some(Self { counted, dropped, twins, aggregates, staleness, lag })
     }
 
     /// The mean of a histogram.

@@ -22,7 +22,7 @@
 //! Rows are asked for and pushed on ways of their own (`rows/tokens.rs`); on every rank that holds
 //! some a relay tells their partitions what the dispatcher says.
 //!
-//! Map: `worker.rs` · `shard.rs`, a server's side · `relay.rs` · `dispatcher.rs`.
+//! Map: `serving.rs` a server as data · `worker.rs` · `shard.rs`, a server's side · `relay.rs` · `dispatcher.rs`.
 //!
 //! Invariants: a gradient is reported when every server has it, so a server waits for no worker. A
 //! dispatcher's words come to each server in the order in which they were sent, so all servers
@@ -30,11 +30,13 @@
 
 mod dispatcher;
 mod relay;
+mod serving;
 mod shard;
 mod worker;
 
 pub use dispatcher::{Dispatcher, Reached, Tally};
 pub use relay::Relay;
+pub use serving::Serving;
 pub use shard::{Shard, ShardMemory, Updates};
 pub use worker::ServerWorker;
 
@@ -67,26 +69,25 @@ const fn parts(word: u64) -> (u64, u64) {
     (word >> NUMBER_BITS, word & ((1 << NUMBER_BITS) - 1))
 }
 
-/// The word of a push: places are fewer than 2^16, batches than 2^40.
-const fn push_word(place: usize, batch: u64) -> u64 {
-    word(PUSH, batch << PLACE_BITS | place as u64)
+/// Place and batch as one number: places are fewer than 2^16, batches than 2^40.
+const fn placed(place: usize, batch: u64) -> u64 {
+    batch << PLACE_BITS | place as u64
 }
 
-/// Place and batch of the number of a push.
-#[expect(clippy::cast_possible_truncation, reason = "sixteen bits")]
-const fn pushed(number: u64) -> (usize, u64) {
+/// Place and batch of such a number.
+const fn place_of(number: u64) -> (usize, u64) {
     ((number & ((1 << PLACE_BITS) - 1)) as usize, number >> PLACE_BITS)
 }
 
+/// Streams are fewer than 2^16, as they are members or workers; steps than 2^40.
 const fn ticket_note(ticket: &Ticket) -> Note {
     let Ticket { place, batch, stream, step, token, version } = *ticket;
-    [place as u64, batch, stream as u64, step, token, version]
+    [placed(place, batch), placed(stream, step), token, version]
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "written as usize by `ticket_note`")]
-const fn ticket(note: Note) -> Ticket {
-    let [place, batch, stream, step, token, version] = note;
-    Ticket { place: place as usize, batch, stream: stream as usize, step, token, version }
+const fn ticket([placed, of_data, token, version]: Note) -> Ticket {
+    let ((place, batch), (stream, step)) = (place_of(placed), place_of(of_data));
+    Ticket { place, batch, stream, step, token, version }
 }
 
 /// What a server is told of a member: staleness and lag are the dispatcher's affair.
@@ -96,19 +97,21 @@ fn member_note(member: &Member) -> Note {
         None => (0, 0.0),
     };
     let weights = u64::from(member.weight.to_bits()) << 32 | u64::from(sum.to_bits());
-    [member.place as u64, member.batch, member.version, weights, members, 0]
+    [placed(member.place, member.batch), member.version, weights, members]
 }
 
+/// The member that the dispatcher tells of, without its staleness and lag.
+#[must_use]
 #[expect(clippy::cast_possible_truncation, reason = "as `member_note` has put them together")]
-fn member(note: Note) -> Member {
-    let [place, batch, version, weights, members, _] = note;
+pub fn member([placed, version, weights, members]: Note) -> Member {
+    let (place, batch) = place_of(placed);
     let aggregate = Aggregate {
         number: version,
         members: members as u32,
         weight: f32::from_bits(weights as u32),
     };
     Member {
-        place: place as usize,
+        place,
         batch,
         version,
         weight: f32::from_bits((weights >> 32) as u32),
@@ -120,12 +123,11 @@ fn member(note: Note) -> Member {
 
 fn aggregate_note(aggregate: &Aggregate) -> Note {
     let Aggregate { number, members, weight } = *aggregate;
-    [number, u64::from(members), u64::from(weight.to_bits()), 0, 0, 0]
+    [number, u64::from(members), u64::from(weight.to_bits()), 0]
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "as `aggregate_note` has put them together")]
-fn aggregate(note: Note) -> Aggregate {
-    let [number, members, weight, ..] = note;
+fn aggregate([number, members, weight, _]: Note) -> Aggregate {
     Aggregate { number, members: members as u32, weight: f32::from_bits(weight as u32) }
 }
 
@@ -136,8 +138,8 @@ mod tests {
     #[test]
     fn words_and_notes_come_back() {
         assert_eq!(parts(word(PULL, 77)), (PULL, 77));
-        let (kind, number) = parts(push_word(65_535, (1 << 40) - 1));
-        assert_eq!((kind, pushed(number)), (PUSH, (65_535, (1 << 40) - 1)));
+        let (kind, number) = parts(word(PUSH, placed(65_535, (1 << 40) - 1)));
+        assert_eq!((kind, place_of(number)), (PUSH, (65_535, (1 << 40) - 1)));
         let it =
             Ticket { place: 3, batch: 1 << 39, stream: 5, step: 1 << 33, token: 7, version: 8 };
         assert_eq!(ticket(ticket_note(&it)), it);

@@ -32,13 +32,13 @@ impl Relay {
 
     fn news(&mut self, word: u64, note: Option<super::Note>) -> Option<News> {
         let news = match (parts(word).0, note) {
-            (MEMBER, Some(note)) => News::Member(member(note)),
+            (MEMBER, Some(note)) => News::Member(note),
             (FLUSH, Some(note)) => News::Flush(aggregate(note)),
             (END, None) => News::End,
             _ => return None,
         };
         let concludes = match news {
-            News::Member(member) => member.completes.is_some(),
+            News::Member(note) => member(note).completes.is_some(),
             News::Flush(_) => true,
             News::Begin { .. } | News::End => false,
         };
@@ -102,7 +102,10 @@ mod tests {
         for (completes, version) in [(None, 4), (Some(aggregate), 5)] {
             let member =
                 Member { place: 1, batch: 7, version: 4, weight: 0.5, staleness, lag, completes };
-            assert_eq!(it.step(noted(MEMBER, member_note(&member))), tell(News::Member(member)));
+            assert_eq!(
+                it.step(noted(MEMBER, member_note(&member))),
+                tell(News::Member(member_note(&member)))
+            );
             assert_eq!(it.version(), version);
             assert_eq!(it.step(Completion::Done), listen);
         }

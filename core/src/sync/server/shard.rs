@@ -9,7 +9,7 @@ use super::super::protocol::{Action, Completion, OutOfTurn, Payload, Protocol};
 use super::super::reduction::{TAIL, slice};
 use super::super::token::{Aggregate, Arrivals, Came, Place};
 use super::{
-    ACK, END, FLUSH, MEMBER, PARAMETERS, PULL, PUSH, aggregate, member, parts, pushed, word,
+    ACK, END, FLUSH, MEMBER, PARAMETERS, PULL, PUSH, aggregate, member, parts, place_of, word,
 };
 use crate::optim::{Optimizer, Rate, StepSize};
 
@@ -213,7 +213,7 @@ impl Protocol for Shard<'_> {
                         true
                     }
                     (PUSH, number) if elements == self.staging.len() - TAIL => {
-                        let (place, batch) = pushed(number);
+                        let (place, batch) = place_of(number);
                         self.push(from, place, batch)
                     }
                     (END, 0) if from == self.dispatcher => {

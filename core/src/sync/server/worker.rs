@@ -8,7 +8,7 @@ use core::ops::Range;
 use super::super::protocol::{Action, Completion, OutOfTurn, Payload, Protocol};
 use super::super::reduction::{TAIL, slice};
 use super::super::token::Ticket;
-use super::{ACK, ASK, END, PARAMETERS, PULL, REPORT, TICKET, parts, push_word, ticket, word};
+use super::{ACK, ASK, END, PARAMETERS, PULL, PUSH, REPORT, TICKET, parts, placed, ticket, word};
 
 /// The protocol of one worker.
 #[derive(Debug)]
@@ -45,7 +45,7 @@ impl<'a> ServerWorker<'a> {
 
     fn tell(&self, kind: u64, numbers: [u64; 3]) -> Action {
         let [first, second, third] = numbers;
-        let payload = Payload::Note([first, second, third, 0, 0, 0]);
+        let payload = Payload::Note([first, second, third, 0]);
         Action::Send { to: self.dispatcher, word: word(kind, 0), payload }
     }
 
@@ -84,7 +84,7 @@ impl<'a> ServerWorker<'a> {
         self.each(
             server,
             |it, to| {
-                let word = push_word(it.ticket.place, it.ticket.batch);
+                let word = word(PUSH, placed(it.ticket.place, it.ticket.batch));
                 Action::Send { to, word, payload: Payload::Whole }
             },
             |it| it.settle(0),

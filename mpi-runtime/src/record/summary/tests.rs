@@ -83,6 +83,11 @@ fn names_are_those_of_the_contract() {
         token_staleness_max: Some(1),
         version_lag_mean: Some(1.0),
         dropped: Some(1),
+        counted: Some(1),
+        twins: Some(1),
+        aggregates: Some(1),
+        token_staleness: vec![1],
+        version_lag: vec![1],
         switches: vec![SyncSwitch { step: 1, method: "bsp".into() }],
     });
     summary.wire = Some(WireFigures {

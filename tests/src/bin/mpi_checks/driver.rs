@@ -35,7 +35,17 @@ fn ends<'a>(
     watch: &'a Watch,
 ) -> Endpoints<'a> {
     let (poll, grace) = (Duration::from_micros(50), Duration::ZERO);
-    Endpoints { comm, groups: None, post, gradients: None, rows: None, poll, grace, watch }
+    Endpoints {
+        comm,
+        groups: None,
+        post,
+        gradients: None,
+        rows: None,
+        poll,
+        longest: Duration::MAX,
+        grace,
+        watch,
+    }
 }
 
 /// A seat without trace or pace.

@@ -1,0 +1,59 @@
+//! The loop of a worker whose batches a dispatcher hands out (`umbra_core::sync::server`).
+//!
+//! Invariant: a gradient is handed back when every rank that holds rows has taken what it has for
+//! them: what is reported is everywhere.
+
+use std::time::Instant;
+
+use super::{Trainer, Worker, clock, nanoseconds};
+use crate::dense::hand::{Hand, Trained, Work};
+use crate::dense::replica_sync::StepEnd;
+use crate::error::Error;
+use crate::measure::counters::{Reading, WorkerCounters};
+use crate::measure::trace::Track;
+
+impl Worker {
+    /// Trains the batches that it is handed, until there are no more. True when a stop was asked
+    /// for.
+    pub(super) fn train_handed(
+        &mut self,
+        trainer: &Trainer,
+        hand: &Hand<'_>,
+        counters: &WorkerCounters,
+        track: Track<'_>,
+    ) -> Result<bool, Error> {
+        let mut stop = false;
+        loop {
+            let start = Instant::now();
+            let work = trainer.watch.receive(&hand.work, &"a batch from the dispatcher")?;
+            let Some(Work { ticket, spent }) = work else { return Ok(stop) };
+            let mut reading = Reading { steps: 1, ..Reading::default() };
+            reading.sync_ns = nanoseconds(start);
+            if let Some(spent) = spent {
+                self.buffers.contribution = spent;
+            }
+            let start = Instant::now();
+            if let Some(batches) = &self.batches {
+                batches.ask(ticket.stream, ticket.step);
+            }
+            let batch = self.next_batch(&trainer.watch)?;
+            reading.data_ns = nanoseconds(start);
+            self.client.ask_for(batch, clock(counters.steps()), ticket);
+            let Some((lookup, waited)) = self.client.take()? else { return Ok(stop) };
+            reading.embedding_ns = waited;
+            let began = Instant::now();
+            let brought = StepEnd::Brought { replica: hand.replica };
+            self.step_with(trainer, brought, lookup, ticket.step, &mut reading);
+            track.span("step", began.elapsed());
+            // A gradient counts when all servers have it, those of rows too.
+            reading.embedding_ns += self.client.settle(true)?;
+            counters.add(&reading);
+            stop = trainer.stop_requested();
+            let contribution = core::mem::take(&mut self.buffers.contribution);
+            let trained = Trained { contribution, finite: reading.dropped == 0, stop };
+            if hand.trained.send(trained).is_err() {
+                return Ok(stop);
+            }
+        }
+    }
+}
