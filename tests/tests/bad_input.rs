@@ -67,7 +67,8 @@ const CONFIGURATION: &[Case] = &[
         "train -c job.toml --set data.train=[]",
         "`data.train = []`: expected at least one file",
     ),
-    case(2, "train -c job.toml --set sync.method=gba", "built: none, independent, bsp"),
+    case(2, "train -c job.toml --set sync.server.members=4", "\"auto\" has no use for it"),
+    case(2, "train -c job.toml --set sync.method=async", "expected one of \"auto\", \"none\""),
     case(2, "train -c job.toml --set sync.alpha=0.5", "\"auto\" has no use for it"),
     case(2, "train -c job.toml --set roles.sync_ps=1", "sync.method = \"auto\" has no center"),
     case(

@@ -199,7 +199,8 @@ fn servers_in_virtual_time() {
     folder.write("slow.toml", format!("steps = 100\n{CLUSTER}{straggler}"));
     let run = |method: &str, run: &str| {
         let method = format!("sync.method={method}");
-        simulate(&folder, "slow.toml", run, &[&method, "train.worker_threads=1"])
+        let sets = [&*method, "train.worker_threads=1", "run.overwrite=true"];
+        simulate(&folder, "slow.toml", run, &sets)
     };
     let rate = |summary: &Value| summary["examples_per_second"].as_f64().unwrap();
     let waits = rate(&run("bsp_ps", "waits"));

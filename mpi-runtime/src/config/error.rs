@@ -98,15 +98,13 @@ pub enum ConfigError {
         /// What it takes.
         expected: String,
     },
-    /// A key or value of a later version.
-    #[error("{at}: {feature} is not in this version; {cure}")]
+    /// A key of a later version.
+    #[error("{at}: {feature} is not in this version; leave it out")]
     Later {
         /// Where it stands.
         at: Origin,
-        /// The key, with its value where that is what is not built.
+        /// The key, and what it is for.
         feature: String,
-        /// What to do instead.
-        cure: String,
     },
     /// The checked table does not fit the types: the key table and the types disagree.
     #[error("configuration: {0}")]

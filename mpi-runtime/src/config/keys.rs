@@ -54,21 +54,11 @@ pub enum Kind {
     Widths,
     /// One of a few names.
     Name {
-        /// Those built.
+        /// Which.
         built: &'static [&'static str],
-        /// Those of later versions.
-        later: &'static [&'static str],
     },
     /// A key of a later version, or a whole section of them.
     Later,
-}
-
-/// Why a value does not fit its key.
-pub(super) enum Misfit {
-    /// Wrong type or range: what was expected.
-    Expected(String),
-    /// A name of a later version: the names that are built.
-    Later(String),
 }
 
 /// The key at a dotted path; below a section of a later version, that section.
@@ -151,8 +141,8 @@ fn parent(path: &str) -> &str {
 }
 
 impl Kind {
-    /// Whether a value fits.
-    pub(super) fn check(self, value: &Value) -> Result<(), Misfit> {
+    /// Whether a value fits; what was expected if it does not.
+    pub(super) fn check(self, value: &Value) -> Result<(), String> {
         let fits = match (self, value) {
             (Self::Integer { low, high }, Value::Integer(x)) => (low..=high).contains(x),
             (Self::Number { .. }, Value::Integer(x)) => self.holds(*x as f64),
@@ -172,17 +162,10 @@ impl Kind {
                 };
                 items.len() <= LAYERS_MAX && items.iter().all(width)
             }
-            (Self::Name { built, later }, Value::String(text)) => {
-                if later.contains(&text.as_str()) {
-                    let built: Vec<&str> =
-                        built.iter().copied().filter(|name| *name != "auto").collect();
-                    return Err(Misfit::Later(built.join(", ")));
-                }
-                built.contains(&text.as_str())
-            }
+            (Self::Name { built }, Value::String(text)) => built.contains(&text.as_str()),
             _ => false,
         };
-        if fits { Ok(()) } else { Err(Misfit::Expected(self.expected())) }
+        if fits { Ok(()) } else { Err(self.expected()) }
     }
 
     /// What it takes, as the end of "expected …".
@@ -274,10 +257,12 @@ const FACTOR: Kind = Kind::Number { low: 0.0, above: true, high: 1.0, below: fal
 
 /// Row-wise Adagrad is refused for dense parameters by `validate.rs`, which says what to use.
 const OPTIMIZERS: Kind =
-    Kind::Name { built: &["sgd", "momentum", "adagrad", "rowwise_adagrad", "adam"], later: &[] };
-const MODELS: Kind =
-    Kind::Name { built: &["dlrm", "deepfm", "fm", "lr", "dcn_v2", "wide_deep"], later: &[] };
-const METHODS: Kind = Kind::Name { built: &SyncMethod::NAMES, later: &[] };
+    Kind::Name { built: &["sgd", "momentum", "adagrad", "rowwise_adagrad", "adam"] };
+const MODELS: Kind = Kind::Name { built: &["dlrm", "deepfm", "fm", "lr", "dcn_v2", "wide_deep"] };
+const METHODS: Kind = Kind::Name { built: &SyncMethod::NAMES };
+
+/// Greatest count of batches under way and of streams of data: both travel in sixteen bits.
+pub(super) const PLACES_MAX: i64 = 65_535;
 
 /// Greatest count of ranks, threads and the like.
 const COUNT_MAX: i64 = 1 << 20;
@@ -300,10 +285,10 @@ pub static KEYS: &[Key] = &[
     key("model.cross_rank", integer(0, WIDTH_MAX), "dcn_v2: rank of their matrices; 0: full"),
     key(
         "model.structure",
-        Kind::Name { built: &["parallel", "stacked"], later: &[] },
+        Kind::Name { built: &["parallel", "stacked"] },
         "dcn_v2: the deep MLP beside the cross network or on its output",
     ),
-    key("model.pooling", Kind::Name { built: &["sum", "mean"], later: &[] }, "bag to vector"),
+    key("model.pooling", Kind::Name { built: &["sum", "mean"] }, "bag to vector"),
     key("model.batch_norm", Kind::Flag, "batch normalisation on hidden layers"),
     key("model.batch_norm_momentum", FACTOR, "share of the new batch in running statistics"),
     key("model.dropout", SHARE, "probability that a hidden unit is dropped"),
@@ -341,7 +326,7 @@ pub static KEYS: &[Key] = &[
     key("train.eval_batch_size", integer(1, 1 << 20), "default: batch_size"),
     key(
         "train.early_stop.metric",
-        Kind::Name { built: &["auc", "logloss"], later: &[] },
+        Kind::Name { built: &["auc", "logloss"] },
         "figure of the validation files to watch",
     ),
     key("train.early_stop.patience", integer(1, COUNT_MAX), "evaluations without improvement"),
@@ -350,7 +335,7 @@ pub static KEYS: &[Key] = &[
     key("train.early_stop.restore_best", Kind::Flag, "end with the best parameters"),
     key(
         "roles.layout",
-        Kind::Name { built: &["collocated", "separate"], later: &[] },
+        Kind::Name { built: &["collocated", "separate"] },
         "whether every rank is trainer and embedding PS",
     ),
     key("roles.trainers", integer(1, COUNT_MAX), "ranks that train"),
@@ -367,28 +352,28 @@ pub static KEYS: &[Key] = &[
     key("sync.every", integer(1, i64::MAX), "gated methods: steps between rounds; 16, ds_sync: 1"),
     key(
         "sync.gate",
-        Kind::Name { built: &["trainer", "worker"], later: &[] },
+        Kind::Name { built: &["trainer", "worker"] },
         "foreground_easgd: who stands still together",
     ),
     key(
         "sync.batch_norm",
-        Kind::Name { built: &["global", "local"], later: &[] },
+        Kind::Name { built: &["global", "local"] },
         "bsp: statistics of the global batch or of each worker's",
     ),
     key("sync.alpha", FACTOR, "share of the way that a round moves; default: by method"),
     key(
         "sync.pair",
-        Kind::Name { built: &["sequential", "same"], later: &[] },
+        Kind::Name { built: &["sequential", "same"] },
         "*_easgd: what the sides of an exchange see",
     ),
     key(
         "sync.intake",
-        Kind::Name { built: &["interpolate", "delta"], later: &[] },
+        Kind::Name { built: &["interpolate", "delta"] },
         "*_ma, *_bmuf, *ds_sync: how a replica takes the mean in",
     ),
     key(
         "sync.schedule",
-        Kind::Name { built: &["grid", "nodes", "hypercube", "ring", "random"], later: &[] },
+        Kind::Name { built: &["grid", "nodes", "hypercube", "ring", "random"] },
         "*ds_sync: how groups are dealt",
     ),
     key("sync.group_size", integer(1, COUNT_MAX), "*ds_sync: trainers of a group"),
@@ -404,22 +389,22 @@ pub static KEYS: &[Key] = &[
     key("sync.min_interval_us", at_least(0), "shadow_*: least µs from round to round"),
     key("sync.max_bytes_per_s", at_least(0), "shadow_*: bytes a trainer may send; 0: no bound"),
     key("sync.core_share", FACTOR, "shadow_*: share of a core; default .1, or .05 if shared"),
-    key("sync.server.members", integer(1, COUNT_MAX), "gba: gradients of a global batch; workers"),
+    key("sync.server.members", integer(1, PLACES_MAX), "gba: gradients of a global batch; workers"),
     key(
         "sync.server.decay",
-        Kind::Name { built: &["hard", "power"], later: &[] },
+        Kind::Name { built: &["hard", "power"] },
         "gba: what old gradients weigh",
     ),
     key("sync.server.tolerance", at_least(0), "gba, hard: global batches a gradient may be late"),
     key("sync.server.decay_factor", FACTOR, "gba, power: factor for each global batch of delay"),
     key(
         "sync.server.divisor",
-        Kind::Name { built: &["members", "weights"], later: &[] },
+        Kind::Name { built: &["members", "weights"] },
         "gba: what a sum of gradients is divided by",
     ),
     key(
         "sync.server.row_divisor",
-        Kind::Name { built: &["global", "own_count"], later: &[] },
+        Kind::Name { built: &["global", "own_count"] },
         "gba: the same of an embedding row",
     ),
     key("sync.server.bound", at_least(0), "hop_bs: batches a worker may be ahead of the slowest"),
@@ -428,18 +413,14 @@ pub static KEYS: &[Key] = &[
     key("sync.switch", Kind::Later, "changing the method during a run"),
     key("compress", Kind::Later, "compression of what is sent"),
     key("checkpoint.dir", Kind::Path, "default: run.dir/checkpoints"),
-    key(
-        "checkpoint.save",
-        Kind::Name { built: &["last", "best", "none"], later: &[] },
-        "which model is kept",
-    ),
+    key("checkpoint.save", Kind::Name { built: &["last", "best", "none"] }, "which model is kept"),
     key("checkpoint.every", Kind::Every, "500 (steps), \"1000000 examples\", \"10 min\""),
     key("checkpoint.keep", integer(1, COUNT_MAX), "newest checkpoints kept, beside the best"),
     key("checkpoint.background", Kind::Flag, "copied, and written while training goes on"),
     key("checkpoint.full_every", integer(1, COUNT_MAX), "one of so many has all rows; 1: all"),
     key(
         "checkpoint.row_precision",
-        Kind::Name { built: &["f32", "bf16"], later: &[] },
+        Kind::Name { built: &["f32", "bf16"] },
         "what rows are written as",
     ),
     key("checkpoint.resume", Kind::Path, "go on from: \"auto\" (the newest), \"none\", or a path"),

@@ -79,8 +79,8 @@ impl SyncMethod {
 }
 
 impl Config {
-    /// The method of a resolved configuration. `slices`: centers of elastic averaging, or servers; `nodes`:
-    /// what `sync.schedule = "nodes"` means on these ranks.
+    /// The method of a resolved configuration. `slices`: centers of elastic averaging, or servers;
+    /// `nodes`: what `sync.schedule = "nodes"` means on these ranks.
     #[must_use]
     pub fn method<'a>(&self, slices: usize, nodes: Dealing<'a>) -> Method<'a> {
         let sync = &self.sync;

@@ -10,7 +10,7 @@ use toml::de::{DeTable, DeValue, ValueDeserializer};
 use toml::{Spanned, Table, Value};
 
 use super::error::{ConfigError, Origin};
-use super::keys::{self, Kind, Misfit};
+use super::keys::{self, Kind};
 use super::overrides;
 
 /// Values that have passed the key table.
@@ -134,28 +134,23 @@ impl Settings {
                 }),
             };
         };
-        let later = |feature: String, cure: String| ConfigError::Later {
-            at: origin.clone(),
-            feature,
-            cure,
-        };
         if matches!(key.kind, Kind::Later) {
-            return Err(later(format!("`{}` ({})", key.path, key.about), "leave it out".into()));
+            return Err(ConfigError::Later {
+                at: origin.clone(),
+                feature: format!("`{}` ({})", key.path, key.about),
+            });
         }
         match key.kind.check(&value) {
             Ok(()) => {
                 self.values.insert(key.path, (value, origin.clone()));
                 Ok(())
             }
-            Err(Misfit::Expected(expected)) => Err(ConfigError::Value {
+            Err(expected) => Err(ConfigError::Value {
                 at: origin.clone(),
                 key: key.path,
                 got: value.to_string(),
                 expected,
             }),
-            Err(Misfit::Later(built)) => {
-                Err(later(format!("{path} = {value}"), format!("built: {built}")))
-            }
         }
     }
 }

@@ -90,9 +90,12 @@ const BAD_ARGUMENTS: &[(&str, &str)] = &[
          alpha, \
          pair, intake, schedule, group_size, average_state, block_rate, block_momentum, nesterov, \
          poll_us, \
-         min_interval_us, max_bytes_per_s, core_share, switch",
+         min_interval_us, max_bytes_per_s, core_share, server, switch",
     ),
-    ("roles.sync_ps=1", "`roles.sync_ps = 1`: expected 0: sync.method = \"auto\" has no center"),
+    (
+        "roles.sync_ps=1",
+        "`roles.sync_ps = 1`: expected 0: sync.method = \"auto\" has no center and no server",
+    ),
     (
         "sync.alpha=0.5",
         "`sync.alpha = set`: expected a shadow or foreground method: sync.method = \"auto\" has \

@@ -3,7 +3,8 @@
 //!
 //! Under `bsp` a step has the same sums on every trainer ([`of_step`]); of a method with rounds it
 //! is a *round* that is told ([`of_round`]), in which every instance of the method does what it
-//! does once; of parameter servers, a batch of every worker. Replicas that are not finite, and trainers that have ended, send less.
+//! does once; of parameter servers, a batch of every worker. Replicas that are not finite, and
+//! trainers that have ended, send less.
 
 use umbra_core::sync::reduction::TAIL;
 use umbra_core::sync::{Dealing, Method, Note, Part};

@@ -149,6 +149,14 @@ impl Plan {
                 u32::MAX
             )));
         }
+        let workers = self.roles.trainers.len() * self.workers_per_trainer();
+        if self.job.method.is_served() && workers > WORKERS_MAX {
+            return Err(Error::Usage(format!(
+                "sync.method = \"{}\" with {workers} workers: at most {WORKERS_MAX} can be handed \
+                 batches",
+                self.job.method.name()
+            )));
+        }
         // Under bsp the workers of a trainer send their pushes together.
         let batches = if self.synchronous() { self.workers_per_trainer() } else { 1 };
         let rows = batches * self.batch_max(0) * self.values_per_example();
@@ -346,3 +354,6 @@ impl fmt::Display for Plan {
         )
     }
 }
+
+/// The place of a batch under way travels in sixteen bits (`umbra_core::sync::server`).
+const WORKERS_MAX: usize = 65_535;

@@ -22,7 +22,8 @@
 //! Rows are asked for and pushed on ways of their own (`rows/tokens.rs`); on every rank that holds
 //! some a relay tells their partitions what the dispatcher says.
 //!
-//! Map: `serving.rs` a server as data · `worker.rs` · `shard.rs`, a server's side · `relay.rs` · `dispatcher.rs`.
+//! Map: `serving.rs` a server as data · `worker.rs` · `shard.rs`, a server's side · `relay.rs` ·
+//! `dispatcher.rs`.
 //!
 //! Invariants: a gradient is reported when every server has it, so a server waits for no worker. A
 //! dispatcher's words come to each server in the order in which they were sent, so all servers

@@ -155,7 +155,7 @@ const CONTRACT: &[(&str, &str)] = &[
         "method rounds gap_mean gap_p99 seconds_exposed seconds_background \
          seconds_processor seconds_processor_center seconds_publish disagreement \
          distance_to_mean refused trainers token_staleness_mean token_staleness_max \
-         version_lag_mean dropped switches",
+         version_lag_mean dropped counted twins aggregates token_staleness version_lag switches",
     ),
     (
         "wire",
