@@ -121,12 +121,14 @@ fn the_global_batch_of_one_worker_is_a_synchronous_step() {
 fn layouts_and_forms() {
     let folder = JOB.folder(20_000, 4000);
     let separate = ["roles.layout=separate", "roles.trainers=2", "roles.embedding_ps=1"];
-    let cases: [(usize, &str, &[&str]); 5] = [
+    let cases: [(usize, &str, &[&str]); 6] = [
         (5, "gba", &["roles.sync_ps=2", "sync.server.row_divisor=own_count"]),
         (4, "async_ps", &["roles.sync_ps=1", "train.worker_threads=2"]),
         (3, "gba", &["roles.sync_ps=3", "sync.server.decay=power", "sync.server.divisor=weights"]),
         (2, "gba", &["sync.server.members=5", "optim.dense.kind=adam", "optim.dense.lr=0.002"]),
         (2, "bsp_ps", &["model.batch_norm=true", "sync.server.reissue_s=0"]),
+        // Stretches of training, with evaluations and checkpoints between them.
+        (2, "gba", &["data.valid=test.h5", "train.eval_every=40", "checkpoint.every=60"]),
     ];
     for (number, (ranks, method, sets)) in cases.into_iter().enumerate() {
         let method = format!("sync.method={method}");

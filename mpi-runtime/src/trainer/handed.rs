@@ -27,11 +27,12 @@ impl Worker {
             let start = Instant::now();
             let work = trainer.watch.receive(&hand.work, &"a batch from the dispatcher")?;
             let Some(Work { ticket, spent }) = work else { return Ok(stop) };
-            let mut reading = Reading { steps: 1, ..Reading::default() };
-            reading.sync_ns = nanoseconds(start);
             if let Some(spent) = spent {
                 self.buffers.contribution = spent;
             }
+            let Some(ticket) = ticket else { return Ok(stop) };
+            let mut reading = Reading { steps: 1, ..Reading::default() };
+            reading.sync_ns = nanoseconds(start);
             let start = Instant::now();
             if let Some(batches) = &self.batches {
                 batches.ask(ticket.stream, ticket.step);
