@@ -203,25 +203,26 @@ fn kinds() -> [OptimizerKind; 3] {
     ]
 }
 
-/// M gradients of one version on one worker are one synchronous step over the global batch: with
-/// one worker and M streams under one-per-aggregate pulls, every gradient of an aggregate is of its
-/// version.
+/// Gradients of one version that are applied together are a synchronous step over their batches:
+/// those of four workers that wait for each other, and four of one worker under GBA, whose data are
+/// as many streams.
 #[test]
 fn a_global_batch_is_a_synchronous_step() {
     for kind in kinds() {
         let optimizer = sgd(kind);
-        for workers in [1, 4] {
-            let cluster = cluster(workers, 25, Jitter::None, 1);
-            let rule = bsp_ps(workers as u32);
-            let (simulated, _) = trained(&cluster, method(rule, 2, optimizer));
+        for (workers, rule) in [(1, bsp_ps(1)), (4, bsp_ps(4)), (1, gba(4, 4))] {
+            let streams = rule.members as usize;
+            // The same batches, whoever trains them.
+            let cluster = cluster(workers, 25 * (streams / workers) as u64, Jitter::None, 1);
+            let (simulated, _) = trained(&cluster, over(rule, 2, optimizer, streams));
             let mut values = initial();
             let planes = optimizer.state_planes();
             let mut state = [optimizer.initial_state(); 2 * PARAMETERS];
             for step in 0..25 {
                 let mut mean = [0.0; ELEMENTS];
-                for stream in 0..workers {
+                for stream in 0..streams {
                     let of_one = gradient(&values, stream, step);
-                    mean.iter_mut().zip(of_one).for_each(|(m, x)| *m += x / workers as f32);
+                    mean.iter_mut().zip(of_one).for_each(|(m, x)| *m += x / streams as f32);
                 }
                 let (values, statistics) = values.split_at_mut(PARAMETERS);
                 let (first, second) = state.split_at_mut(PARAMETERS);
@@ -236,13 +237,13 @@ fn a_global_batch_is_a_synchronous_step() {
             }
             let apart = simulated.center.iter().zip(&values).map(|(a, b)| (a - b).abs());
             let apart = apart.fold(0.0, f32::max);
-            assert!(apart < 1e-6, "{workers} workers, {kind:?}: {apart}");
+            assert!(apart < 1e-6, "{workers} workers, {streams} streams, {kind:?}: {apart}");
         }
     }
 }
 
-/// Algorithm of the paper's section on tokens, as a table of ours: a worker S times slower than the
-/// others brings gradients that are (S - 1) N / M aggregates stale.
+/// A worker S times slower than the others brings gradients that are about (S - 1) N / M aggregates
+/// stale, as follows from tokens that are handed out in order; `token/tests.rs` has the means.
 #[test]
 fn a_slow_worker_is_as_stale_as_it_is_slow() {
     for (slowdown, workers, members) in [(5.0, 16, 16), (10.0, 16, 16), (5.0, 64, 16)] {

@@ -1,10 +1,11 @@
 //! A scratch folder with datasets, jobs and runs.
 
+use core::time::Duration;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::launch::{Ended, LIMIT, program, start};
+use crate::launch::{Ended, LIMIT, program, signal, start};
 
 /// A folder that goes away with the test.
 #[derive(Debug)]
@@ -134,6 +135,24 @@ impl Folder {
         let arguments: Vec<&str> =
             ["train", "-c", job].into_iter().chain(sets.iter().map(String::as_str)).collect();
         self.umbra(ranks, &arguments)
+    }
+
+    /// As [`Folder::train`] with `job.toml` into `run`, and rank `rank` stands still for five
+    /// seconds once steps were reported; the run must be long enough for that.
+    pub fn train_with_a_pause(&self, ranks: usize, rank: usize, sets: &[&str]) -> Ended {
+        let sets = Self::sets("run", &[sets, &["run.log_every_s=0.1"]].concat());
+        let arguments: Vec<&str> = ["train", "-c", "job.toml"]
+            .into_iter()
+            .chain(sets.iter().map(String::as_str))
+            .collect();
+        let mut running = start(self.root(), ranks, &program("umbra"), &arguments, &[]);
+        let metrics = self.path("run/metrics.jsonl");
+        running.until("it reported steps", |_| metrics.metadata().is_ok_and(|file| file.len() > 0));
+        let pid = running.rank_pids(ranks)[rank];
+        signal(pid, "STOP");
+        std::thread::sleep(Duration::from_secs(5));
+        signal(pid, "CONT");
+        running.wait(LIMIT).fine()
     }
 
     /// `--set` arguments: the run folder `run`, its checkpoints, and `sets`.

@@ -68,6 +68,11 @@ const CONFIGURATION: &[Case] = &[
         "`data.train = []`: expected at least one file",
     ),
     case(2, "train -c job.toml --set sync.server.members=4", "\"auto\" has no use for it"),
+    case(
+        2,
+        "train -c job.toml --set sync.method=hop_bw --set train.worker_threads=1",
+        "fewer than the workers of all trainers",
+    ),
     case(2, "train -c job.toml --set sync.method=async", "expected one of \"auto\", \"none\""),
     case(2, "train -c job.toml --set sync.alpha=0.5", "\"auto\" has no use for it"),
     case(2, "train -c job.toml --set roles.sync_ps=1", "sync.method = \"auto\" has no center"),

@@ -2,10 +2,8 @@
 //! bears uneven data, a trainer that stands still, and a replica that is not finite.
 #![allow(clippy::unwrap_used)]
 
-use core::time::Duration;
-
 use serde_json::Value;
-use umbra_tests::{Folder, Job, LIMIT, program, signal, start};
+use umbra_tests::Job;
 
 const JOB: Job = Job {
     model: "kind = \"dlrm\"\nembedding_dim = 8\nbottom = [16, 8]\ntop = [24, 12]\n\
@@ -219,22 +217,8 @@ fn a_trainer_that_stands_still_for_five_seconds() {
         let folder = JOB.folder(10_000, 4000);
         // Rounds are not what it is about, and each takes long where ranks wait for a core.
         let (method, every) = (method(name), every(name, 16));
-        let sets =
-            ["train.epochs=60", "data.test=train.h5", "run.log_every_s=0.1", &every, &method];
-        let sets = Folder::sets("run", &sets);
-        let arguments: Vec<&str> = ["train", "-c", "job.toml"]
-            .into_iter()
-            .chain(sets.iter().map(String::as_str))
-            .collect();
-        let mut running = start(folder.root(), 3, &program("umbra"), &arguments, &[]);
-        let metrics = folder.path("run/metrics.jsonl");
-        running.until("it reported steps", |_| metrics.metadata().is_ok_and(|file| file.len() > 0));
-        let pid = running.rank_pids(3)[1];
-        signal(pid, "STOP");
-        std::thread::sleep(Duration::from_secs(5));
-        signal(pid, "CONT");
-        let ended = running.wait(LIMIT);
-        assert_eq!(ended.code, 0, "{name}: {}", ended.stderr);
+        let sets = ["train.epochs=60", "data.test=train.h5", &*every, &*method];
+        folder.train_with_a_pause(3, 1, &sets);
         let summary = folder.summary("run");
         assert_eq!(summary["examples"], 60 * 10_000, "{name}");
         assert!(

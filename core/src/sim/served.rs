@@ -16,7 +16,7 @@ use super::run::run;
 use crate::dense::replica::load;
 use crate::sync::owned::{OwnedDispatcher, OwnedShard};
 use crate::sync::reduction::TAIL;
-use crate::sync::server::Dispatcher;
+use crate::sync::server::{Dispatcher, Shard};
 use crate::sync::token::{Coordinator, Streams};
 use crate::sync::{Machine, Part, Protocol, Serving};
 
@@ -63,7 +63,8 @@ pub(super) fn simulate<'c>(
         machines.extend(method.worker(staging, all));
     }
     for (shard, parameters) in &mut shards {
-        machines.extend(method.shard(shard.lend(), *parameters, dispatcher, 0));
+        let shard = Shard::new(shard.lend(), serving.updates, *parameters, dispatcher, 0);
+        machines.push(Machine::Shard(shard));
     }
     let OwnedDispatcher { workers: known, under_way, given, asking, tally } = &mut desk;
     let streams = Streams::new(given, 0..steps, serving.window);

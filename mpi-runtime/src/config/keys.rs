@@ -5,6 +5,7 @@
 //! passed; a test keeps the two in step.
 
 use toml::Value;
+use umbra_core::sync::server::PLACES_MAX;
 
 use super::every::{EXPECTED, EXPECTED_SECONDS, Every, Seconds};
 use super::sync::SyncMethod;
@@ -261,9 +262,6 @@ const OPTIMIZERS: Kind =
 const MODELS: Kind = Kind::Name { built: &["dlrm", "deepfm", "fm", "lr", "dcn_v2", "wide_deep"] };
 const METHODS: Kind = Kind::Name { built: &SyncMethod::NAMES };
 
-/// Greatest count of batches under way and of streams of data: both travel in sixteen bits.
-pub(super) const PLACES_MAX: i64 = 65_535;
-
 /// Greatest count of ranks, threads and the like.
 const COUNT_MAX: i64 = 1 << 20;
 
@@ -389,7 +387,11 @@ pub static KEYS: &[Key] = &[
     key("sync.min_interval_us", at_least(0), "shadow_*: least µs from round to round"),
     key("sync.max_bytes_per_s", at_least(0), "shadow_*: bytes a trainer may send; 0: no bound"),
     key("sync.core_share", FACTOR, "shadow_*: share of a core; default .1, or .05 if shared"),
-    key("sync.server.members", integer(1, PLACES_MAX), "gba: gradients of a global batch; workers"),
+    key(
+        "sync.server.members",
+        integer(1, PLACES_MAX as i64),
+        "gba: gradients of a global batch; workers",
+    ),
     key(
         "sync.server.decay",
         Kind::Name { built: &["hard", "power"] },

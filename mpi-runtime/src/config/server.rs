@@ -9,6 +9,7 @@ use umbra_core::sync::{Method, Rounds, Serving};
 use umbra_core::units::Nanos;
 
 use super::convert;
+use super::error::ConfigError;
 use super::sync::{SyncConfig, SyncMethod};
 use super::types::Config;
 
@@ -97,9 +98,19 @@ impl SyncMethod {
 
 impl Config {
     /// Fills in what depends on the number of workers of all trainers.
-    pub(super) fn complete_server(&mut self, workers: usize) {
+    ///
+    /// # Errors
+    /// When no worker would be waited for.
+    pub(super) fn complete_server(&mut self, workers: usize) -> Result<(), ConfigError> {
         let workers = u32::try_from(workers).unwrap_or(u32::MAX);
         let server = &mut self.sync.server;
+        if self.sync.method == SyncMethod::HopBw && server.backup_workers >= workers {
+            return Err(ConfigError::value(
+                "sync.server.backup_workers",
+                server.backup_workers,
+                format!("fewer than the workers of all trainers, of whom there are {workers}"),
+            ));
+        }
         if self.sync.method == SyncMethod::Gba {
             let members = *server.members.get_or_insert(workers);
             if server.decay == Decay::Hard {
@@ -107,6 +118,7 @@ impl Config {
                 server.tolerance.get_or_insert(4 * u64::from(workers.div_ceil(members)));
             }
         }
+        Ok(())
     }
 
     /// The parameter server of a resolved configuration, for so many workers of all trainers and
@@ -121,7 +133,7 @@ impl Config {
             SyncMethod::BspPs => (workers, Admission::OnePerVersion, none, true),
             SyncMethod::HopBs => (1, Admission::Within { steps: server.bound }, none, true),
             SyncMethod::HopBw => {
-                let members = workers.saturating_sub(server.backup_workers).max(1);
+                let members = workers.saturating_sub(server.backup_workers);
                 (members, Admission::OnePerVersion, CoreDecay::Hard { tolerance: 0 }, false)
             }
             SyncMethod::Gba => {

@@ -40,6 +40,24 @@ pub struct Endpoints<'a> {
     pub watch: &'a Watch,
 }
 
+impl<'a> Endpoints<'a> {
+    /// None of them.
+    #[must_use]
+    pub const fn none(watch: &'a Watch) -> Self {
+        Self {
+            comm: None,
+            groups: None,
+            post: None,
+            gradients: None,
+            rows: None,
+            poll: Duration::ZERO,
+            longest: Duration::MAX,
+            grace: Duration::ZERO,
+            watch,
+        }
+    }
+}
+
 /// What the seats of a thread share.
 pub(super) struct Ends<'a> {
     pub(super) ends: Endpoints<'a>,

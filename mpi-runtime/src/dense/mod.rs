@@ -3,7 +3,7 @@
 //! - [`replica_sync`]: which protocol runs on which slice of the replica
 //! - [`driver`]: runs protocols on one thread · [`seat`]: one of them, action by action ·
 //!   [`endpoints`]: what they act through
-//! - [`group_sums`]: sums over groups of trainers
+//! - [`group_sums`]: sums over groups of trainers · [`mean`]: the mean of all, taken once
 //! - [`bsp`]: one update per step for all · [`gradients`]: what the workers bring to it
 //! - [`served`]: parameter servers · [`hand`]: what a worker is handed and brings
 //! - [`meeting`]: the workers of a trainer meet · [`gate`]: where they wait for a round ·
@@ -18,6 +18,7 @@ pub mod gate;
 pub mod gradients;
 pub mod group_sums;
 pub mod hand;
+pub mod mean;
 pub mod meeting;
 pub mod replica_sync;
 pub mod seat;

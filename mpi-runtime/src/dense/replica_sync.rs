@@ -25,8 +25,7 @@ use crossbeam_channel::unbounded;
 use umbra_core::sync::owned::Owned;
 use umbra_core::sync::reduction::TAIL;
 use umbra_core::sync::{
-    Conductor, Dealing, GateOf, Instances, Machine, Method, ModelAverage, Pace, Part, Protocol,
-    Published, Rounds,
+    Conductor, Dealing, GateOf, Instances, Machine, Method, Pace, Part, Protocol, Published, Rounds,
 };
 use umbra_core::units::Nanos;
 
@@ -38,7 +37,7 @@ use crate::comm::{Comm, Mailbox};
 use crate::config::Config;
 use crate::dense::bsp::Bsp;
 use crate::dense::driver::drive;
-use crate::dense::endpoints::{DriveError, Endpoints};
+use crate::dense::endpoints::Endpoints;
 use crate::dense::gate::Gate;
 use crate::dense::gradients::{GradientLink, GradientQueue};
 use crate::dense::group_sums::GroupSums;
@@ -49,7 +48,7 @@ use crate::error::Error;
 use crate::launch::processor::Pins;
 use crate::launch::roles::Roles;
 use crate::launch::world::World;
-use crate::measure::counters::{Counters, RoundCounters};
+use crate::measure::counters::Counters;
 use crate::measure::trace::{Trace, Track};
 use crate::rows::router::Router;
 
@@ -321,15 +320,11 @@ impl DenseSync {
     ) -> Result<Stretch<T>, Error> {
         if let Some(served) = &mut self.served {
             let ends = Endpoints {
-                comm: None,
-                groups: None,
                 post: self.post.as_mut(),
-                gradients: None,
                 rows: rows.cloned(),
                 poll: self.poll,
                 longest: served::LONGEST_SLEEP,
-                grace: Duration::ZERO,
-                watch: &self.watch,
+                ..Endpoints::none(&self.watch)
             };
             let around = (counters, trace, pins);
             return Ok(served.run(ends, stretch, trainer.is_some(), around, work));
@@ -373,11 +368,9 @@ impl DenseSync {
             groups: dealing.map(|it| GroupSums::new(it, number, self.trainers)),
             post: post.as_mut(),
             gradients: queue,
-            rows: None,
             poll: self.poll,
-            longest: Duration::MAX,
             grace: self.grace,
-            watch,
+            ..Endpoints::none(watch)
         };
         let mut machines: Vec<(usize, Machine<'_>)> = vec![];
         for (number, owned) in lent.iter_mut() {
@@ -511,41 +504,4 @@ fn longest_hold(pace: &Pace, trainers: usize, elements: usize) -> Duration {
 
 fn nanos(duration: Duration) -> Nanos {
     Nanos(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX))
-}
-
-/// Makes every trainer's replica the mean of all, bit for bit the same. *Collective over `comm`.*
-///
-/// # Errors
-/// A defect of the protocol, or a trainer that is lost.
-pub fn average_once(comm: &mut Comm, replica: &[AtomicU32]) -> Result<(), Error> {
-    // Workers wait for it: it may have their cores.
-    comm.set_poll(None);
-    let mut staging = vec![0.0; replica.len() + TAIL];
-    let watch = Arc::clone(comm.watch());
-    let ends = Endpoints {
-        comm: Some(comm),
-        groups: None,
-        post: None,
-        gradients: None,
-        rows: None,
-        poll: Duration::ZERO,
-        longest: Duration::MAX,
-        grace: Duration::ZERO,
-        watch: &watch,
-    };
-    let mut machine = ModelAverage::once(&mut staging);
-    let seat = Seat {
-        number: 0,
-        machine: &mut machine,
-        replica,
-        workers: Workers::None,
-        conductor: Conductor::new(Rounds::Never, 0),
-        counters: &RoundCounters::default(),
-        track: Track::of(None, ""),
-    };
-    match drive(vec![seat], ends) {
-        Ok(_) => Ok(()),
-        Err(DriveError::Lost(lost)) => Err(lost.into()),
-        Err(defect) => Err(Error::Failure(defect.to_string())),
-    }
 }

@@ -3,7 +3,8 @@
 use core::fmt;
 
 use umbra_core::model::Model;
-use umbra_core::sync::{Dealing, Instances};
+use umbra_core::sync::server::PLACES_MAX;
+use umbra_core::sync::{Dealing, Instances, Method};
 use umbra_datasets::{Dataset, TrainOrder, steps_per_epoch};
 
 use crate::config::convert;
@@ -123,20 +124,27 @@ impl Plan {
     /// The instances of the method.
     #[must_use]
     pub fn instances(&self) -> Instances {
+        self.method().instances(self.roles.trainers.len(), self.workers_per_trainer())
+    }
+
+    /// How replicas stay together; groups that follow nodes know them only when it runs.
+    #[must_use]
+    pub fn method(&self) -> Method<'static> {
         let nodes = Dealing::Nodes { node: &[], place: &[] };
-        let method = self.job.config.method(self.roles.sync_ps.len(), nodes);
-        method.instances(self.roles.trainers.len(), self.workers_per_trainer())
+        self.job.config.method(self.roles.sync_ps.len(), nodes)
+    }
+
+    /// Workers of all trainers.
+    fn workers(&self) -> usize {
+        self.roles.trainers.len() * self.workers_per_trainer()
     }
 
     /// How partitions take the pushes of batches that are handed out; `None` where none are.
     #[must_use]
     pub fn tokens(&self) -> Option<TokenRule> {
-        let nodes = Dealing::Nodes { node: &[], place: &[] };
-        let config = &self.job.config;
-        let serving = config.method(self.roles.sync_ps.len(), nodes).serving()?;
-        let workers = self.roles.trainers.len() * self.workers_per_trainer();
-        let (members, places) = (serving.rule.members, serving.places(workers));
-        Some(TokenRule { members, places, divisor: config.sync.server.rows() })
+        let serving = self.method().serving()?;
+        let (members, places) = (serving.rule.members, serving.places(self.workers()));
+        Some(TokenRule { members, places, divisor: self.job.config.sync.server.rows() })
     }
 
     /// Steps and messages must fit the numbers they travel in.
@@ -149,10 +157,10 @@ impl Plan {
                 u32::MAX
             )));
         }
-        let workers = self.roles.trainers.len() * self.workers_per_trainer();
-        if self.job.method.is_served() && workers > WORKERS_MAX {
+        let workers = self.workers();
+        if self.job.method.is_served() && workers > PLACES_MAX {
             return Err(Error::Usage(format!(
-                "sync.method = \"{}\" with {workers} workers: at most {WORKERS_MAX} can be handed \
+                "sync.method = \"{}\" with {workers} workers: at most {PLACES_MAX} can be handed \
                  batches",
                 self.job.method.name()
             )));
@@ -204,7 +212,8 @@ impl Plan {
         let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
         let available: Option<u64> =
             line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok());
-        let (rows, dense) = (self.embedding_bytes(rank), self.dense_bytes());
+        let (rows, dense) =
+            (self.embedding_bytes(rank), self.dense_bytes() + self.served_bytes(rank));
         let state = ranks_on_node as u64 * (rows + dense);
         // Trainers' own replicas are in a checkpoint beside the model.
         let copies = ranks_on_node as u64 * (rows + 2 * dense);
@@ -277,6 +286,25 @@ impl Plan {
         let planes = convert::dense_optimizer(&self.job.config.optim.dense)
             .map_or(0, |optimizer| optimizer.state_planes());
         4 * (self.model.replica_len() + planes * self.model.parameters_len()) as u64
+    }
+
+    /// What parameter servers and their workers take on `rank` beside that: what a worker trains
+    /// with and what is on its way to it, and of a slice its values, state, sums and gradients.
+    #[must_use]
+    pub fn served_bytes(&self, rank: usize) -> u64 {
+        let method = self.method();
+        let Some(serving) = method.serving() else { return 0 };
+        let elements = self.model.replica_len();
+        let trains = self.roles.trainers.contains(rank);
+        let own = if trains { 2 * self.workers_per_trainer() * elements } else { 0 };
+        let slices =
+            (0..serving.servers()).filter(|slice| self.roles.sync_ps.rank_of(*slice) == rank);
+        let slices: usize = slices.map(|slice| method.slice(slice, elements).len()).sum();
+        // Values, staging and the sum; a gradient of every worker, and one that waits for its
+        // place.
+        let each =
+            3 + serving.updates.optimizer.state_planes() + 2 * serving.places(self.workers());
+        4 * (own + each * slices) as u64
     }
 
     /// Whether rows are updated once per step for all workers.
@@ -354,6 +382,3 @@ impl fmt::Display for Plan {
         )
     }
 }
-
-/// The place of a batch under way travels in sixteen bits (`umbra_core::sync::server`).
-const WORKERS_MAX: usize = 65_535;

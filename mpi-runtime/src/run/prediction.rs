@@ -11,7 +11,6 @@ use core::sync::atomic::AtomicU32;
 use serde::Serialize;
 use umbra_core::model::{Gradients, Input, Model, StepKey};
 use umbra_core::sparse::{coalesce, heads_len};
-use umbra_core::sync::Dealing;
 use umbra_datasets::{BatchBuffer, Dataset, Pipeline, TrainOrder};
 
 use crate::comm::traffic::Traffic;
@@ -116,9 +115,7 @@ impl Prediction {
         } else {
             vec![]
         };
-        let nodes = Dealing::Nodes { node: &[], place: &[] };
-        let method = job.config.method(roles.sync_ps.len(), nodes);
-        let rounds = of_round(&method, plan.model.replica_len(), workers, roles, ranks);
+        let rounds = of_round(&plan.method(), plan.model.replica_len(), workers, roles, ranks);
         let evaluation = evaluation_bytes(plan);
         let of_rank = |rank| {
             let trainer = roles.trainers.number_of(rank);

@@ -15,7 +15,7 @@ use umbra_datasets::Dataset;
 
 use super::{Run, TrainerThreads};
 use crate::comm::watch::Lost;
-use crate::dense::replica_sync::average_once;
+use crate::dense::mean::average_once;
 use crate::error::Error;
 use crate::score::figures::Figures;
 
@@ -93,7 +93,7 @@ impl Run<'_> {
     /// When not all ranks come in time.
     pub fn gradients(&self) -> Result<Option<Tally>, Lost> {
         let Some(served) = self.sync.served() else { return Ok(None) };
-        let own = served.tally().map_or_else(Vec::new, Tally::to_words);
+        let own = served.tally().map_or_else(Vec::new, |tally| tally.words().collect());
         let ranks = self.control.all_gather_varied(&own, "what became of gradients")?;
         Ok(ranks.iter().find_map(|words| Tally::from_words(words)))
     }

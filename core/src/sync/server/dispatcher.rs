@@ -9,6 +9,7 @@
 use core::ops::Range;
 
 use super::super::protocol::{Action, Completion, Note, OutOfTurn, Payload, Protocol};
+use super::super::reduction::TAIL;
 use super::super::token::{Answer, Coordinator, Refused, Verdict};
 use super::{ASK, END, FLUSH, MEMBER, REPORT, TICKET, aggregate_note, member_note, parts};
 use super::{ticket_note, word};
@@ -69,14 +70,12 @@ impl Tally {
     }
 
     /// As numbers, to be sent.
-    #[cfg(feature = "sim")]
-    #[must_use]
-    pub fn to_words(&self) -> alloc::vec::Vec<u64> {
+    pub fn words(&self) -> impl Iterator<Item = u64> {
         let counts = [self.counted, self.dropped, self.twins, self.aggregates];
-        counts.into_iter().chain(self.staleness).chain(self.lag).collect()
+        counts.into_iter().chain(self.staleness).chain(self.lag)
     }
 
-    /// What [`Self::to_words`] has made; `None` of anything else.
+    /// What [`Self::words`] has given; `None` of anything else.
     #[must_use]
     pub fn from_words(words: &[u64]) -> Option<Self> {
         let (&[counted, dropped, twins, aggregates], bins) = words.split_first_chunk()?;
@@ -129,7 +128,7 @@ pub struct Dispatcher<'a> {
     flushed: bool,
     outstanding: Option<Action>,
     /// The length that drivers expect, of no elements.
-    staging: [f32; super::super::reduction::TAIL],
+    staging: [f32; TAIL],
 }
 
 impl<'a> Dispatcher<'a> {
@@ -153,7 +152,7 @@ impl<'a> Dispatcher<'a> {
             ended: 0,
             flushed: false,
             outstanding: None,
-            staging: [0.0; super::super::reduction::TAIL],
+            staging: [0.0; TAIL],
         }
     }
 

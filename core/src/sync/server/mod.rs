@@ -60,6 +60,9 @@ const NUMBER_BITS: u32 = 56;
 /// Bits of a push's number that are its place.
 const PLACE_BITS: u32 = 16;
 
+/// Most batches under way, and most streams of data: what a message can tell apart.
+pub const PLACES_MAX: usize = 1 << PLACE_BITS;
+
 /// A word of a kind, with a number below 2^56.
 const fn word(kind: u64, number: u64) -> u64 {
     kind << NUMBER_BITS | number

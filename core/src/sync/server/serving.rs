@@ -3,7 +3,7 @@
 use super::super::instances::Instances;
 use super::super::method::{Algorithm, Machine, Method};
 use super::super::token::Rule;
-use super::{ServerWorker, Shard, ShardMemory, Updates};
+use super::{ServerWorker, Updates};
 
 /// A parameter server.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -68,19 +68,5 @@ impl Method<'_> {
     #[must_use]
     pub const fn dispatcher(&self, all: Instances) -> usize {
         all.center(self.slices() + self.relays())
-    }
-
-    /// The protocol of a server, whose slice has so many elements that are no running statistics,
-    /// from `version` on; `None` where a method has none.
-    #[must_use]
-    pub fn shard<'m>(
-        &self,
-        memory: ShardMemory<'m>,
-        parameters: usize,
-        dispatcher: usize,
-        version: u64,
-    ) -> Option<Machine<'m>> {
-        let updates = self.serving()?.updates;
-        Some(Machine::Shard(Shard::new(memory, updates, parameters, dispatcher, version)))
     }
 }

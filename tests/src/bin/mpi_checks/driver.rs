@@ -34,18 +34,7 @@ fn ends<'a>(
     post: Option<&'a mut Post>,
     watch: &'a Watch,
 ) -> Endpoints<'a> {
-    let (poll, grace) = (Duration::from_micros(50), Duration::ZERO);
-    Endpoints {
-        comm,
-        groups: None,
-        post,
-        gradients: None,
-        rows: None,
-        poll,
-        longest: Duration::MAX,
-        grace,
-        watch,
-    }
+    Endpoints { comm, post, poll: Duration::from_micros(50), ..Endpoints::none(watch) }
 }
 
 /// A seat without trace or pace.
