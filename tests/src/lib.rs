@@ -19,4 +19,4 @@ pub use arrays::Arrays;
 pub use folder::{Folder, Job};
 pub use launch::{Ended, LIMIT, Running, as_a_user, below, program, signal, start};
 pub use oracle::{Example, OracleFigures, figures, tree_sum};
-pub use saved::{SavedModel, manifest, tensors};
+pub use saved::{SavedModel, manifest, numbers, tensors};

@@ -1,5 +1,6 @@
 //! A saved model, read without the runtime's help: what is compared between runs.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
@@ -47,6 +48,24 @@ impl SavedModel {
         }
         Self { dense: tensors(dir, |name| name.starts_with("dense.")), rows }
     }
+}
+
+/// The numbers of every tensor of a checkpoint that is trained, by name: parameters, rows, and
+/// their optimizer state.
+#[must_use]
+pub fn numbers(dir: &Path) -> BTreeMap<String, Vec<f32>> {
+    let manifest = manifest(dir);
+    let names = list(&manifest["files"]).iter().flat_map(|file| {
+        list(&file["tensors"]).iter().map(|tensor| tensor["name"].as_str().unwrap())
+    });
+    let trained = names.filter(|name| name.starts_with("dense.") || name.starts_with("rows."));
+    trained
+        .map(|name| {
+            let bytes = tensors(dir, |other| other == name);
+            let words = bytes.as_chunks().0.iter().map(|word| f32::from_le_bytes(*word));
+            (name.to_owned(), words.collect())
+        })
+        .collect()
 }
 
 /// The values of the tensors that are wanted, one after the other as the manifest lists

@@ -2,10 +2,8 @@
 //! synchronous step, runs stop and go on, and a trainer that stands still loses nothing.
 #![allow(clippy::unwrap_used)]
 
-use std::collections::BTreeMap;
-
 use serde_json::Value;
-use umbra_tests::{Folder, Job, manifest, tensors};
+use umbra_tests::{Folder, Job, numbers};
 
 const JOB: Job = Job {
     model: "kind = \"dlrm\"\nembedding_dim = 8\nbottom = [16, 8]\ntop = [24, 12]",
@@ -56,23 +54,6 @@ fn every_method_learns_what_the_synchronous_run_learns() {
     }
 }
 
-/// Numbers of every tensor that is trained, by name.
-fn numbers(folder: &Folder, run: &str) -> BTreeMap<String, Vec<f32>> {
-    let dir = folder.path(run).join("checkpoints/last");
-    let manifest = manifest(&dir);
-    let names = manifest["files"].as_array().unwrap().iter().flat_map(|file| {
-        file["tensors"].as_array().unwrap().iter().map(|tensor| tensor["name"].as_str().unwrap())
-    });
-    let trained = names.filter(|name| name.starts_with("dense.") || name.starts_with("rows."));
-    trained
-        .map(|name| {
-            let bytes = tensors(&dir, |other| other == name);
-            let words = bytes.as_chunks().0.iter().map(|word| f32::from_le_bytes(*word));
-            (name.to_owned(), words.collect())
-        })
-        .collect()
-}
-
 /// One worker: M gradients of one version are one synchronous step of the global batch, dense
 /// parameters, rows and their optimizer state, to the order of a sum.
 #[test]
@@ -97,7 +78,7 @@ fn the_global_batch_of_one_worker_is_a_synchronous_step() {
             let all: Vec<&str> =
                 kinds.iter().map(String::as_str).chain(sets.iter().copied()).collect();
             folder.train(1, "job.toml", run, &all);
-            numbers(&folder, run)
+            numbers(&folder.path(run).join("checkpoints/last"))
         };
         let bsp =
             train("bsp", &["sync.method=bsp", "train.worker_threads=4", "run.overwrite=true"]);

@@ -53,6 +53,8 @@ pub enum Kind {
     Files,
     /// A list of layer widths.
     Widths,
+    /// A list of steps.
+    Steps,
     /// One of a few names.
     Name {
         /// Which.
@@ -163,6 +165,9 @@ impl Kind {
                 };
                 items.len() <= LAYERS_MAX && items.iter().all(width)
             }
+            (Self::Steps, Value::Array(items)) => {
+                items.iter().all(|item| item.as_integer().is_some_and(|step| step > 0))
+            }
             (Self::Name { built }, Value::String(text)) => built.contains(&text.as_str()),
             _ => false,
         };
@@ -197,6 +202,7 @@ impl Kind {
                 "a list of at most {LAYERS_MAX} layer widths from 1 to {WIDTH_MAX}, for example \
                  [512, 256]"
             ),
+            Self::Steps => "a list of steps, for example [1000, 2000]".into(),
             Self::Name { built, .. } => {
                 let quoted: Vec<String> = built.iter().map(|name| format!("\"{name}\"")).collect();
                 format!("one of {}", quoted.join(", "))
@@ -412,7 +418,12 @@ pub static KEYS: &[Key] = &[
     key("sync.server.bound", at_least(0), "hop_bs: batches a worker may be ahead of the slowest"),
     key("sync.server.backup_workers", integer(1, COUNT_MAX), "hop_bw: workers nobody waits for"),
     key("sync.server.reissue_s", NOT_NEGATIVE, "servers: seconds after which a batch is redone"),
-    key("sync.switch", Kind::Later, "changing the method during a run"),
+    key(
+        "sync.switch.to",
+        Kind::Name { built: &["bsp", "async_ps", "bsp_ps", "hop_bs", "hop_bw", "gba"] },
+        "the other method of a run that changes its method",
+    ),
+    key("sync.switch.at", Kind::Steps, "steps at which it changes, [1000, 2000]"),
     key("compress", Kind::Later, "compression of what is sent"),
     key("checkpoint.dir", Kind::Path, "default: run.dir/checkpoints"),
     key("checkpoint.save", Kind::Name { built: &["last", "best", "none"] }, "which model is kept"),

@@ -79,16 +79,16 @@ impl SyncMethod {
 }
 
 impl Config {
-    /// The method of a resolved configuration. `slices`: centers of elastic averaging, or servers;
+    /// `method` in a resolved configuration. `slices`: centers of elastic averaging, or servers;
     /// `nodes`: what `sync.schedule = "nodes"` means on these ranks.
     #[must_use]
-    pub fn method<'a>(&self, slices: usize, nodes: Dealing<'a>) -> Method<'a> {
+    pub fn method<'a>(&self, method: SyncMethod, slices: usize, nodes: Dealing<'a>) -> Method<'a> {
         let sync = &self.sync;
         let workers = self.roles.trainers.unwrap_or(1) * self.train.worker_threads.unwrap_or(1);
-        if let Some(served) = self.served(workers, slices) {
+        if let Some(served) = self.served(method, workers, slices) {
             return served;
         }
-        let shape: Method<'a> = sync.method.shape();
+        let shape: Method<'a> = method.shape();
         let delta = sync.intake == Intake::Delta;
         let algorithm = match shape.algorithm {
             plain @ (Algorithm::None | Algorithm::StepSum | Algorithm::Server(_)) => plain,

@@ -2,7 +2,8 @@
 //!
 //! Map: `keys.rs` defines every key and its range; `overrides.rs` takes `--set` apart; `read.rs`
 //! merges both into a table and remembers where each value came from; `types.rs`, `sync.rs`,
-//! `server.rs` and `checkpoint.rs` hold the result; `validate.rs` checks keys against each other;
+//! `server.rs`, `switch.rs` and `checkpoint.rs` hold the result; `validate.rs` checks keys against
+//! each other;
 //! `resolve.rs` adds what only the launch decides; `convert.rs` and `method.rs` make the core's
 //! types of the result; `error.rs` says what was wrong, and where it was said.
 //!
@@ -19,6 +20,7 @@ mod overrides;
 mod read;
 mod resolve;
 mod server;
+mod switch;
 mod sync;
 mod types;
 mod validate;
@@ -32,6 +34,7 @@ pub use checkpoint::*;
 pub use error::{ConfigError, Origin};
 pub use every::{Every, Seconds};
 pub use resolve::Job;
+pub use switch::SwitchConfig;
 pub use sync::*;
 pub use types::*;
 

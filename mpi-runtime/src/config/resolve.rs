@@ -23,7 +23,7 @@ pub struct Job {
     pub sync_ps: usize,
     /// Worker threads per trainer.
     pub worker_threads: usize,
-    /// How replicas stay together; not `Auto`.
+    /// How replicas stay together, in a run that changes its method to begin with; not `Auto`.
     pub method: SyncMethod,
     /// What rank 0 should say before the run starts.
     pub warnings: Vec<String>,
@@ -33,8 +33,7 @@ impl Job {
     /// Gradients of a global batch: those of all workers, or as many as `gba` is told.
     #[must_use]
     pub fn batches_per_step(&self) -> usize {
-        let members = self.config.sync.server.members.filter(|_| self.method == SyncMethod::Gba);
-        members.map_or(self.worker_threads * self.trainers, |members| members as usize)
+        self.config.batches_per_step(self.worker_threads * self.trainers)
     }
 
     /// Examples of a step: of the global batch.
@@ -108,7 +107,7 @@ impl Config {
 
     /// Ranks that hold a part of the center: one for every eight trainers, if nothing is said.
     fn count_centers(&self, ranks: usize) -> usize {
-        if !self.sync.method.shape().has_centers() {
+        if !self.sync.methods().any(|method| method.shape().has_centers()) {
             return self.roles.sync_ps.unwrap_or(0);
         }
         let trainers = self.roles.trainers.unwrap_or(ranks);

@@ -103,15 +103,17 @@ impl Config {
     /// When no worker would be waited for.
     pub(super) fn complete_server(&mut self, workers: usize) -> Result<(), ConfigError> {
         let workers = u32::try_from(workers).unwrap_or(u32::MAX);
+        let (gba, uses_backups) =
+            (self.sync.uses(SyncMethod::Gba), self.sync.uses(SyncMethod::HopBw));
         let server = &mut self.sync.server;
-        if self.sync.method == SyncMethod::HopBw && server.backup_workers >= workers {
+        if uses_backups && server.backup_workers >= workers {
             return Err(ConfigError::value(
                 "sync.server.backup_workers",
                 server.backup_workers,
                 format!("fewer than the workers of all trainers, of whom there are {workers}"),
             ));
         }
-        if self.sync.method == SyncMethod::Gba {
+        if gba {
             let members = *server.members.get_or_insert(workers);
             if server.decay == Decay::Hard {
                 // A worker up to five times slower than the others is in time.
@@ -121,11 +123,16 @@ impl Config {
         Ok(())
     }
 
-    /// The parameter server of a resolved configuration, for so many workers of all trainers and
-    /// `servers`; `None` where the method has none.
+    /// The parameter server of a resolved configuration under `method`, for so many workers of all
+    /// trainers and `servers`; `None` where the method has none.
     #[must_use]
-    pub fn served(&self, workers: usize, servers: usize) -> Option<Method<'static>> {
-        let (method, server) = (self.sync.method, &self.sync.server);
+    pub fn served(
+        &self,
+        method: SyncMethod,
+        workers: usize,
+        servers: usize,
+    ) -> Option<Method<'static>> {
+        let server = &self.sync.server;
         let workers = u32::try_from(workers).unwrap_or(u32::MAX);
         let none = CoreDecay::None;
         let (members, admission, decay, late_takes_place) = match method {
@@ -143,7 +150,7 @@ impl Config {
             _ => return None,
         };
         // The data of a global batch: that of the synchronous run.
-        let streams = if method == SyncMethod::Gba { members } else { workers };
+        let streams = u32::try_from(self.batches_per_step(workers as usize)).unwrap_or(u32::MAX);
         let reissue_after = match server.reissue_s {
             0.0 => Nanos(u64::MAX),
             #[expect(
@@ -176,12 +183,23 @@ impl Config {
     }
 }
 
+impl Config {
+    /// Gradients of a global batch for so many workers of all trainers: those of all, or as many
+    /// as `gba` is told, also while a run that changes its method trains by another.
+    #[must_use]
+    pub fn batches_per_step(&self, workers: usize) -> usize {
+        let members = self.sync.server.members.filter(|_| self.sync.uses(SyncMethod::Gba));
+        members.map_or(workers, |members| members as usize)
+    }
+}
+
 impl SyncConfig {
     /// Keys of servers that are set, and whether that is for nothing, and which methods they are
     /// for.
     pub(super) fn unused_of_servers(&self) -> [(&'static str, bool, &'static str); 9] {
-        let (server, plain, method) = (&self.server, ServerConfig::default(), self.method);
-        let (gba, hard) = (method == SyncMethod::Gba, server.decay == Decay::Hard);
+        let (server, plain) = (&self.server, ServerConfig::default());
+        let (gba, hard) = (self.uses(SyncMethod::Gba), server.decay == Decay::Hard);
+        let served = self.methods().any(SyncMethod::is_served);
         let factor = server.decay_factor.to_bits() != plain.decay_factor.to_bits();
         [
             ("sync.server.members", server.members.is_some() && !gba, "the gba"),
@@ -200,17 +218,17 @@ impl SyncConfig {
             ("sync.server.row_divisor", server.row_divisor != plain.row_divisor && !gba, "the gba"),
             (
                 "sync.server.bound",
-                server.bound != plain.bound && method != SyncMethod::HopBs,
+                server.bound != plain.bound && !self.uses(SyncMethod::HopBs),
                 "the hop_bs",
             ),
             (
                 "sync.server.backup_workers",
-                server.backup_workers != plain.backup_workers && method != SyncMethod::HopBw,
+                server.backup_workers != plain.backup_workers && !self.uses(SyncMethod::HopBw),
                 "the hop_bw",
             ),
             (
                 "sync.server.reissue_s",
-                server.reissue_s.to_bits() != plain.reissue_s.to_bits() && !method.is_served(),
+                server.reissue_s.to_bits() != plain.reissue_s.to_bits() && !served,
                 "a server",
             ),
         ]

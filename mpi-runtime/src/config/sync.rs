@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::server::ServerConfig;
+use super::switch::SwitchConfig;
 
 /// `[sync]`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -50,6 +51,9 @@ pub struct SyncConfig {
     pub core_share: Option<f64>,
     /// Parameter servers.
     pub server: ServerConfig,
+    /// Changing the method during a run.
+    #[serde(skip_serializing_if = "SwitchConfig::is_off")]
+    pub switch: SwitchConfig,
 }
 
 impl Default for SyncConfig {
@@ -73,6 +77,7 @@ impl Default for SyncConfig {
             max_bytes_per_s: 0,
             core_share: None,
             server: ServerConfig::default(),
+            switch: SwitchConfig::default(),
         }
     }
 }

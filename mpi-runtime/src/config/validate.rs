@@ -1,6 +1,6 @@
 //! What no single key can tell: keys that must agree with each other.
 
-use umbra_core::sync::Rounds;
+use umbra_core::sync::{Method, Rounds};
 
 use super::error::ConfigError;
 use super::{
@@ -27,14 +27,18 @@ impl Config {
     /// Keys that the method would ignore are refused: somebody meant something by them.
     fn check_sync(&self) -> Result<(), ConfigError> {
         let sync = &self.sync;
-        let shape = sync.method.shape();
-        let (blocks, dealt) = (shape.blocks().is_some(), shape.dealing().is_some());
-        let (elastic, averages) =
-            (shape.has_centers() && shape.serving().is_none(), shape.averages());
-        let gated = matches!(shape.rounds, Rounds::Gated { .. });
-        let shadow = matches!(shape.rounds, Rounds::Background(_));
+        sync.check_switch()?;
+        let any =
+            |is: &dyn Fn(&Method<'_>) -> bool| sync.methods().any(|method| is(&method.shape()));
+        let blocks = any(&|shape| shape.blocks().is_some());
+        let dealt = any(&|shape| shape.dealing().is_some());
+        let served = any(&|shape| shape.serving().is_some());
+        let elastic = any(&|shape| shape.has_centers() && shape.serving().is_none());
+        let averages = any(&|shape| shape.averages());
+        let gated = any(&|shape| matches!(shape.rounds, Rounds::Gated { .. }));
+        let shadow = any(&|shape| matches!(shape.rounds, Rounds::Background(_)));
         let rounds = gated || shadow;
-        let sums = matches!(shape.rounds, Rounds::EveryStep);
+        let sums = any(&|shape| matches!(shape.rounds, Rounds::EveryStep));
         // What `auto` becomes the launch decides.
         let settled = sync.method != SyncMethod::Auto;
         let plain = SyncConfig::default();
@@ -48,7 +52,7 @@ impl Config {
             ("sync.batch_norm", settled && sync.batch_norm != plain.batch_norm && !sums, "the bsp"),
             (
                 "sync.poll_us",
-                sync.poll_us != plain.poll_us && !rounds && shape.serving().is_none(),
+                sync.poll_us != plain.poll_us && !rounds && !served,
                 "a shadow, foreground or server",
             ),
             ("sync.alpha", sync.alpha != plain.alpha && !rounds, "a shadow or foreground"),
@@ -217,7 +221,7 @@ impl Config {
 
     fn check_roles(&self) -> Result<(), ConfigError> {
         let roles = &self.roles;
-        let has_centers = self.sync.method.shape().has_centers();
+        let has_centers = self.sync.methods().any(|method| method.shape().has_centers());
         match roles.sync_ps {
             Some(n @ 1..) if !has_centers => {
                 let method = self.sync.method.name();

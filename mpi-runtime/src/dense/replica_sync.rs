@@ -34,7 +34,6 @@ use crate::comm::reduce::plan;
 use crate::comm::traffic::Traffic;
 use crate::comm::watch::Watch;
 use crate::comm::{Comm, Mailbox};
-use crate::config::Config;
 use crate::dense::bsp::Bsp;
 use crate::dense::driver::drive;
 use crate::dense::endpoints::Endpoints;
@@ -147,22 +146,21 @@ pub struct Stretch<T> {
 }
 
 impl DenseSync {
-    /// What the method of `config` needs. `initial: [replica_len]` is the model before the first
-    /// step, `parameters` of it are trained. *Collective over all ranks, main thread only.*
+    /// What `method` needs, looking at MPI every `poll_us` microseconds. `initial: [replica_len]`
+    /// is the model before the first step, `parameters` of it are trained. *Collective over all
+    /// ranks, main thread only.*
     ///
     /// # Errors
     /// No memory.
     pub fn new(
         world: &World,
-        config: &Config,
+        (mut method, poll_us): (Method<'static>, u64),
         roles: &Roles,
         workers: usize,
         (initial, parameters): (&[f32], usize),
         watch: &Arc<Watch>,
     ) -> io::Result<Self> {
-        let nodes = Dealing::Nodes { node: &[], place: &[] };
-        let mut method = config.method(roles.sync_ps.len(), nodes);
-        let poll = Duration::from_micros(config.sync.poll_us);
+        let poll = Duration::from_micros(poll_us);
         let trainers = roles.trainers.len();
         let instances = method.instances(trainers, workers);
         let rank_of = |number| match instances.part(number) {

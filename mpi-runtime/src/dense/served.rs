@@ -120,6 +120,13 @@ impl Served {
         self.desk.as_ref().map(|desk| &desk.tally)
     }
 
+    /// Counts on from what became of gradients before, on the rank of the dispatcher.
+    pub fn count_on(&mut self, before: &Tally) {
+        if let Some(desk) = &mut self.desk {
+            desk.tally.clone_from(before);
+        }
+    }
+
     /// The values that this rank serves, slice by slice.
     pub fn values(&self) -> impl Iterator<Item = &[f32]> {
         self.shards.iter().map(|shard| &*shard.owned.values)

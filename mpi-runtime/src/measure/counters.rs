@@ -15,6 +15,8 @@ pub struct Counters {
     slices: usize,
     /// Of the thread that serves a slice of the center, where there is one.
     pub center: RoundCounters,
+    /// What was counted before all these, steps left out.
+    before: Reading,
 }
 
 impl Counters {
@@ -26,7 +28,15 @@ impl Counters {
             rounds: (0..protocols).map(|_| RoundCounters::default()).collect(),
             slices,
             center: RoundCounters::default(),
+            before: Reading::default(),
         }
+    }
+
+    /// Counts on where others stopped, a rank's and a center's; steps begin anew.
+    #[must_use]
+    pub fn after(self, before: Reading, center: RoundReading) -> Self {
+        self.center.add(&RoundReading { bytes: 0, ..center });
+        Self { before: Reading { steps: 0, ..before }, ..self }
     }
 
     /// Where each worker counts its steps: batches that it has taken. `[workers]`
@@ -240,7 +250,7 @@ impl Reading {
         let (rounds, round_ns) = (sum.rounds / slices, sum.round_ns / slices);
         let bytes = sum.bytes + counters.center.read().bytes;
         let rounds = RoundReading { rounds, bytes, round_ns, ..sum };
-        Self { rounds, ..workers.fold(Self::default(), Self::plus) }
+        workers.fold(counters.before, Self::plus).plus(Self { rounds, ..Self::default() })
     }
 
     /// As words, to be sent.

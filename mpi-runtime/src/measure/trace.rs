@@ -50,6 +50,17 @@ impl Trace {
     pub fn new(names: impl IntoIterator<Item = String>) -> Self {
         Self { tracks: names.into_iter().map(|name| (name, Mutex::default())).collect() }
     }
+
+    /// The same with a track for each of these that has none.
+    #[must_use]
+    pub fn with(mut self, names: impl IntoIterator<Item = String>) -> Self {
+        for name in names {
+            if self.tracks.iter().all(|(known, _)| *known != name) {
+                self.tracks.push((name, Mutex::default()));
+            }
+        }
+        self
+    }
 }
 
 impl Trace {

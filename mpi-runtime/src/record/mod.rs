@@ -23,7 +23,8 @@ pub use progress::{Progress, SAVED, say};
 pub use run_folder::{Claim, RunFolder};
 pub use summary::{
     CheckpointFigures, EvalFigures, ExchangedFigures, MemoryFigures, ProgressiveFigures, Status,
-    Summary, SyncFigures, TrainFigures, TrainerSync, WaitFigures, WireFigures, WireOfRank,
+    Summary, SyncFigures, SyncSwitch, TrainFigures, TrainerSync, WaitFigures, WireFigures,
+    WireOfRank,
 };
 
 use crate::config::Config;

@@ -300,6 +300,8 @@ pub struct SyncSwitch {
     pub step: u64,
     /// The method from then on.
     pub method: String,
+    /// What it took.
+    pub seconds: f64,
 }
 
 /// What was sent, over all ranks.

@@ -71,8 +71,9 @@ pub struct Services {
 }
 
 impl Services {
-    /// Makes this rank's partitions and starts their threads; returns a client per worker.
-    /// `links` are the embedding communicators, none on one rank. *Not collective.*
+    /// Makes this rank's partitions, if they are not there `before`, and starts their threads;
+    /// returns a client per worker. `links` are the embedding communicators, none on one rank. *Not
+    /// collective.*
     ///
     /// # Errors
     /// When the system gives no more memory or threads, or there are too many workers.
@@ -81,12 +82,14 @@ impl Services {
         model: &Model,
         seed: u64,
         links: Vec<Comm>,
+        before: Option<Vec<Partition>>,
     ) -> Result<(Self, Vec<Client>), ServiceError> {
         let ServiceConfig { rank, roles, layout, workers, .. } = *config;
-        let partitions: Vec<Partition> = roles
-            .partitions_of(rank)
-            .map(|number| Partition::initialized(number, layout, model, seed))
-            .collect::<io::Result<_>>()?;
+        let initial = || {
+            let own = roles.partitions_of(rank);
+            own.map(|number| Partition::initialized(number, layout, model, seed)).collect()
+        };
+        let partitions = before.map_or_else(initial, io::Result::Ok)?;
         let mut services = Self {
             partitions,
             router: None,
@@ -220,13 +223,15 @@ impl Services {
         Ok(())
     }
 
-    /// Ends the threads. Every rank's services must be quiet, and the ranks have met.
-    pub fn finish(mut self) {
+    /// Ends the threads; returns the records. Every rank's services must be quiet, and the ranks
+    /// have met.
+    pub fn finish(mut self) -> Vec<Partition> {
         self.ending.stop.store(true, Relaxed);
         // Links bring requests: they go first.
         self.links.drain(..).for_each(join);
         self.requests.drain(..).for_each(|requests| drop(requests.send(Errand::End)));
         self.threads.drain(..).for_each(join);
+        self.partitions
     }
 }
 

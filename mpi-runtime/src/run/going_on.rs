@@ -122,6 +122,13 @@ fn say_passed_over(error: &dyn core::fmt::Display) {
 /// `checkpoint.resume` of who wants the newest.
 const AUTO: &str = "auto";
 
+/// The method that `checkpoint` was saved under, if a run of `plan` trains by it too.
+#[must_use]
+pub fn method_of(plan: &Plan, checkpoint: &Checkpoint) -> Option<SyncMethod> {
+    let mut others = plan.job.config.sync.methods().filter(|method| *method != plan.job.method);
+    others.find(|method| method.name() == checkpoint.manifest.method)
+}
+
 /// What a run of `plan` keeps of the one that wrote `checkpoint`, if every trainer finds its own
 /// there.
 ///

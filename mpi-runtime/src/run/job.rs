@@ -10,7 +10,7 @@ use std::time::Instant;
 use crate::checkpoint::{Checkpoint, Folders};
 use crate::comm::watch::Lost;
 use crate::comm::{self, Comm};
-use crate::config::{Config, Save, Seconds};
+use crate::config::{Config, Save, Seconds, SyncMethod};
 use crate::error::Error;
 use crate::launch::environment::{self, Cores};
 use crate::launch::processor::Pins;
@@ -18,7 +18,8 @@ use crate::launch::signals::Signals;
 use crate::launch::world::World;
 use crate::measure::counters::{READING_WORDS, Reading};
 use crate::record::{
-    self, EvalFigures, ProgressiveFigures, RunFolder, Status, Summary, say, write_atomically,
+    self, EvalFigures, ProgressiveFigures, RunFolder, Status, Summary, SyncSwitch, say,
+    write_atomically,
 };
 use crate::run::deadline::Deadline;
 use crate::run::due::Due;
@@ -99,6 +100,9 @@ pub fn train(
         say(&format!("umbra: another job writes to {wanted}; the run folder is {dir}"));
     }
     let from = going_on::find(control, &plan.job.config)?;
+    if let Some(method) = from.as_ref().and_then(|from| going_on::method_of(&plan, from)) {
+        plan = control.agree(plan.with_method(method))?;
+    }
     let fits = from.as_ref().map(|checkpoint| going_on::kept(&plan, checkpoint)).transpose();
     let kept = control.agree(fits.map_err(Error::from))?;
     let warm = if from.is_none() { warm_start::find(control, &plan)? } else { None };
@@ -106,7 +110,7 @@ pub fn train(
     let mut state = JobState::new(plan.job.config.train.early_stop.clone());
     state.step = step;
     let worker_steps = worker_steps(world, &plan, from.as_ref(), kept);
-    let begin = Begin { state, worker_steps: control.agree(worker_steps)? };
+    let begin = Begin::anew(state, control.agree(worker_steps)?);
     let begun = from.as_ref().map(|_| step);
     let open = |claim| RunFolder::open(claim, &plan.job.config, &world.host, begun);
     let folder = control.agree(claim.map(open).transpose())?;
@@ -123,7 +127,7 @@ pub fn train(
     let limit = plan.job.config.run.max_time.map(|Seconds(time)| Duration::from_secs_f64(time));
     let deadline =
         Deadline::new(limit, environment::scheduled_end(&|name| std::env::var(name).ok()));
-    let report = report.map(|report| stop_in_time(report, deadline.clone(), Arc::clone(signals)));
+    let report = report.map(|report| stop_in_time(report, &deadline, Arc::clone(signals)));
     let due = Due::new(plan.job.config.checkpoint.every, plan.job.global_batch() as u64);
     let folders = Folders::new(plan.job.config.checkpoint.dir.clone());
     // By its name, which all ranks know alike.
@@ -192,14 +196,27 @@ pub fn train(
         progressive: None,
         seconds: Duration::ZERO,
         publishing: Duration::ZERO,
+        switches: vec![],
     };
     // While its threads live: nobody else could end them.
-    let ended = control.watch().end_if_lost(session.train());
+    let ended = loop {
+        match control.watch().end_if_lost(session.train()) {
+            Ok(End::Change(to)) => session = control.watch().end_if_lost(session.change(to))?,
+            Ok(End::Stopped) => break Ok(true),
+            Ok(End::Done) => break Ok(false),
+            Err(error) => break Err(error),
+        }
+    };
     session.finish(ended)
 }
 
 /// Asks for a stop when the time has come; the first rank's heart beats a few times a second.
-fn stop_in_time(mut report: Report, deadline: Deadline, signals: Arc<Signals>) -> Report {
+pub(super) fn stop_in_time(
+    mut report: Report,
+    deadline: &Deadline,
+    signals: Arc<Signals>,
+) -> Report {
+    let deadline = deadline.clone();
     Box::new(move |reading, now| {
         if deadline.has_come() {
             signals.request_stop(libc::SIGALRM);
@@ -252,13 +269,23 @@ pub(crate) fn plan(
     control.agree(plan)
 }
 
+/// How training ended for now.
+enum End {
+    /// All of it was done.
+    Done,
+    /// It was asked to stop.
+    Stopped,
+    /// It goes on by another method.
+    Change(SyncMethod),
+}
+
 /// A run and what is recorded of it.
 pub(super) struct Session<'w> {
     pub(super) world: &'w World,
     pub(super) control: &'w Comm,
-    signals: &'w Arc<Signals>,
+    pub(super) signals: &'w Arc<Signals>,
     pub(super) run: Run<'w>,
-    recorder: Option<Recorder>,
+    pub(super) recorder: Option<Recorder>,
     pub(super) summary: Summary,
     pub(super) deadline: Deadline,
     /// When the next checkpoint is.
@@ -271,19 +298,20 @@ pub(super) struct Session<'w> {
     /// It has all rows.
     pub(super) saved_whole: bool,
     /// Figures of the last evaluation.
-    valid: [f64; FIGURES],
+    pub(super) valid: [f64; FIGURES],
     /// What this run has scored before it learnt from it.
-    progressive: Option<Progressive>,
+    pub(super) progressive: Option<Progressive>,
     /// Training, until the last worker of the slowest trainer has ended.
     pub(super) seconds: Duration,
     /// From there to the model that is evaluated and saved.
     pub(super) publishing: Duration,
+    /// Changes of the method.
+    pub(super) switches: Vec<SyncSwitch>,
 }
 
 impl Session<'_> {
-    /// All stretches of training, the evaluations between them and after. True when it was asked
-    /// to stop.
-    fn train(&mut self) -> Result<bool, Error> {
+    /// All stretches of training until the method changes, the evaluations between them and after.
+    fn train(&mut self) -> Result<End, Error> {
         let plan = &self.run.plan;
         let early_stop = plan.job.config.train.early_stop.clone();
         let (config, steps) = (plan.job.config.clone(), plan.steps);
@@ -303,6 +331,10 @@ impl Session<'_> {
             if step >= steps {
                 break;
             }
+            let method = config.sync.method_at(step);
+            if let Some(to) = method.filter(|to| *to != self.run.plan.job.method) {
+                return Ok(End::Change(to));
+            }
             let boundary = self.run.plan.segment_end(step);
             let end = self.due.next(step).map_or(boundary, |due| due.min(boundary));
             let ended = self.stretch(Segment { first_step: step, steps: end - step })?;
@@ -312,7 +344,7 @@ impl Session<'_> {
             if ended.stop_asked && (ended.incomplete || end < steps) {
                 self.run.state.step = if ended.incomplete { ended.steps } else { end };
                 self.save_now()?;
-                return Ok(true);
+                return Ok(End::Stopped);
             }
             self.run.state.step = end;
         }
@@ -341,7 +373,7 @@ impl Session<'_> {
         } else if config.checkpoint.save == Save::Last {
             self.save_now()?;
         }
-        Ok(false)
+        Ok(End::Done)
     }
 
     /// Scores the validation data, and draws the consequences. True when training is to end.

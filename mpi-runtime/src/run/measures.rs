@@ -50,6 +50,7 @@ impl Session<'_> {
             method: plan.job.method.name().into(),
             seconds_exposed: share(total.sync_ns).filter(|seconds| *seconds > 0.0),
             seconds_publish: published.then_some(self.publishing.as_secs_f64()),
+            switches: core::mem::take(&mut self.switches),
             ..sync
         });
         summary.wire = several.then(|| WireFigures {

@@ -7,9 +7,10 @@
 //! `prediction.rs` what it will be · `trainer_threads.rs` a trainer's replica and threads ·
 //! `publish.rs` the model that is evaluated and saved · `sections.rs` everything that a run goes on
 //! from, `going_on.rs` what of it is kept, `saves.rs` its checkpoints · `warm_start.rs` a new run
-//! with a saved model · `due.rs` when a checkpoint is due, `deadline.rs` when a run stops by itself
+//! with a saved model · `change.rs` the same run by another method · `due.rs` when a checkpoint is due, `deadline.rs` when a run stops by itself
 //! · `early_stop.rs`, `evaluate.rs`, `heartbeat.rs`, `reporter.rs`.
 
+pub mod change;
 mod deadline;
 mod due;
 pub mod early_stop;
@@ -32,12 +33,13 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use umbra_core::sync::Published;
+use umbra_core::sync::server::Tally;
 use umbra_datasets::Dataset;
 
 use crate::checkpoint::{self, Checkpoint, Dense, Image, Rotation, Saver};
 use crate::comm::Comm;
 use crate::comm::traffic::Traffic;
-use crate::comm::watch::{Backoff, Lost, Waiting, Watch};
+use crate::comm::watch::{Lost, Watch};
 use crate::dense::replica_sync::DenseSync;
 use crate::dense::seat::Gaps;
 use crate::dense::served::ServedStretch;
@@ -92,6 +94,10 @@ pub struct Run<'w> {
     pub gaps: Gaps,
     /// Training so far, until this trainer's last worker had ended.
     pub trained: Duration,
+    /// What was sent and received by another method before: of rows, of dense parameters.
+    before: [Traffic; 2],
+    /// What became of gradients by another method before, on the rank of the dispatcher.
+    tally: Option<Tally>,
     /// What the threads of this rank did when.
     pub trace: Option<Trace>,
     signals: Arc<Signals>,
@@ -127,9 +133,11 @@ impl<'w> Run<'w> {
         control: &'w Comm,
         plan: Plan,
         signals: &Arc<Signals>,
-        training: Option<Begin>,
+        mut training: Option<Begin>,
         report: Option<Report>,
     ) -> Result<Self, Error> {
+        let before = training.as_mut().map(|begin| core::mem::take(&mut begin.left));
+        let before = before.unwrap_or_default();
         let config = &plan.job.config;
         let watch = Arc::clone(world.watch());
         let alone = world.size == 1;
@@ -137,7 +145,8 @@ impl<'w> Run<'w> {
         let workers = if trains { plan.workers_per_trainer() } else { 0 };
         let instances = plan.instances();
         let threads = instances.of_a_trainer();
-        let counters = Arc::new(Counters::new(workers, threads, instances.slices));
+        let counters = Counters::new(workers, threads, instances.slices);
+        let counters = Arc::new(counters.after(before.reading, before.center));
         // The fixed order: heartbeat, dense, embedding by link, slices, checkpoints; control was
         // made before.
         // Hearts beat before anything that takes long: a rank that stops while others make
@@ -163,8 +172,12 @@ impl<'w> Run<'w> {
         let parameters = plan.model.parameters_len();
         let model = (&*initial, parameters);
         let all = plan.workers_per_trainer();
-        let sync = DenseSync::new(world, config, &plan.roles, all, model, &watch)
+        let method = (plan.method(), config.sync.poll_us);
+        let mut sync = DenseSync::new(world, method, &plan.roles, all, model, &watch)
             .map_err(|error| Error::Launch(error.to_string()))?;
+        if let (Some(served), Some(tally)) = (sync.served_mut(), &before.tally) {
+            served.count_on(tally);
+        }
         let saves = training.is_some() && plan.saves_in_background();
         let saves = saves.then(|| world.communicator(&watch)).transpose()?;
         let first_step = training.as_ref().map_or(0, |begin| begin.state.step);
@@ -181,7 +194,8 @@ impl<'w> Run<'w> {
             local: plan.local,
             watch: &watch,
         };
-        let started = Services::start(&service, &plan.model, config.seed, embedding);
+        let started =
+            Services::start(&service, &plan.model, config.seed, embedding, before.partitions);
         let (services, clients) = started.map_err(|error| match error {
             ServiceError::Resources(error) => no_resources(&error),
             ServiceError::Workers { .. } => Error::Launch(error.to_string()),
@@ -189,15 +203,16 @@ impl<'w> Run<'w> {
         let names = (0..workers).map(|worker| format!("worker {worker}"));
         let names = names.chain((0..threads).map(|thread| format!("synchronization {thread}")));
         let names = names.chain(["center".to_owned()]);
-        let trace = config.run.trace.then(|| Trace::new(names));
+        let trace = before.trace.or_else(|| config.run.trace.then(|| Trace::new([])));
+        let trace = trace.map(|trace| trace.with(names));
         let trainer = if trains {
             let mut side = TrainerThreads::new(
                 &plan,
                 world.rank,
                 clients,
                 training.as_ref(),
-                signals,
-                &watch,
+                (signals, &watch),
+                before.trainer,
             )?;
             if let Some(Begin { state, .. }) = &training {
                 side.shared.rate_factor = state.rate_factor.clone();
@@ -220,8 +235,10 @@ impl<'w> Run<'w> {
             dense,
             sync,
             saver: None,
-            gaps: Gaps::new(),
-            trained: Duration::ZERO,
+            gaps: before.gaps,
+            trained: before.trained,
+            before: before.traffic,
+            tally: before.tally,
             trace,
             signals,
             watch,
@@ -424,7 +441,7 @@ impl<'w> Run<'w> {
             control.agree(read.map_err(Error::from))?;
         } else {
             drop(sections);
-            self.counters.worker_steps().for_each(|steps| steps.store(step, Relaxed));
+            self.begin_at(step);
             let model = self.gather_first()?;
             self.sync.begin_again(&model);
         }
@@ -432,6 +449,13 @@ impl<'w> Run<'w> {
         // Another number where steps have another size.
         self.state.step = step;
         Ok(kept)
+    }
+
+    /// Workers have made the steps before `step`: where batches are handed out, an even share.
+    pub(super) fn begin_at(&self, step: u64) {
+        let (streams, workers) = (self.plan.order.workers_total as u64, self.plan.workers() as u64);
+        let made = if self.is_served() { step * streams / workers } else { step };
+        self.counters.worker_steps().for_each(|steps| steps.store(made, Relaxed));
     }
 
     /// How far this trainer's replica was from the mean of all, over its norm, when the mean was
@@ -469,12 +493,13 @@ impl<'w> Run<'w> {
     #[must_use]
     pub fn embedding_traffic(&self) -> Traffic {
         let router::Traffic { sent, received } = self.services.traffic();
-        Traffic {
+        let now = Traffic {
             messages_sent: sent.messages,
             bytes_sent: sent.bytes,
             messages_received: received.messages,
             bytes_received: received.bytes,
-        }
+        };
+        self.before[0].plus(now)
     }
 
     /// What this rank sent and received so that dense replicas stay together. *Not collective;
@@ -482,37 +507,7 @@ impl<'w> Run<'w> {
     #[must_use]
     pub fn dense_traffic(&self) -> Traffic {
         let summed = self.dense.as_ref().map_or(Traffic::default(), Comm::traffic);
-        summed.plus(self.sync.posted())
-    }
-
-    /// Ends all threads of the run.
-    pub fn finish(self) {
-        let Self { control, services, heartbeat, trainer, dense, sync, saver, .. } = self;
-        let watch = control.watch();
-        // Workers' clients go first: partitions serve until nobody can ask.
-        if let Some(TrainerThreads { workers, pipeline, .. }) = trainer {
-            drop(workers);
-            // The reader must be out of HDF5 before the process ends.
-            if let Some(pipeline) = pipeline {
-                let (mut waiting, mut backoff) = (Waiting::default(), Backoff::default());
-                while !pipeline.is_finished() {
-                    watch.or_end(waiting.check(watch, &"the end of the reader thread"));
-                    backoff.wait();
-                }
-                pipeline.join();
-            }
-        }
-        if let Some(saver) = saver {
-            saver.finish();
-        }
-        let meet = |what, patient| watch.or_end(control.barrier(what, patient));
-        meet("the end of the run", true);
-        watch.or_end(services.quiesce(watch));
-        meet("the last messages", true);
-        services.finish();
-        heartbeat.finish();
-        meet("the end of the threads", false);
-        drop((dense, sync));
+        self.before[1].plus(summed).plus(self.sync.posted())
     }
 }
 

@@ -62,7 +62,8 @@ impl Plan {
         if train.rows() == 0 {
             return Err(Error::Data("data.train has no rows: there is nothing to learn".into()));
         }
-        let local = ranks == 1 && job.method != SyncMethod::Bsp && !job.method.is_served();
+        let alone = |method: SyncMethod| method != SyncMethod::Bsp && !method.is_served();
+        let local = ranks == 1 && job.config.sync.methods().all(alone);
         let per_rank = if local { 1 } else { config.embedding.partitions };
         let roles = match config.roles.layout {
             Layout::Collocated => Roles::collocated(ranks, job.sync_ps, per_rank),
@@ -79,16 +80,7 @@ impl Plan {
             convert::sparse_optimizer(&config.optim.sparse),
         )
         .map_err(|error| Error::Data(error.to_string()))?;
-        let (streams, lanes) = (job.batches_per_step(), config.data.lanes);
-        let even = lanes.is_multiple_of(streams) && job.elp().is_multiple_of(lanes);
-        let slices = if job.method == SyncMethod::Bsp && even { lanes } else { streams };
-        let order = TrainOrder {
-            seed: config.seed,
-            workers_total: slices,
-            lanes,
-            batch_size: job.global_batch() / slices,
-            shuffle: config.data.shuffle,
-        };
+        let (slices, order) = cut(&job);
         let steps_per_epoch = steps_per_epoch(train.rows(), &order);
         let global_batch = job.global_batch() as u64;
         let wanted = config.train.max_examples.map_or(u64::MAX, |n| n.div_ceil(global_batch));
@@ -112,6 +104,17 @@ impl Plan {
         Ok(plan)
     }
 
+    /// The same from now on with `method`, the other of a run that changes its method.
+    ///
+    /// # Errors
+    /// As [`Plan::new`].
+    pub fn with_method(mut self, method: SyncMethod) -> Result<Self, Error> {
+        self.job.method = method;
+        (self.slices, self.order) = cut(&self.job);
+        self.check_counts()?;
+        Ok(self)
+    }
+
     /// Workers of a trainer.
     #[must_use]
     pub fn workers_per_trainer(&self) -> usize {
@@ -131,11 +134,12 @@ impl Plan {
     #[must_use]
     pub fn method(&self) -> Method<'static> {
         let nodes = Dealing::Nodes { node: &[], place: &[] };
-        self.job.config.method(self.roles.sync_ps.len(), nodes)
+        self.job.config.method(self.job.method, self.roles.sync_ps.len(), nodes)
     }
 
     /// Workers of all trainers.
-    fn workers(&self) -> usize {
+    #[must_use]
+    pub fn workers(&self) -> usize {
         self.roles.trainers.len() * self.workers_per_trainer()
     }
 
@@ -265,13 +269,18 @@ impl Plan {
             (None, every @ 1..) => every,
             (None, 0) => self.steps,
         };
-        ((step / length + 1) * length).min(self.steps)
+        let change = self.job.config.sync.next_switch(step).unwrap_or(u64::MAX);
+        ((step / length + 1) * length).min(self.steps).min(change)
     }
 
     /// Whether they are scored after step `step`.
     #[must_use]
     pub fn evaluates_at(&self, step: u64) -> bool {
-        self.valid.is_some() && step > 0 && self.segment_end(step - 1) == step
+        let every = match self.job.config.train.eval_every {
+            0 => self.steps_per_epoch,
+            every => every,
+        };
+        self.valid.is_some() && step > 0 && (step.is_multiple_of(every) || step == self.steps)
     }
 
     /// Bytes of embedding records on a rank.
@@ -312,6 +321,22 @@ impl Plan {
     pub fn synchronous(&self) -> bool {
         self.job.method == SyncMethod::Bsp
     }
+}
+
+/// Workers over all trainers, and the order of their examples.
+fn cut(job: &Job) -> (usize, TrainOrder) {
+    let config = &job.config;
+    let (streams, lanes) = (job.batches_per_step(), config.data.lanes);
+    let even = lanes.is_multiple_of(streams) && job.global_batch().is_multiple_of(lanes);
+    let slices = if job.method == SyncMethod::Bsp && even { lanes } else { streams };
+    let order = TrainOrder {
+        seed: config.seed,
+        workers_total: slices,
+        lanes,
+        batch_size: job.global_batch() / slices,
+        shuffle: config.data.shuffle,
+    };
+    (slices, order)
 }
 
 fn gibibytes(bytes: u64) -> f64 {

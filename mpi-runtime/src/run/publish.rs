@@ -15,7 +15,9 @@ use umbra_datasets::Dataset;
 
 use super::{Run, TrainerThreads};
 use crate::comm::watch::Lost;
+use crate::config::SyncMethod;
 use crate::dense::mean::average_once;
+use crate::dense::served::Served;
 use crate::error::Error;
 use crate::score::figures::Figures;
 
@@ -92,8 +94,11 @@ impl Run<'_> {
     /// # Errors
     /// When not all ranks come in time.
     pub fn gradients(&self) -> Result<Option<Tally>, Lost> {
-        let Some(served) = self.sync.served() else { return Ok(None) };
-        let own = served.tally().map_or_else(Vec::new, |tally| tally.words().collect());
+        if !self.plan.job.config.sync.methods().any(SyncMethod::is_served) {
+            return Ok(None);
+        }
+        let tally = self.sync.served().and_then(Served::tally).or(self.tally.as_ref());
+        let own: Vec<u64> = tally.iter().flat_map(|tally| tally.words()).collect();
         let ranks = self.control.all_gather_varied(&own, "what became of gradients")?;
         Ok(ranks.iter().find_map(|words| Tally::from_words(words)))
     }

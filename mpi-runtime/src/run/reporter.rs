@@ -90,6 +90,14 @@ impl Recorder {
         })
     }
 
+    /// The run goes on from `step` by another method, whose workers have begun there.
+    pub fn changed(&self, plan: &Plan, step: u64) {
+        self.with(|inner| {
+            inner.workers_total = plan.order.workers_total as u64;
+            inner.last.0.steps = step * inner.workers_total;
+        });
+    }
+
     /// Training starts or stops: evaluation time is not training time.
     pub fn set_training(&self, training: bool) {
         self.with(|inner| {

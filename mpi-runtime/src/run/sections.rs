@@ -17,6 +17,7 @@
 use umbra_core::sync::Part;
 
 use super::Run;
+use super::change::Carried;
 use super::early_stop::Stopper;
 use crate::config::EarlyStop;
 use crate::record::EvalFigures;
@@ -85,6 +86,16 @@ pub struct Begin {
     pub state: JobState,
     /// Steps that each worker of this trainer has made; empty where it is as many as the job's.
     pub worker_steps: Vec<u64>,
+    /// What the same run by another method has left.
+    pub left: Carried,
+}
+
+impl Begin {
+    /// Of a run that nothing is left of in memory.
+    #[must_use]
+    pub fn anew(state: JobState, worker_steps: Vec<u64>) -> Self {
+        Self { state, worker_steps, left: Carried::default() }
+    }
 }
 
 impl Run<'_> {

@@ -10,7 +10,7 @@ use umbra_core::dense::replica::{element, load, store};
 use umbra_datasets::{Pipeline, train_on_request};
 
 use crate::comm::Comm;
-use crate::comm::watch::Watch;
+use crate::comm::watch::{Backoff, Waiting, Watch};
 use crate::config::BatchNormScope;
 use crate::dense::bsp::Bsp;
 use crate::dense::replica_sync::{DenseSync, StepEnd, TrainerEnd};
@@ -56,11 +56,14 @@ impl TrainerThreads {
         rank: usize,
         clients: Vec<crate::rows::client::Client>,
         training: Option<&Begin>,
-        signals: &Arc<Signals>,
-        watch: &Arc<Watch>,
+        (signals, watch): (&Arc<Signals>, &Arc<Watch>),
+        before: Option<Left>,
     ) -> Result<Self, Error> {
         let config = &plan.job.config;
-        let mut shared = Trainer::new(plan.model, config, signals, watch)?;
+        let (mut shared, losses) = match before {
+            Some(Left { shared, losses }) => (shared, losses),
+            None => (Trainer::new(plan.model, config, signals, watch)?, vec![]),
+        };
         let number = plan.roles.trainers.number_of(rank).unwrap_or(0);
         let inject = &config.recovery.inject;
         shared.nan_step = inject.nan_step.filter(|_| inject.nan_trainer == Some(number));
@@ -71,7 +74,7 @@ impl TrainerThreads {
         let short_share = inject.short_share.filter(|_| inject.short_trainer == Some(number));
         let first = number * plan.workers_per_trainer();
         let mut ahead = vec![0; clients.len()];
-        let (pipeline, batches) = if let Some(Begin { state, worker_steps }) = training {
+        let (pipeline, batches) = if let Some(Begin { state, worker_steps, .. }) = training {
             let workers = first..first + plan.workers_per_trainer();
             let reading = config.data.reading();
             let epochs = 0..config.train.epochs;
@@ -81,7 +84,7 @@ impl TrainerThreads {
                 ahead = worker_steps.iter().map(|made| made.saturating_sub(state.step)).collect();
             }
             let (data, order) = (&plan.train, &plan.order);
-            let (pipeline, batches): (_, Vec<_>) = if config.sync.method.is_served() {
+            let (pipeline, batches): (_, Vec<_>) = if plan.job.method.is_served() {
                 let (streams, workers) = (STREAMS_OF_A_WORKER * workers.len(), workers.len());
                 let (pipeline, batches) =
                     train_on_request(data, order, workers, epochs, streams, reading)?;
@@ -110,7 +113,7 @@ impl TrainerThreads {
         Ok(Self {
             shared,
             workers,
-            losses: vec![],
+            losses,
             pipeline,
             short_share,
             ahead,
@@ -118,6 +121,22 @@ impl TrainerThreads {
             distance: None,
             mean_state: None,
         })
+    }
+
+    /// Ends them; their trainer is left, with the published model for its replica.
+    pub(super) fn finish(self, watch: &Watch) -> Left {
+        let Self { shared, workers, losses, pipeline, .. } = self;
+        drop(workers);
+        // The reader must be out of HDF5 before the process ends.
+        if let Some(pipeline) = pipeline {
+            let (mut waiting, mut backoff) = (Waiting::default(), Backoff::default());
+            while !pipeline.is_finished() {
+                watch.or_end(waiting.check(watch, &"the end of the reader thread"));
+                backoff.wait();
+            }
+            pipeline.join();
+        }
+        Left { shared, losses }
     }
 
     /// Keeps a copy of the replica, once, that training goes on with.
@@ -213,6 +232,12 @@ impl TrainerThreads {
         let (stopped, trained) = stretch.worked.unwrap_or((Ok(false), Duration::ZERO));
         Ok((stopped?, trained, stretch.gaps))
     }
+}
+
+/// What is left of a trainer when its threads have ended.
+pub(super) struct Left {
+    shared: Trainer,
+    losses: Vec<f64>,
 }
 
 /// Its own, and another's that it helps with.

@@ -90,6 +90,11 @@ impl Virtual {
         let cores = if file.cores == 0 { worker_threads + 1 } else { file.cores };
         let job = config.resolve(ranks, 1, cores)?;
         let config = &job.config;
+        if !config.sync.switch.is_off() {
+            return Err(Error::Usage(
+                "sync.switch: a simulation is of one method; expected no sync.switch".into(),
+            ));
+        }
         if job.method == SyncMethod::Bsp
             && file.fidelity == Fidelity::Training
             && config.model.batch_norm
@@ -264,7 +269,7 @@ fn synchronized(plan: &Plan, leaf: Option<usize>) -> sim::Job<'static> {
     // A node of the simulated cluster has one trainer, so it is the leaves that "nodes" tells
     // apart.
     let leaves = Dealing::Grid { columns: leaf.unwrap_or(1) };
-    let mut method = plan.job.config.method(plan.roles.sync_ps.len(), leaves);
+    let mut method = plan.job.config.method(plan.job.method, plan.roles.sync_ps.len(), leaves);
     if let Algorithm::Server(serving) = &mut method.algorithm {
         // Rows are a store of time here: nobody tells them what belongs together.
         serving.relays = 0;

@@ -91,7 +91,7 @@ impl Learners {
             local: !plan.synchronous(),
             watch,
         };
-        let (services, clients) = Services::start(&service, &plan.model, config.seed, vec![])
+        let (services, clients) = Services::start(&service, &plan.model, config.seed, vec![], None)
             .map_err(|error| Error::Launch(format!("rows of the tables: {error}")))?;
         let (mut workers, mut pipelines) = (vec![], vec![]);
         for (number, client) in clients.into_iter().enumerate() {

@@ -144,7 +144,7 @@ fn check(world: &World, watch: &Arc<Watch>, control: &Comm, case: &Case) {
     };
     let links = if world.size > 1 { case.links } else { 0 };
     let links = (0..links).map(|_| world.communicator(watch).unwrap()).collect();
-    let (services, mut clients) = Services::start(&service, &model, SEED, links).unwrap();
+    let (services, mut clients) = Services::start(&service, &model, SEED, links, None).unwrap();
     let workers = (case.workers * roles.trainers.len()) as u32;
     let first = clients.first_mut().map(|client| all_rows(client, partitions));
     let count = |what| {

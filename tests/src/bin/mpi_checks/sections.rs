@@ -86,7 +86,7 @@ pub(crate) fn listed_once(world: &World, _: &Arc<Watch>, control: &Comm) {
         let config = Config::parse(&JOB.text(), Path::new("job.toml"), &sets).unwrap();
         let plan = Plan::new(config.resolve(world.size, world.size, 1).unwrap(), world.size);
         let signals = Arc::new(Signals::none());
-        let begin = Begin { state: JobState::new(None), worker_steps: vec![] };
+        let begin = Begin::anew(JobState::new(None), vec![]);
         let run = Run::start(world, control, plan.unwrap(), &signals, Some(begin), None);
         let mut run = run.unwrap();
         run.train(Segment { first_step: 0, steps: STEPS }).unwrap();
