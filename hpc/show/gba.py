@@ -5,6 +5,7 @@ equivalence  one worker, four gradients of one version, against a synchronous st
 sim          20 and 100 trainers in the simulator, one in twenty at a quarter of the speed and one at half
 strained     four trainers on the test cluster, one with a quarter or a tenth of the others' core
 still        a trainer that stands still for longer than batches wait: what is lost, and the others' rate meanwhile
+switch       runs that change to gba, or to async_ps, after a third and back after two, against the run that does not
 even         two trainers with a core each: what servers cost where nobody is slow, in turn with bsp
 """
 
@@ -16,7 +17,7 @@ import subprocess
 import time
 from array import array
 from pathlib import Path
-from statistics import median
+from statistics import mean, median, stdev
 
 from runs import UMBRA, Runs, mpirun, settings
 from saved import tensors
@@ -26,9 +27,10 @@ JOB = "hpc/show/gba.toml"
 ROWS, TEST_ROWS = 1_000_000, 50_000
 METHODS = ["bsp", "bsp_ps", "hop_bs", "hop_bw", "async_ps", "gba", "shadow_easgd", "shadow_ds_sync"]
 COLUMNS = ["what", "method", "examples_per_second", "over_bsp", "auc", "slow_share", "staleness_mean", "staleness_max",
-           "lag_mean", "dropped"]
+           "lag_mean", "dropped", "dip", "dip_uncertainty", "deepest"]
 os.environ["UMBRA_CLUSTER_MTU"] = "60000"
-show, runs = Show("gba", [1]), Runs("gba")
+SEEDS = [1, 2, 3, 4, 5]
+show, runs = Show("gba", SEEDS), Runs("gba")
 
 
 def data():
@@ -40,7 +42,7 @@ def row(what, method, figures, bsp, slow=None):
     """A line of the table; the examples per second."""
     sync, rate = figures["sync"], figures["examples"] / figures["seconds"]
     steps = [trainer["steps"] for trainer in sync.get("trainers", [])]
-    show.row(**{column: value for column, value in zip(COLUMNS, [
+    show.row(**dict.fromkeys(COLUMNS) | {column: value for column, value in zip(COLUMNS, [
         what, method, rate, rate / bsp if bsp else 1.0, figures.get("test", {}).get("auc"),
         steps[slow] / sum(steps) if slow is not None and steps and method != "bsp" else None,
         sync.get("token_staleness_mean"), sync.get("token_staleness_max"), sync.get("version_lag_mean"),
@@ -170,6 +172,48 @@ def children(pid):
     return below
 
 
+def switch():
+    print("== switch", flush=True)
+    for what, rows, workers_batch in (("frappe", 202_027, 8 * 16), ("synthetic", 8_000_000, 8 * 256)):
+        data = runs.files(what)
+        if data is None:
+            continue
+        every = rows // workers_batch // 12
+        data["data.valid"] = data.pop("data.test")
+        # Of every seed: AUC at twelve evaluations, four of each third.
+        curves = {name: [] for name in ("bsp", "bsp gba bsp", "bsp async_ps bsp", "gba", "async_ps")}
+        for seed in SEEDS:
+            for name, found in curves.items():
+                method, *to = name.split()[:2]
+                sets = data | {"seed": seed, "sync.method": method, "train.eval_every": every}
+                sets |= {"train.max_examples": 12 * every * workers_batch}
+                if to:
+                    sets |= {"sync.switch.to": to[0], "sync.switch.at": f"[{4 * every}, {8 * every}]"}
+                run = f"switch-{what}-{name.replace(' ', '-')}-{seed}"
+                runs.train(run, f"hpc/show/shadow-{what}.toml", sets, [*mpirun(4), "--oversubscribe"])
+                lines = (runs.out / run / "metrics.jsonl").read_text().splitlines()
+                valid = [line["valid"]["auc"] for line in map(json.loads, lines) if line.get("valid")]
+                if len(valid) != 12:
+                    raise SystemExit(f"show: {run} has {len(valid)} evaluations, not 12")
+                found.append(valid)
+        # A dip: how far below the unswitched run of the same seed, over the evaluations after the first change.
+        for name, found in curves.items():
+            dips = [mean(a - b for a, b in zip(base[4:], own[4:])) for base, own in zip(curves["bsp"], found)]
+            deepest = [max(a - b for a, b in zip(base[4:], own[4:])) for base, own in zip(curves["bsp"], found)]
+            error = stdev(dips) / len(dips) ** 0.5
+            show.row(**dict.fromkeys(COLUMNS) | {
+                "what": f"{what}, {len(SEEDS)} seeds", "method": name, "auc": mean(own[-1] for own in found),
+                "dip": mean(dips), "dip_uncertainty": error, "deepest": mean(deepest)})
+            if name == "bsp gba bsp":
+                show.at_most(f"auc_dip_mean_{what}", mean(dips), max(0.0005, 2 * error))
+                show.measured(f"auc_dip_uncertainty_{what}", error)
+            elif name == "bsp async_ps bsp":
+                show.measured(f"async_auc_dip_mean_{what}", mean(dips))
+        over = [gba[-1] - other[-1] for gba, other in zip(curves["gba"], curves["async_ps"])]
+        show.measured(f"gba_over_async_auc_{what}", mean(over))
+        show.measured(f"gba_over_async_uncertainty_{what}", stdev(over) / len(over) ** 0.5)
+
+
 def even():
     print("== even", flush=True)
     rates = {"bsp": [], "gba": []}
@@ -184,6 +228,6 @@ def even():
     show.measured("gba_over_bsp_even_highest", max(ratios))
 
 
-for phase in phases(equivalence, sim, strained, still, even):
+for phase in phases(equivalence, sim, strained, still, switch, even):
     phase()
 show.finish()

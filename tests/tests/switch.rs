@@ -116,6 +116,36 @@ fn every_method_goes_over_into_another() {
     }
 }
 
+/// A run that changes its method by itself does so when a trainer becomes slow, and says why.
+#[test]
+fn a_run_leaves_synchronous_steps_when_a_trainer_is_slow() {
+    let folder = JOB.folder(60_000, 4000);
+    let sets = [
+        "sync.method=bsp",
+        "sync.switch.to=gba",
+        "sync.switch.policy=stragglers",
+        "sync.switch.window=20",
+        "train.worker_threads=1",
+        "train.epochs=20",
+        "train.max_examples=600000",
+        "recovery.inject.slow_trainer=1",
+        // Whatever else the machine does: nobody is that slow by chance.
+        "recovery.inject.slow_factor=60",
+        "recovery.inject.slow_from=100",
+        "recovery.inject.slow_to=4000",
+    ];
+    let ended = folder.train(2, "job.toml", "run", &sets);
+    let summary = folder.summary("run");
+    assert_eq!(summary["examples"], 599_776, "{}", ended.stderr);
+    let slow = summary["sync"]["switches"].as_array().unwrap().iter().find(|switch| {
+        (100..4000).contains(&switch["step"].as_u64().unwrap()) && switch["method"] == "gba"
+    });
+    let reason = slow.expect("it leaves")["reason"].as_str().unwrap().to_owned();
+    assert!(reason.starts_with("trainer 1 takes "), "{reason}");
+    assert!(ended.stderr.contains(&reason), "{}", ended.stderr);
+    assert!(auc(&folder, "run") > 0.6);
+}
+
 /// A run that stops between two changes goes on by the method that it was in.
 #[test]
 fn a_run_that_stops_goes_on_by_the_method_it_was_in() {

@@ -1,10 +1,12 @@
 //! When training changes between synchronous and asynchronous steps.
 //!
 //! arXiv 2205.11048 makes a change harmless and leaves the moment to whoever runs the job. Here it
-//! follows from the times of steps. Synchronous steps go at the pace of the slowest of each, N /
-//! mean of max tᵢ steps a second, asynchronous ones at that of each worker, Σ 1 / mean tᵢ; what
-//! either loses beside that (servers, links) is measured while it is in use and remembered.
-//! Synchronous training is preferred where it costs little.
+//! follows from the times tᵢ of N workers' own steps. Synchronous steps go at the pace of the
+//! slowest of each, N / (mean of max tᵢ + o) steps a second, asynchronous ones at that of each
+//! worker, Σ 1 / (tᵢ + o). The o is what a step takes beside (servers, links, waiting), one for
+//! each of the two ways, measured while it is in use and remembered: apart for times with and
+//! without a worker that is much slower than most, since a slow node is slow at what comes beside
+//! too. Synchronous training is preferred where it costs little.
 //!
 //! Invariants: pure arithmetic on windows of times that the caller measures. A change needs several
 //! windows in a row that ask for it, and what asks for one is further away than what asks for the
@@ -53,9 +55,9 @@ pub struct Watcher {
     mode: Mode,
     /// Windows in a row that asked for a change.
     asked: u32,
-    /// Steps made over steps that the times of workers allow: of synchronous and of asynchronous
-    /// steps, where it was measured.
-    efficiency: [Option<f64>; 2],
+    /// Seconds that a step takes beside a worker's own, where it was measured: by mode, without
+    /// and with a slow worker.
+    beside: [[Option<f64>; 2]; 2],
 }
 
 /// What the steps of a window took. A step's time is that of the worker's own work, without waiting
@@ -68,7 +70,7 @@ pub struct Window<'a> {
     /// `[workers]`
     pub seconds: &'a [f64],
     /// Mean of the longest of the workers' times, step by step: the first of each, the second, and
-    /// so on, whoever waited for whom.
+    /// so on, whoever waited for whom; where nobody knows, the longest mean.
     pub together: f64,
 }
 
@@ -89,7 +91,7 @@ impl Watcher {
     /// Of training that is in `mode`.
     #[must_use]
     pub const fn new(policy: Policy, mode: Mode) -> Self {
-        Self { policy, mode, asked: 0, efficiency: [None, None] }
+        Self { policy, mode, asked: 0, beside: [[None; 2]; 2] }
     }
 
     /// What training is in.
@@ -106,20 +108,27 @@ impl Watcher {
         let scratch = &mut scratch[..seconds.len()];
         scratch.copy_from_slice(seconds);
         scratch.sort_unstable_by(f64::total_cmp);
-        let median = scratch[scratch.len() / 2];
-        if !(scratch[0] > 0.0 && together > 0.0 && (longest + together + rate).is_finite()) {
+        // Of two, the faster.
+        let median = scratch[scratch.len().saturating_sub(1) / 2];
+        if !(scratch[0] > 0.0
+            && together > 0.0
+            && rate > 0.0
+            && (longest + together + rate).is_finite())
+        {
             return None;
         }
-        let each: f64 = seconds.iter().map(|seconds| 1.0 / seconds).sum();
-        let allowed = [seconds.len() as f64 / together, each];
-        let own = self.mode as usize;
-        let now = rate / allowed[own];
+        let workers = seconds.len() as f64;
+        let (own, strained) = (self.mode as usize, usize::from(longest / median >= SLOW));
+        let now = match self.mode {
+            Mode::Synchronous => workers / rate - together,
+            Mode::Asynchronous => beside(seconds, rate),
+        };
         // Half of what it was, so that one strange window counts little.
-        let own_efficiency = self.efficiency[own].map_or(now, |before| 0.5 * (before + now));
-        self.efficiency[own] = Some(own_efficiency);
-        // What was never measured is as good as what is.
-        let efficiency = self.efficiency.map(|known| known.unwrap_or(own_efficiency));
-        let predicted = [allowed[0] * efficiency[0], allowed[1] * efficiency[1]];
+        let known = &mut self.beside[own][strained];
+        *known = Some(known.map_or(now, |before| 0.5 * (before + now)).max(0.0));
+        let beside = [0, 1].map(|mode| self.beside_of(mode, strained));
+        let each = |seconds: &f64| 1.0 / (seconds + beside[1]);
+        let predicted = [workers / (together + beside[0]), seconds.iter().map(each).sum()];
         let gain = predicted[1] / predicted[0];
         let asks = match self.mode {
             Mode::Synchronous => gain >= self.policy.leave_above,
@@ -133,7 +142,30 @@ impl Watcher {
         self.mode = self.mode.other();
         Some(Change { to: self.mode, slowest, slowness: longest / median, predicted })
     }
+
+    /// What a step takes beside a worker's own: as last measured like this, or else in the same
+    /// mode; of a mode that was never in use as of the other, at its best.
+    fn beside_of(&self, mode: usize, strained: usize) -> f64 {
+        let [own, other] = [self.beside[mode], self.beside[1 - mode]];
+        let known = own[strained].or(own[1 - strained]).or(other[0]).or(other[1]);
+        known.unwrap_or(0.0)
+    }
 }
+
+/// What asynchronous steps take beside workers' own, when so many are made in a second.
+fn beside(seconds: &[f64], rate: f64) -> f64 {
+    let made = |beside: f64| seconds.iter().map(|seconds| 1.0 / (seconds + beside)).sum::<f64>();
+    // The rate falls with it, below any that is asked for.
+    let (mut low, mut high) = (0.0, seconds.len() as f64 / rate);
+    for _ in 0..64 {
+        let middle = 0.5 * (low + high);
+        if made(middle) > rate { low = middle } else { high = middle }
+    }
+    low
+}
+
+/// A worker is slow from so many times the median worker's time on.
+const SLOW: f64 = 1.5;
 
 #[cfg(test)]
 #[allow(clippy::cast_possible_truncation)]
@@ -153,6 +185,8 @@ mod tests {
         /// What servers and links leave of the steps that times allow.
         synchronous: f64,
         asynchronous: f64,
+        /// Seconds that a step takes beside a worker's own: synchronous, asynchronous.
+        beside: [f64; 2],
         stream: Stream,
     }
 
@@ -173,20 +207,26 @@ mod tests {
             let longest =
                 |step| (0..self.workers).map(|worker| time(worker, step)).fold(0.0, f64::max);
             let together = (0..STEPS).map(longest).sum::<f64>() / STEPS as f64;
-            let synchronous = self.synchronous * self.workers as f64 / together;
-            let each: f64 = seconds.iter().map(|seconds| 1.0 / seconds).sum();
+            let synchronous = self.synchronous * self.workers as f64 / (together + self.beside[0]);
+            let each: f64 = seconds.iter().map(|seconds| 1.0 / (seconds + self.beside[1])).sum();
             (seconds, together, [synchronous, self.asynchronous * each])
         }
     }
 
     #[test]
     fn it_leaves_when_a_worker_becomes_slow_and_returns_when_it_is_not() {
-        for (workers, sigma, slower) in
-            [(4, 0.0, 4.0), (4, 0.1, 4.0), (4, 0.1, 10.0), (20, 0.05, 4.0), (100, 0.05, 3.0)]
-        {
+        for (workers, sigma, slower, beside) in [
+            (4, 0.0, 4.0, [0.0; 2]),
+            (4, 0.1, 4.0, [0.0; 2]),
+            (4, 0.1, 10.0, [0.5, 1.0]),
+            (2, 0.1, 60.0, [5.0, 9.0]),
+            (20, 0.05, 4.0, [0.0; 2]),
+            (100, 0.05, 3.0, [0.0; 2]),
+        ] {
             for seed in 0..20 {
                 let stream = Stream::new(seed, Purpose::Test(0));
-                let world = World { workers, sigma, synchronous: 0.8, asynchronous: 0.75, stream };
+                let (synchronous, asynchronous) = (0.8, 0.75);
+                let world = World { workers, sigma, synchronous, asynchronous, beside, stream };
                 let mut it = Watcher::new(Policy::default(), Mode::Synchronous);
                 let mut scratch = vec![0.0; workers];
                 let mut changes = vec![];
@@ -219,7 +259,8 @@ mod tests {
         for (workers, sigma) in [(2, 0.2), (4, 0.1), (20, 0.05), (100, 0.05)] {
             for seed in 0..20 {
                 let stream = Stream::new(seed, Purpose::Test(1));
-                let world = World { workers, sigma, synchronous: 0.8, asynchronous: 0.75, stream };
+                let (synchronous, asynchronous, beside) = (0.8, 0.75, [0.0; 2]);
+                let world = World { workers, sigma, synchronous, asynchronous, beside, stream };
                 for mode in [Mode::Synchronous, Mode::Asynchronous] {
                     let mut it = Watcher::new(Policy::default(), mode);
                     let mut scratch = vec![0.0; workers];
@@ -246,6 +287,7 @@ mod tests {
             sigma: ln_f64(1.5),
             synchronous: 0.8,
             asynchronous: 0.75,
+            beside: [0.0; 2],
             stream,
         };
         let mut it = Watcher::new(Policy::default(), Mode::Synchronous);

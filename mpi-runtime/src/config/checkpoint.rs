@@ -121,4 +121,16 @@ pub struct Inject {
     /// Share of its data that it has.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub short_share: Option<f64>,
+    /// This trainer is slow.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slow_trainer: Option<usize>,
+    /// Its steps take so many times as long,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slow_factor: Option<f64>,
+    /// from this step on,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slow_from: Option<u64>,
+    /// until this one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slow_to: Option<u64>,
 }

@@ -34,7 +34,7 @@ pub use checkpoint::*;
 pub use error::{ConfigError, Origin};
 pub use every::{Every, Seconds};
 pub use resolve::Job;
-pub use switch::SwitchConfig;
+pub use switch::{SwitchConfig, SwitchPolicy};
 pub use sync::*;
 pub use types::*;
 

@@ -101,7 +101,7 @@ impl Config {
         // A thread beside the workers of each rank: does every one have a core?
         let shared = ranks_on_node * (worker_threads + 1) > cores;
         self.sync.complete(trainers, shared);
-        self.complete_server(trainers * worker_threads)?;
+        self.complete_server(trainers, trainers * worker_threads)?;
         Ok(Job { config: self, trainers, embedding_ps, sync_ps, worker_threads, method, warnings })
     }
 

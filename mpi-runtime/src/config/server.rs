@@ -97,14 +97,20 @@ impl SyncMethod {
 }
 
 impl Config {
-    /// Fills in what depends on the number of workers of all trainers.
+    /// Fills in what depends on the number of trainers and of their workers, all together.
     ///
     /// # Errors
-    /// When no worker would be waited for.
-    pub(super) fn complete_server(&mut self, workers: usize) -> Result<(), ConfigError> {
+    /// When no worker would be waited for, or two methods would have other global batches.
+    pub(super) fn complete_server(
+        &mut self,
+        trainers: usize,
+        workers: usize,
+    ) -> Result<(), ConfigError> {
         let workers = u32::try_from(workers).unwrap_or(u32::MAX);
         let (gba, uses_backups) =
             (self.sync.uses(SyncMethod::Gba), self.sync.uses(SyncMethod::HopBw));
+        let sums = self.sync.uses(SyncMethod::Bsp);
+        let others_served = self.sync.methods().filter(|method| method.is_served()).count() > 1;
         let server = &mut self.sync.server;
         if uses_backups && server.backup_workers >= workers {
             return Err(ConfigError::value(
@@ -115,6 +121,19 @@ impl Config {
         }
         if gba {
             let members = *server.members.get_or_insert(workers);
+            let refuse =
+                |expected| Err(ConfigError::value("sync.server.members", members, expected));
+            if others_served && members != workers {
+                return refuse(format!(
+                    "as many as the workers of all trainers, {workers}, where the other method \
+                     has parameter servers too: the global batch stays"
+                ));
+            }
+            if sums && !(members as usize).is_multiple_of(trainers) {
+                return refuse(format!(
+                    "a multiple of the {trainers} trainers, who share the global batch under \"bsp\""
+                ));
+            }
             if server.decay == Decay::Hard {
                 // A worker up to five times slower than the others is in time.
                 server.tolerance.get_or_insert(4 * u64::from(workers.div_ceil(members)));

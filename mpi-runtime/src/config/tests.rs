@@ -58,7 +58,12 @@ const BAD_ARGUMENTS: &[(&str, &str)] = &[
     ),
     (
         "sync.switch=1",
-        "`sync.switch` (changing the method during a run) is not in this version; leave it out",
+        "`sync.switch = 1`: `sync.switch` is a section; its keys are to, at, policy, window, \
+         leave_above, return_below, patience",
+    ),
+    (
+        "sync.switch.at=[0]",
+        "`sync.switch.at = [0]`: expected a list of steps, for example [1000, 2000]",
     ),
     (
         "compress.dp_keep=0.1",
@@ -114,6 +119,45 @@ const BAD_ARGUMENTS: &[(&str, &str)] = &[
     ),
     ("train", "expected KEY=VALUE, for example --set optim.dense.lr=0.01"),
 ];
+
+/// What makes no sense of `[sync.switch]`.
+#[test]
+fn a_change_leads_from_one_method_to_another_that_begins_where_it_ended() {
+    let cases: [(&[&str], &str); 8] = [
+        (&["sync.switch.at=[5]"], "sync.switch.to"),
+        (&["sync.method=bsp", "sync.switch.to=gba"], "sync.switch.at"),
+        (&["sync.method=bsp", "sync.switch.to=bsp", "sync.switch.at=[5]"], "another method"),
+        (&["sync.method=shadow_ma", "sync.switch.to=gba", "sync.switch.at=[5]"], "no one model"),
+        (&["sync.method=bsp", "sync.switch.to=gba", "sync.switch.at=[5, 5]"], "ascending"),
+        (
+            &[
+                "sync.method=bsp",
+                "sync.switch.to=gba",
+                "sync.switch.at=[5]",
+                "sync.switch.window=9",
+            ],
+            "\"stragglers\" with window",
+        ),
+        (
+            &["sync.method=bsp", "sync.switch.to=hop_bw", "sync.switch.policy=stragglers"],
+            "\"bsp\" or \"bsp_ps\" for one of",
+        ),
+        (
+            &[
+                "sync.method=bsp",
+                "sync.switch.to=gba",
+                "sync.switch.policy=stragglers",
+                "sync.switch.leave_above=1",
+            ],
+            "more than sync.switch.return_below",
+        ),
+    ];
+    for (sets, expected) in cases {
+        let error = minimal(sets).unwrap_err();
+        assert!(error.to_string().contains(expected), "{sets:?}: {error}");
+        assert_eq!(Error::from(error).exit_code(), 2);
+    }
+}
 
 #[test]
 fn a_bad_argument_is_one_message_that_names_it() {
@@ -283,10 +327,18 @@ fn keys_and_types_agree() {
         "recovery.inject.panic_step=5",
         "recovery.inject.short_trainer=0",
         "recovery.inject.short_share=0.5",
+        "recovery.inject.slow_trainer=0",
+        "recovery.inject.slow_factor=4",
+        "recovery.inject.slow_from=5",
+        "recovery.inject.slow_to=6",
     ];
     let mut written = Vec::new();
-    for method in ["sync.method=shadow_bmuf", "sync.method=ds_sync", "sync.method=gba"] {
-        let sets = [&sets[..], &[method]].concat();
+    for more in [
+        &["sync.method=shadow_bmuf"][..],
+        &["sync.method=ds_sync"],
+        &["sync.method=gba", "sync.switch.to=bsp", "sync.switch.at=[5]"],
+    ] {
+        let sets = [&sets[..], more].concat();
         let config = minimal(&sets).unwrap().resolve(2, 2, 4).unwrap().config;
         collect("", &toml::Table::try_from(&config).unwrap(), &mut written);
     }
@@ -305,6 +357,8 @@ fn keys_and_types_agree() {
                     _ => "model.kind=dlrm",
                 };
                 let method = match key.path {
+                    "sync.switch.to" if *name == "bsp" => "sync.method=gba",
+                    key if key.starts_with("sync.switch.") => "sync.method=bsp",
                     "sync.pair" => "sync.method=shadow_easgd",
                     "sync.gate" => "sync.method=foreground_easgd",
                     "sync.intake" => "sync.method=shadow_ma",
@@ -312,7 +366,15 @@ fn keys_and_types_agree() {
                     key if key.starts_with("sync.server.") => "sync.method=gba",
                     _ => "sync.method=auto",
                 };
-                let result = minimal(&[
+                let switch: &[&str] = match (key.path, *name) {
+                    ("sync.switch.to", _) => &["sync.switch.at=[5]"],
+                    ("sync.switch.policy", "steps") => {
+                        &["sync.switch.to=gba", "sync.switch.at=[5]"]
+                    }
+                    ("sync.switch.policy", _) => &["sync.switch.to=gba"],
+                    _ => &[],
+                };
+                let others = [
                     "data.valid=v.h5",
                     "train.early_stop.patience=1",
                     "roles.trainers=1",
@@ -320,7 +382,8 @@ fn keys_and_types_agree() {
                     method,
                     model,
                     &set,
-                ]);
+                ];
+                let result = minimal(&[&others[..], switch].concat());
                 let expected = (*name == "rowwise_adagrad") && key.path == "optim.dense.kind";
                 assert!(result.is_ok() || expected, "{set}: {}", result.unwrap_err());
             }
@@ -336,4 +399,23 @@ fn collect(prefix: &str, table: &toml::Table, into: &mut Vec<String>) {
             _ => into.push(path),
         }
     }
+}
+
+/// Whatever the method, a step is as large.
+#[test]
+fn methods_that_change_have_one_global_batch() {
+    let common = ["sync.switch.at=[5]", "train.worker_threads=1", "sync.server.members=3"];
+    for (method, to, expected) in [
+        ("bsp", "gba", "a multiple of the 2 trainers"),
+        ("gba", "async_ps", "as many as the workers of all trainers, 2"),
+    ] {
+        let (method, to) = (format!("sync.method={method}"), format!("sync.switch.to={to}"));
+        let config = minimal(&[&common[..], &[&method, &to]].concat()).unwrap();
+        let error = config.resolve(2, 2, 2).unwrap_err();
+        assert!(error.to_string().contains(expected), "{error}");
+        assert_eq!(error.exit_code(), 2);
+    }
+    let sets = ["sync.method=bsp", "sync.switch.to=gba", "sync.server.members=4"];
+    let job = minimal(&[&common[..2], &sets[..]].concat()).unwrap().resolve(2, 2, 2).unwrap();
+    assert_eq!((job.batches_per_step(), job.global_batch()), (4, 4 * 128));
 }

@@ -136,6 +136,11 @@ impl Config {
             }
             _ => {}
         }
+        match (inject.slow_trainer, inject.slow_factor) {
+            (Some(_), None) => alone("recovery.inject.slow_factor", "how slow it is")?,
+            (None, Some(_)) => alone("recovery.inject.slow_trainer", "the trainer that is slow")?,
+            _ => {}
+        }
         match (inject.short_trainer, inject.short_share) {
             (Some(_), None) => alone("recovery.inject.short_share", "its share of the data"),
             (None, Some(_)) => alone("recovery.inject.short_trainer", "the trainer with less data"),

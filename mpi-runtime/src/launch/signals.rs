@@ -20,6 +20,8 @@ pub struct Signals {
     /// Number of the last stopping signal, 0 for none.
     stop: Arc<AtomicUsize>,
     status: Arc<AtomicBool>,
+    /// Training is to change its method.
+    change: Arc<AtomicBool>,
 }
 
 impl Signals {
@@ -47,7 +49,7 @@ impl Signals {
     /// Flags that no signal sets.
     #[must_use]
     pub fn none() -> Self {
-        Self { stop: Arc::default(), status: Arc::default() }
+        Self { stop: Arc::default(), status: Arc::default(), change: Arc::default() }
     }
 
     /// The signal that asked for a stop, if one did.
@@ -64,6 +66,23 @@ impl Signals {
         let number = usize::try_from(signal).unwrap_or_default();
         // A failure is a signal of its own that came first.
         let _ = self.stop.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Training is to change its method at the next step that all agree on.
+    pub fn request_change(&self) {
+        self.change.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the stretch of training is to end, for a stop or for a change.
+    #[must_use]
+    pub fn ends_stretch(&self) -> bool {
+        self.change.load(Ordering::Relaxed) || self.stop_requested().is_some()
+    }
+
+    /// Whether a change was asked for since the last call.
+    #[must_use]
+    pub fn take_change_request(&self) -> bool {
+        self.change.swap(false, Ordering::Relaxed)
     }
 
     /// Whether a status line was asked for since the last call.

@@ -122,6 +122,7 @@ pub struct WorkerCounters {
     data_ns: AtomicU64,
     embedding_ns: AtomicU64,
     sync_ns: AtomicU64,
+    compute_ns: AtomicU64,
     dropped: AtomicU64,
 }
 
@@ -142,6 +143,8 @@ pub struct Reading {
     pub embedding_ns: u64,
     /// Nanoseconds waited for other workers and trainers.
     pub sync_ns: u64,
+    /// Nanoseconds of forward and backward passes, without waiting for others.
+    pub compute_ns: u64,
     /// Steps dropped for a loss or gradients that were not finite; under `bsp` once per trainer.
     pub dropped: u64,
     /// What the rank's rounds brought; all slices of the replica count once in `rounds`.
@@ -163,6 +166,7 @@ impl WorkerCounters {
         add(&self.data_ns, step.data_ns);
         add(&self.embedding_ns, step.embedding_ns);
         add(&self.sync_ns, step.sync_ns);
+        add(&self.compute_ns, step.compute_ns);
         add(&self.dropped, step.dropped);
         let add = |counter: &AtomicU64, x: f64| {
             let sum = f64::from_bits(counter.load(Relaxed)) + x;
@@ -183,6 +187,7 @@ impl WorkerCounters {
             data_ns: self.data_ns.load(Relaxed),
             embedding_ns: self.embedding_ns.load(Relaxed),
             sync_ns: self.sync_ns.load(Relaxed),
+            compute_ns: self.compute_ns.load(Relaxed),
             dropped: self.dropped.load(Relaxed),
             rounds: RoundReading::default(),
         }
@@ -190,7 +195,7 @@ impl WorkerCounters {
 }
 
 /// Words of a reading on the wire.
-pub const READING_WORDS: usize = 15;
+pub const READING_WORDS: usize = 16;
 
 impl RoundReading {
     /// The sum of two readings.
@@ -234,6 +239,7 @@ impl Reading {
             data_ns: self.data_ns + other.data_ns,
             embedding_ns: self.embedding_ns + other.embedding_ns,
             sync_ns: self.sync_ns + other.sync_ns,
+            compute_ns: self.compute_ns + other.compute_ns,
             dropped: self.dropped + other.dropped,
             rounds: self.rounds.plus(other.rounds),
         }
@@ -264,6 +270,7 @@ impl Reading {
             self.data_ns,
             self.embedding_ns,
             self.sync_ns,
+            self.compute_ns,
             self.dropped,
             self.rounds.rounds,
             self.rounds.bytes,
@@ -278,8 +285,8 @@ impl Reading {
     /// From words.
     #[must_use]
     pub const fn from_words(words: [u64; READING_WORDS]) -> Self {
-        let [steps, examples, loss, weight, data_ns, embedding_ns, sync_ns, dropped, rounds @ ..] =
-            words;
+        let [steps, examples, loss, weight, data_ns, embedding_ns, sync_ns, rest @ ..] = words;
+        let [compute_ns, dropped, rounds @ ..] = rest;
         let [rounds, bytes, round_ns, busy_ns, refused, disagreement, disagreements] = rounds;
         let disagreement = f64::from_bits(disagreement);
         let rounds =
@@ -293,6 +300,7 @@ impl Reading {
             data_ns,
             embedding_ns,
             sync_ns,
+            compute_ns,
             dropped,
             rounds,
         }
@@ -313,6 +321,7 @@ mod tests {
             data_ns: 3,
             embedding_ns: 4,
             sync_ns: 5,
+            compute_ns: 7,
             dropped: 6,
             rounds: RoundReading::default(),
         };

@@ -302,6 +302,9 @@ pub struct SyncSwitch {
     pub method: String,
     /// What it took.
     pub seconds: f64,
+    /// Why, where the run decides by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
 }
 
 /// What was sent, over all ranks.

@@ -16,12 +16,12 @@ use std::time::Instant;
 
 use umbra_core::sync::server::Tally;
 
-use super::Run;
 use super::job::{Session, stop_in_time};
 use super::plan::Plan;
 use super::reporter::Recorder;
 use super::sections::{Begin, JobState};
 use super::trainer_threads::Left;
+use super::{Run, stragglers};
 use crate::comm::traffic::Traffic;
 use crate::config::SyncMethod;
 use crate::dense::seat::Gaps;
@@ -100,6 +100,11 @@ impl<'w> Session<'w> {
         let report = self.recorder.as_ref().map(Recorder::heartbeat);
         let report =
             report.map(|report| stop_in_time(report, &self.deadline, Arc::clone(self.signals)));
+        let (mut why, mut report) = (None, report);
+        if let Some(stragglers) = &self.stragglers {
+            why = stragglers.changed();
+            report = report.map(|report| stragglers.beside(report, Arc::clone(self.signals)));
+        }
         let started = plan.with_method(to).and_then(|plan| {
             let mut run = Run::start(world, control, plan, self.signals, Some(begin), report)?;
             run.go_on()?;
@@ -109,11 +114,13 @@ impl<'w> Session<'w> {
         if let Some(recorder) = &self.recorder {
             recorder.changed(&run.plan, step);
         }
+        let reason = why.as_ref().map(stragglers::why);
         let (seconds, method) = (start.elapsed().as_secs_f64(), to.name().to_owned());
         if world.rank == 0 {
-            say(&format!("umbra: step {step}: {} after {}", to.name(), from.name()));
+            let why = reason.as_deref().map_or(String::new(), |why| format!(": {why}"));
+            say(&format!("umbra: step {step}: {} after {}{why}", to.name(), from.name()));
         }
-        self.switches.push(SyncSwitch { step, method, seconds });
+        self.switches.push(SyncSwitch { step, method, seconds, reason });
         Ok(Self { run, ..self })
     }
 }

@@ -37,9 +37,18 @@ pub struct Heartbeat {
     training: Arc<AtomicBool>,
 }
 
-/// What the first rank does with the sum of all readings, a few times a second; the flag asks for a
-/// report now.
-pub type Report = Box<dyn FnMut(Reading, bool) + Send>;
+/// What the first rank does with what it knows, a few times a second.
+pub type Report = Box<dyn FnMut(&Beat<'_>) + Send>;
+
+/// What the first rank knows at a beat.
+pub struct Beat<'a> {
+    /// What every rank has counted. `[ranks]`
+    pub readings: &'a [Reading],
+    /// Trainers train now.
+    pub training: bool,
+    /// Somebody asks for a report now.
+    pub status_asked: bool,
+}
 
 /// How a rank's heart beats.
 pub struct Pulse {
@@ -51,7 +60,7 @@ pub struct Pulse {
     pub comm: Option<Comm>,
     /// Deadlines.
     pub watch: Arc<Watch>,
-    /// On the first rank: takes the sum of all readings.
+    /// On the first rank: takes all readings.
     pub report: Option<Report>,
     /// Requests to stop, which go to all ranks, and for a status line.
     pub signals: Arc<Signals>,
@@ -151,11 +160,12 @@ fn beat(mut pulse: Pulse, stop: &AtomicBool, training: &AtomicBool) {
                     }
                 }
             }
-            let sum = ranks.iter().fold(Reading::default(), |sum, rank| sum.plus(rank.reading));
-            if let Some(report) = &mut pulse.report {
-                report(sum, pulse.signals.take_status_request());
-            }
             let trains = training.load(Relaxed);
+            if let Some(report) = &mut pulse.report {
+                let readings: Vec<Reading> = ranks.iter().map(|rank| rank.reading).collect();
+                let status_asked = pulse.signals.take_status_request();
+                report(&Beat { readings: &readings, training: trains, status_asked });
+            }
             if trains && !trained {
                 ranks.iter_mut().for_each(|rank| rank.advanced = Instant::now());
             }

@@ -29,6 +29,7 @@ use crate::run::plan::Plan;
 use crate::run::prediction::Prediction;
 use crate::run::reporter::Recorder;
 use crate::run::sections::{Begin, FIGURES, JobState, figures_of, numbers_of};
+use crate::run::stragglers::Stragglers;
 use crate::run::{Run, StretchEnd, warm_start};
 use crate::score::figures::Figures;
 use crate::score::progressive::Progressive;
@@ -127,7 +128,12 @@ pub fn train(
     let limit = plan.job.config.run.max_time.map(|Seconds(time)| Duration::from_secs_f64(time));
     let deadline =
         Deadline::new(limit, environment::scheduled_end(&|name| std::env::var(name).ok()));
+    let stragglers = if first { Stragglers::new(&plan) } else { None };
     let report = report.map(|report| stop_in_time(report, &deadline, Arc::clone(signals)));
+    let report = report.map(|report| match &stragglers {
+        Some(stragglers) => stragglers.beside(report, Arc::clone(signals)),
+        None => report,
+    });
     let due = Due::new(plan.job.config.checkpoint.every, plan.job.global_batch() as u64);
     let folders = Folders::new(plan.job.config.checkpoint.dir.clone());
     // By its name, which all ranks know alike.
@@ -197,6 +203,8 @@ pub fn train(
         seconds: Duration::ZERO,
         publishing: Duration::ZERO,
         switches: vec![],
+        stragglers,
+        change_asked: false,
     };
     // While its threads live: nobody else could end them.
     let ended = loop {
@@ -217,11 +225,11 @@ pub(super) fn stop_in_time(
     signals: Arc<Signals>,
 ) -> Report {
     let deadline = deadline.clone();
-    Box::new(move |reading, now| {
+    Box::new(move |beat| {
         if deadline.has_come() {
             signals.request_stop(libc::SIGALRM);
         }
-        report(reading, now);
+        report(beat);
     })
 }
 
@@ -307,6 +315,10 @@ pub(super) struct Session<'w> {
     pub(super) publishing: Duration,
     /// Changes of the method.
     pub(super) switches: Vec<SyncSwitch>,
+    /// On the first rank of a run that changes its method by itself.
+    pub(super) stragglers: Option<Stragglers>,
+    /// That it changes now.
+    pub(super) change_asked: bool,
 }
 
 impl Session<'_> {
@@ -331,8 +343,13 @@ impl Session<'_> {
             if step >= steps {
                 break;
             }
-            let method = config.sync.method_at(step);
-            if let Some(to) = method.filter(|to| *to != self.run.plan.job.method) {
+            let own = self.run.plan.job.method;
+            let other = if core::mem::take(&mut self.change_asked) {
+                config.sync.methods().find(|method| *method != own)
+            } else {
+                config.sync.method_at(step).filter(|method| *method != own)
+            };
+            if let Some(to) = other {
                 return Ok(End::Change(to));
             }
             let boundary = self.run.plan.segment_end(step);
@@ -346,7 +363,9 @@ impl Session<'_> {
                 self.save_now()?;
                 return Ok(End::Stopped);
             }
-            self.run.state.step = end;
+            self.change_asked = ended.change_asked;
+            let early = ended.incomplete && ended.change_asked;
+            self.run.state.step = if early { ended.steps } else { end };
         }
         let JobState { step, best_step, .. } = self.run.state;
         let restored = keep_best && best_step > 0 && best_step != step && self.has_best()?;

@@ -7,7 +7,8 @@
 //! `prediction.rs` what it will be · `trainer_threads.rs` a trainer's replica and threads ·
 //! `publish.rs` the model that is evaluated and saved · `sections.rs` everything that a run goes on
 //! from, `going_on.rs` what of it is kept, `saves.rs` its checkpoints · `warm_start.rs` a new run
-//! with a saved model · `change.rs` the same run by another method · `due.rs` when a checkpoint is due, `deadline.rs` when a run stops by itself
+//! with a saved model · `change.rs` the same run by another method, `stragglers.rs`
+//! when · `due.rs` when a checkpoint is due, `deadline.rs` when a run stops by itself
 //! · `early_stop.rs`, `evaluate.rs`, `heartbeat.rs`, `reporter.rs`.
 
 pub mod change;
@@ -25,6 +26,7 @@ mod publish;
 pub mod reporter;
 mod saves;
 pub mod sections;
+pub mod stragglers;
 mod trainer_threads;
 pub mod warm_start;
 
@@ -65,6 +67,8 @@ use trainer_threads::{Around, TrainerThreads};
 pub struct StretchEnd {
     /// Some rank was asked to stop.
     pub stop_asked: bool,
+    /// The first rank was asked to change the method.
+    pub change_asked: bool,
     /// Some trainer made fewer steps than the stretch has.
     pub incomplete: bool,
     /// Training until the last worker of the slowest trainer had ended.
@@ -281,13 +285,14 @@ impl<'w> Run<'w> {
         }
         self.control.barrier("the end of a stretch of training", true)?;
         self.heartbeat.set_training(false);
-        let (stopped, trained, gaps) = outcome?;
+        let (_, trained, gaps) = outcome?;
         self.trained += trained;
         for (gap, count) in gaps {
             *self.gaps.entry(gap).or_default() += count;
         }
         self.publish()?;
-        let stop = stopped || self.signals.stop_requested().is_some();
+        let stop = self.signals.stop_requested().is_some();
+        let change = self.signals.take_change_request();
         let due = (segment.first_step + segment.steps) * self.counters.workers.len() as u64;
         let made = self.counters.worker_steps().map(|steps| steps.load(Relaxed)).min();
         let mut incomplete = self.reading().steps < due;
@@ -297,11 +302,12 @@ impl<'w> Run<'w> {
             made = served.reached().map_or(u64::MAX, |reached| reached.step);
             incomplete = made < segment.first_step + segment.steps;
         }
-        let own = [u64::from(stop), u64::from(incomplete), trained, made];
+        let own = [u64::from(stop), u64::from(incomplete), trained, made, u64::from(change)];
         let mut all = vec![0; own.len() * self.world.size];
         self.control.all_gather(&own, &mut all, "the agreement to go on")?;
         Ok(StretchEnd {
             stop_asked: all.chunks(own.len()).any(|rank| rank[0] != 0),
+            change_asked: all.chunks(own.len()).any(|rank| rank[4] != 0),
             incomplete: all.chunks(own.len()).any(|rank| rank[1] != 0),
             trained: Duration::from_nanos(
                 all.chunks(own.len()).map(|rank| rank[2]).max().unwrap_or(0),

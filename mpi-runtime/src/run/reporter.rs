@@ -79,11 +79,13 @@ impl Recorder {
     #[must_use]
     pub fn heartbeat(&self) -> HeartbeatReport {
         let recorder = self.clone();
-        Box::new(move |reading, now| {
+        Box::new(move |beat| {
+            let sum = |sum: Reading, own: &Reading| sum.plus(*own);
+            let reading = beat.readings.iter().fold(Reading::default(), sum);
             recorder.with(|inner| {
                 let due = inner.seconds() >= inner.last.1 + inner.every;
                 let new = reading.steps > inner.last.0.steps;
-                if inner.since.is_some() && (now || due && new) {
+                if inner.since.is_some() && (beat.status_asked || due && new) {
                     inner.report(reading, Scored::NONE);
                 }
             });

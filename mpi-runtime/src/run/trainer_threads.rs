@@ -71,6 +71,9 @@ impl TrainerThreads {
         shared.panic_step = inject
             .panic_step
             .filter(|_| inject.panic_trainer == Some(number) && from_the_beginning);
+        let slow = inject.slow_factor.filter(|_| inject.slow_trainer == Some(number));
+        let steps = inject.slow_from.unwrap_or(0)..inject.slow_to.unwrap_or(u64::MAX);
+        shared.slow = slow.map(|factor| ((factor - 1.0).max(0.0), steps));
         let short_share = inject.short_share.filter(|_| inject.short_trainer == Some(number));
         let first = number * plan.workers_per_trainer();
         let mut ahead = vec![0; clients.len()];

@@ -14,7 +14,9 @@ pub mod buffers;
 mod handed;
 pub mod pass;
 
+use core::ops::Range;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::time::Duration;
 use std::io;
 use std::sync::Arc;
 use std::time::Instant;
@@ -68,6 +70,8 @@ pub struct Trainer {
     pub panic_step: Option<u64>,
     /// A test's wish: the run is asked to stop in this step.
     pub stop_step: Option<u64>,
+    /// A test's wish: steps take so many times longer than they do, while they have these numbers.
+    pub slow: Option<(f64, Range<u64>)>,
     /// Requests to stop.
     pub signals: Arc<Signals>,
     /// Deadlines.
@@ -114,6 +118,7 @@ impl Trainer {
             nan_step: None,
             panic_step: None,
             stop_step: config.recovery.inject.stop_step,
+            slow: None,
             signals: Arc::clone(signals),
             watch: Arc::clone(watch),
         })
@@ -164,8 +169,9 @@ impl Trainer {
         interpolate(running, self.statistics_momentum, statistics);
     }
 
+    /// Training is to stop, or to change its method.
     fn stop_requested(&self) -> bool {
-        self.signals.stop_requested().is_some()
+        self.signals.ends_stretch()
     }
 }
 
@@ -357,10 +363,13 @@ impl Worker {
         let batch = lookup.batch.batch();
         let input = Input { batch, rows: &lookup.rows, slot: &lookup.slot };
         let (mut calls, sums) = (0, &mut buffers.sums);
+        let (began, mut waited) = (Instant::now(), 0);
         let mut reduce = |values: &mut [f64]| {
             match step_end {
                 StepEnd::Sum(bsp) if bsp.global_norm() || calls == 0 => {
+                    let start = Instant::now();
                     bsp.sum(local, values, sums);
+                    waited += nanoseconds(start);
                 }
                 StepEnd::Handed { weight } if calls == 0 => values.fill(weight),
                 _ => {}
@@ -390,6 +399,12 @@ impl Worker {
             &mut buffers.workspace.lend(),
             &mut gradients,
         );
+        if let Some((factor, steps)) = &trainer.slow
+            && steps.contains(&step)
+        {
+            std::thread::sleep(Duration::from_nanos(nanoseconds(began) - waited).mul_f64(*factor));
+        }
+        reading.compute_ns = nanoseconds(began) - waited;
         // A step without a finite loss has changed nothing, and must not move rows either; one
         // whose row gradients are not finite would spoil them for all; one without weights has
         // gradients of 0, and would move their state all the same.

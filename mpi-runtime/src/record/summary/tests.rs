@@ -88,7 +88,7 @@ fn names_are_those_of_the_contract() {
         aggregates: Some(1),
         token_staleness: vec![1],
         version_lag: vec![1],
-        switches: vec![SyncSwitch { step: 1, method: "bsp".into(), seconds: 1.0 }],
+        switches: vec![SyncSwitch { step: 1, method: "bsp".into(), seconds: 1.0, reason: None }],
     });
     summary.wire = Some(WireFigures {
         dense_bytes: Some(1),
