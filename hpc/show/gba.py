@@ -6,10 +6,15 @@ sim          20 and 100 trainers in the simulator, one in twenty at a quarter of
 strained     four trainers on the test cluster, one with a quarter or a tenth of the others' core
 still        a trainer that stands still for longer than batches wait: what is lost, and the others' rate meanwhile
 switch       runs that change to gba, or to async_ps, after a third and back after two, against the run that does not
+quality      AUC with one of four trainers four and ten times as slow as the others
+policy       a run that changes by itself, on the test cluster, while a trainer is slow for a third of it
+day          the same in the simulator, with 20 and with 100 trainers
+servers      two servers against one, where they are what trainers wait for
 even         two trainers with a core each: what servers cost where nobody is slow, in turn with bsp
 """
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -94,11 +99,8 @@ def sim():
         for method in METHODS:
             name = f"sim-{trainers}-{method}"
             # Shadow methods with a core of their own, as published.
-            sets = data() | {"run.dir": runs.out / name, "sync.method": method, "train.worker_threads": 1}
-            sets["train.batch_size"] = 512
-            command = [UMBRA, "simulate", "-c", JOB, "--cluster", cluster, *settings(sets)]
-            runs.call(name, [str(part) for part in command])
-            rate = row(f"{trainers} trainers, simulated", method, summary(runs.out / name), bsp, 3)
+            figures = simulated(name, cluster, {"sync.method": method})
+            rate = row(f"{trainers} trainers, simulated", method, figures, bsp, 3)
             bsp = bsp or rate
             if method == "gba":
                 show.at_least(f"sim_strained_speedup_{trainers}", rate / bsp, 2.4)
@@ -116,7 +118,7 @@ def strained():
             # All trainers have so little of a core that servers never lack one, and the kernel's work per frame,
             # which processes pay from their quota here, is as little as with network cards that cut segments.
             slow = [part for node, share in enumerate([36, 36, 36, quota]) for part in ("--slow", f"{node}={share}%")]
-            launch = ["hpc/cluster/run", "-n", str(5 + centers), "--rate", "10gbit", *slow, "--"]
+            launch = ["hpc/cluster/run", "-n", str(5 + centers), "--per-node", "1", "--rate", "10gbit", *slow, "--"]
             figures = runs.train(f"strained-{quota}-{method}", JOB, sets, launch)
             rate = row(f"one of four has {what} of a core", method, figures, bsp, 3)
             bsp, auc[method] = bsp or rate, figures["test"]["auc"]
@@ -204,14 +206,170 @@ def switch():
             show.row(**dict.fromkeys(COLUMNS) | {
                 "what": f"{what}, {len(SEEDS)} seeds", "method": name, "auc": mean(own[-1] for own in found),
                 "dip": mean(dips), "dip_uncertainty": error, "deepest": mean(deepest)})
+            end = "" if what == "synthetic" else f"_{what}"
             if name == "bsp gba bsp":
-                show.at_most(f"auc_dip_mean_{what}", mean(dips), max(0.0005, 2 * error))
-                show.measured(f"auc_dip_uncertainty_{what}", error)
+                show.at_most(f"auc_dip_mean{end}", mean(dips), max(0.0005, 2 * error))
+                show.measured(f"auc_dip_uncertainty{end}", error)
             elif name == "bsp async_ps bsp":
-                show.measured(f"async_auc_dip_mean_{what}", mean(dips))
+                show.measured(f"async_auc_dip_mean{end}", mean(dips))
         over = [gba[-1] - other[-1] for gba, other in zip(curves["gba"], curves["async_ps"])]
-        show.measured(f"gba_over_async_auc_{what}", mean(over))
-        show.measured(f"gba_over_async_uncertainty_{what}", stdev(over) / len(over) ** 0.5)
+        show.measured(f"gba_over_async_auc{end}", mean(over))
+        show.measured(f"gba_over_async_uncertainty{end}", stdev(over) / len(over) ** 0.5)
+
+
+def quality():
+    print("== quality", flush=True)
+    # What a slow trainer costs in AUC: the same job whole, bsp with nobody slow against gba with one of four trainers
+    # four, or ten, times as slow as it is.
+    rows, global_batch = 8_000_000, 8 * 256
+    data, job = runs.files("synthetic"), "hpc/show/shadow-synthetic.toml"
+    launch = [*mpirun(4), "--oversubscribe"]
+    auc = {"bsp": [], "gba, 4": [], "gba, 10": []}
+    for seed in SEEDS:
+        for name, found in auc.items():
+            method, *factor = name.split(", ")
+            sets = data | {"seed": seed, "sync.method": method, "train.max_examples": rows // global_batch * global_batch}
+            if factor:
+                sets |= {"recovery.inject.slow_trainer": 3, "recovery.inject.slow_factor": factor[0]}
+            figures = runs.train(f"quality-{name.replace(', ', '-')}-{seed}", job, sets, launch)
+            found.append(figures["test"]["auc"])
+            if seed == SEEDS[0]:
+                row("synthetic, one trainer slow" if factor else "synthetic, nobody slow", name, figures, None, 3)
+    for factor in (4, 10):
+        less = [gba - bsp for gba, bsp in zip(auc[f"gba, {factor}"], auc["bsp"])]
+        error = stdev(less) / len(less) ** 0.5
+        name = "auc_difference_strained" + ("_tenth" if factor == 10 else "")
+        show.at_most(name, abs(mean(less)), max(0.0005, 2 * error))
+        show.measured(f"{name}_uncertainty", error)
+
+
+def policy():
+    print("== policy", flush=True)
+    # A day of three thirds on the test cluster: the last trainer gets a quarter of its processor time in the second.
+    third, batch, window = 600, 512, 10
+    curves, switches = {}, []
+    for name in ("bsp", "gba", "policy"):
+        method = "gba" if name == "gba" else "bsp"
+        sets = data() | {"sync.method": method, "train.batch_size": batch, "train.epochs": 10, "run.log_every_s": 0.2}
+        sets |= {"roles.layout": "separate", "roles.trainers": 4, "roles.embedding_ps": 1}
+        sets |= {"train.max_examples": 3 * third * 4 * batch, "checkpoint.save": "none"}
+        if name == "policy":
+            sets |= {"sync.switch.to": "gba", "sync.switch.policy": "stragglers", "sync.switch.window": window}
+        servers = 0 if name == "bsp" else 1
+        sets |= {"roles.sync_ps": 1} if servers else {}
+        slow = [part for node in range(4) for part in ("--slow", f"{node}=36%")]
+        launch = ["hpc/cluster/run", "-n", str(5 + servers), "--per-node", "1", "--rate", "10gbit", *slow, "--"]
+        changes = [(third, "9%"), (2 * third, "36%")]
+        figures, curves[name] = in_flight(f"policy-{name}", sets, launch, changes)
+        switches = figures["sync"].get("switches", [])
+        row("test cluster, slow in the second third", name, figures, None)
+    parts = {name: [between(curve, part * third, (part + 1) * third) for part in range(3)] for name, curve in curves.items()}
+    for name, seconds in parts.items():
+        print(f"   {name}: seconds of the thirds {[round(one, 1) for one in seconds]}", flush=True)
+    best = sum(map(min, parts["bsp"], parts["gba"]))
+    show.at_least("policy_over_best", best / sum(parts["policy"]), 0.95)
+    steps = [switch["step"] for switch in switches]
+    print(f"   changes at {steps}", flush=True)
+    show.at_most("policy_flaps", abs(len(steps) - 2), 0)
+    steps = [*steps, math.inf, math.inf]
+    show.at_most("policy_steps_to_leave", steps[0] - third, 6 * window)
+    show.at_most("policy_steps_to_return", steps[1] - 2 * third, 6 * window)
+
+
+def day():
+    print("== day", flush=True)
+    # The same in the simulator, on days of three thirds: one trainer in twenty is slow in the second. There are as few
+    # servers as make synchronous steps the faster ones while nobody is.
+    third, window = 5000, 25
+    for trainers, factor in ((20, 4), (100, 4), (20, 10)):
+        cluster, servers = runs.out / f"day-{trainers}-{factor}.toml", max(1, trainers // 25)
+        slow = "".join(f"[[straggler]]\ntrainer = {n}\nfactor = {factor}\nfrom_step = {third}\nto_step = {2 * third}\n"
+                       for n in range(3, trainers, 20))
+        cluster.write_text(
+            f"trainers = {trainers}\nsync_ps = {servers}\nembedding_ps = {servers}\nsteps = {3 * third}\n"
+            f"[link]\nbytes_per_s = 1.25e9\n[compute]\nexample_us = 25.0\nspread = 0.05\n{slow}")
+        # The thirds of one method alone: with nobody slow, and all of them slow all the time.
+        seconds = {}
+        for method in ("bsp", "gba"):
+            for part, text in (("calm", ""), ("slow", slow.replace(f"from_step = {third}\nto_step = {2 * third}\n", ""))):
+                alone = runs.out / f"day-{trainers}-{factor}-{part}.toml"
+                whole = cluster.read_text()
+                alone.write_text(whole[:whole.index("[[straggler]]")].replace(f"steps = {3 * third}", f"steps = {third}") + text)
+                seconds[method, part] = simulated(f"day-{trainers}-{factor}-{method}-{part}", alone,
+                                                  {"sync.method": method})["seconds"]
+        best = 2 * min(seconds["bsp", "calm"], seconds["gba", "calm"]) + min(seconds["bsp", "slow"], seconds["gba", "slow"])
+        figures = simulated(f"day-{trainers}-{factor}", cluster, {
+            "sync.method": "bsp", "sync.switch.to": "gba", "sync.switch.policy": "stragglers",
+            "sync.switch.window": window})
+        steps = [switch["step"] for switch in figures["sync"].get("switches", [])]
+        print(f"   {trainers} trainers, {factor} times: changes at {steps}", flush=True)
+        name = f"{trainers}_{factor}"
+        show.at_least(f"sim_policy_over_best_{name}", best / figures["seconds"], 0.95)
+        show.at_most(f"sim_policy_flaps_{name}", abs(len(steps) - 2), 0)
+        steps = [*steps, math.inf, math.inf]
+        show.at_most(f"sim_policy_steps_to_leave_{name}", steps[0] - third, 3 * window)
+        show.at_most(f"sim_policy_steps_to_return_{name}", steps[1] - 2 * third, 3 * window)
+
+
+def simulated(name, cluster, sets):
+    """The summary of the job on a cluster that is not there, with batches of 512."""
+    sets = data() | {"run.dir": runs.out / name, "train.worker_threads": 1, "train.batch_size": 512} | sets
+    command = [UMBRA, "simulate", "-c", JOB, "--cluster", cluster, *settings(sets)]
+    runs.call(name, [str(part) for part in command])
+    return summary(runs.out / name)
+
+
+def in_flight(name, sets, launch, changes):
+    """The summary of a run, and its steps by seconds; the last trainer's quota changes as steps come."""
+    folder = runs.out / name
+    shutil.rmtree(folder, ignore_errors=True)
+    sets = {"run.dir": folder.resolve()} | sets
+    log = (runs.out / f"{name}.log").open("w")
+    began = time.monotonic()
+    command = [*launch, UMBRA, "train", "-c", str(Path(JOB).resolve()), *settings(sets)]
+    job = subprocess.Popen([str(part) for part in command], stdout=log, stderr=log)
+    metrics = folder / "metrics.jsonl"
+    while job.poll() is None:
+        lines = metrics.read_text().splitlines() if metrics.exists() else []
+        if changes and lines and json.loads(lines[-1])["step"] >= changes[0][0]:
+            subprocess.run(["hpc/cluster/slow", "3", changes.pop(0)[1]], check=True, stdout=log, stderr=log)
+        time.sleep(0.1)
+    if job.returncode != 0:
+        raise SystemExit(f"show: {name} failed; its log is {runs.out / name}.log")
+    print(f"   {name}: {time.monotonic() - began:.0f} s", flush=True)
+    return summary(folder), [(line["step"], line["seconds"]) for line in map(json.loads, metrics.read_text().splitlines())]
+
+
+def between(curve, first, last):
+    """Seconds from one step to another."""
+    def at(step):
+        before = (0, 0.0)
+        for point in curve:
+            if point[0] >= step:
+                share = (step - before[0]) / max(1, point[0] - before[0])
+                return before[1] + share * (point[1] - before[1])
+            before = point
+        return before[1]
+
+    return at(last) - at(first)
+
+
+def servers():
+    print("== servers", flush=True)
+    # Servers that get a tenth of a core each are what three trainers wait for: 1.3 million parameters, small batches.
+    rates = {1: [], 2: []}
+    for turn in range(3):
+        for count in rates:
+            sets = data() | {"sync.method": "gba", "train.batch_size": 64, "train.max_examples": 64 * 3 * 100 * count}
+            sets |= {"roles.layout": "separate", "roles.trainers": 3, "roles.embedding_ps": 1, "roles.sync_ps": count}
+            sets |= {"checkpoint.save": "none", "model.top": "[1024, 768]"}
+            slow = [part for server in range(count) for part in ("--slow", f"{4 + server}=10%")]
+            launch = ["hpc/cluster/run", "-n", str(4 + count), "--per-node", "1", "--rate", "10gbit", *slow, "--"]
+            figures = runs.train(f"servers-{count}-{turn}", JOB, sets, launch)
+            rates[count].append(row(f"servers with a tenth of a core: {count}", "gba", figures, None))
+    ratios = [two / one for one, two in zip(*rates.values())]
+    show.at_least("two_servers_over_one", median(ratios), 1.8)
+    show.measured("two_servers_over_one_lowest", min(ratios))
 
 
 def even():
@@ -228,6 +386,6 @@ def even():
     show.measured("gba_over_bsp_even_highest", max(ratios))
 
 
-for phase in phases(equivalence, sim, strained, still, switch, even):
+for phase in phases(equivalence, sim, strained, still, switch, quality, policy, day, servers, even):
     phase()
 show.finish()

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # make show-gba: training on parameter servers with GBA: one worker against the synchronous step, slow trainers on the
-# test cluster and in the simulator, a trainer that stands still, and what it costs where nobody is slow.
+# test cluster and in the simulator, a trainer that stands still, changes to it and back, by step and by policy, and what
+# it costs where nobody is slow.
 #
-#     make show-gba                            some 15 minutes on 2 cores
-#     make show-gba PHASES="equivalence sim"   some of: equivalence sim strained still even
+#     make show-gba                            an hour on 2 cores
+#     PHASES="equivalence sim" make show-gba   some of: equivalence sim strained still switch quality policy day servers even
 #
-# "strained" wants root and what hpc/cluster needs.
+# "strained" and "policy" want root and what hpc/cluster needs; "switch" wants Frappe too, where $UMBRA_DATA says.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 hpc/setup.sh --quiet

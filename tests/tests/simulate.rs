@@ -232,3 +232,46 @@ fn servers_in_virtual_time() {
         assert!(ended.stderr.contains(expected), "{}", ended.stderr);
     }
 }
+
+/// A job that changes by itself does so when a trainer becomes slow and when it is not any more, and
+/// no more often; one that changes at given steps does it there.
+#[test]
+fn a_job_changes_its_method_in_virtual_time() {
+    let (folder, _) = folder();
+    // Little varies: nobody gains by not waiting but for the straggler.
+    let cluster =
+        CLUSTER.replace('4', "8").replace("example_us = 10", "example_us = 100\nspread = 0.02");
+    let slow = "[[straggler]]\ntrainer = 5\nfactor = 6.0\nfrom_step = 300\nto_step = 600\n";
+    // And a server is what all wait for while nobody is slow.
+    let servers = "embedding_ps = 2\nsync_ps = 1\nsteps = 900\n";
+    let slow = format!("[memory]\nserve_bytes_per_s = 2e7\n{slow}");
+    folder.write("day.toml", format!("{servers}{cluster}{slow}"));
+    let policy = ["sync.switch.policy=stragglers", "sync.switch.window=20"];
+    let common = ["sync.method=bsp", "sync.switch.to=gba", "train.worker_threads=1"];
+    for (run, sets) in [("policy", &policy[..]), ("steps", &["sync.switch.at=[100, 250]"])] {
+        let summary = simulate(&folder, "day.toml", run, &[&common[..], sets].concat());
+        let switches = summary["sync"]["switches"].as_array().unwrap();
+        let steps: Vec<u64> = switches.iter().map(|it| it["step"].as_u64().unwrap()).collect();
+        let methods: Vec<&str> = switches.iter().map(|it| it["method"].as_str().unwrap()).collect();
+        assert_eq!(methods, ["gba", "bsp"], "{run}: {steps:?}");
+        assert_eq!(summary["examples"], 900 * 8 * 128, "{run}");
+        if run == "steps" {
+            assert_eq!(steps, [100, 250]);
+            continue;
+        }
+        assert!((320..=360).contains(&steps[0]) && (620..=660).contains(&steps[1]), "{steps:?}");
+        let reason = switches[0]["reason"].as_str().unwrap();
+        assert!(reason.starts_with("trainer 5 takes "), "{reason}");
+    }
+    for (set, expected) in [("sync.method=bsp", "from_step"), ("sync.switch.at=[5]", "timing")] {
+        let cluster = if set.contains("switch") { "training.toml" } else { "day.toml" };
+        let mut sets = vec!["train.worker_threads=1", set];
+        sets.extend(if set.contains("switch") { &common[..2] } else { &[] });
+        let sets = Folder::sets("refused", &sets);
+        let arguments = ["simulate", "-c", "job.toml", "--cluster", cluster].into_iter();
+        let arguments: Vec<&str> = arguments.chain(sets.iter().map(String::as_str)).collect();
+        let ended = folder.umbra(1, &arguments);
+        assert_eq!(ended.code, 2, "{}", ended.stderr);
+        assert!(ended.stderr.contains(expected), "{}", ended.stderr);
+    }
+}

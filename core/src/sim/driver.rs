@@ -172,6 +172,15 @@ impl Simulation<'_, '_> {
                 }
                 // Rows are a store of time here.
                 Action::Tell { .. } => return Err(misplaced),
+                Action::Announce { ticket } => {
+                    let Seat::Trainer { trainer, gate } = driver.instance.seat else {
+                        return Err(misplaced);
+                    };
+                    self.announce(trainer, gate, number, ticket);
+                    self.drivers[instance].completion = Completion::Done;
+                }
+                // Stores have what was pushed when it has arrived.
+                Action::Settle => driver.completion = Completion::Done,
                 Action::Train { ticket } => {
                     let Seat::Trainer { trainer, gate } = driver.instance.seat else {
                         return Err(misplaced);

@@ -49,6 +49,8 @@ pub struct TrainerFigures {
     pub processor_seconds: f64,
     /// Time for which workers waited for rows, mean over its workers. s
     pub rows_seconds: f64,
+    /// Time for which workers computed, mean over its workers. s
+    pub compute_seconds: f64,
     /// When its last worker ended. s
     pub seconds: f64,
     /// Bytes that its synchronization sent to other nodes.

@@ -286,6 +286,7 @@ impl<'c, 'p> Simulation<'c, 'p> {
                 gap_mean: total as f64 / rounds.max(1) as f64,
                 gap_p99: percentile_99(&crew.gaps).unwrap_or(0.0),
                 exposed_seconds: seconds(crew.gate_ns) / workers,
+                compute_seconds: seconds(crew.compute_ns) / workers,
                 background_seconds: seconds(crew.round_ns) / slices,
                 processor_seconds: seconds(crew.sync_busy_ns),
                 rows_seconds: seconds(crew.rows_ns) / workers,

@@ -37,6 +37,8 @@ pub(super) struct Crew {
     pub(super) steps: u64,
     /// Time of all workers at gates.
     pub(super) gate_ns: u64,
+    /// Time for which its workers computed, summed.
+    pub(super) compute_ns: u64,
     /// Time of all workers waiting for rows.
     pub(super) rows_ns: u64,
     /// Time of all instances in background rounds.
@@ -254,7 +256,9 @@ impl Simulation<'_, '_> {
         let every = gate.map_or(0, |gate| crew.gates[gate].every);
         let waiting = core::mem::take(&mut crew.idle);
         self.begin_rounds(waiting);
-        self.record(who, Deed::Step, self.trainer(trainer).awake(begin), self.now);
+        let begin = self.trainer(trainer).awake(begin);
+        self.crews[trainer].compute_ns += self.now - begin;
+        self.record(who, Deed::Step, begin, self.now);
         let batch = self.workers[number as usize].batch.take();
         let ticket = batch.map(|(_, ticket)| ticket);
         self.tell(trainer, local as usize, taken, ticket);
@@ -267,6 +271,14 @@ impl Simulation<'_, '_> {
         } else {
             self.go_on(number);
         }
+    }
+
+    /// A worker asks for the rows of the batch that an instance is going to hand it.
+    pub(super) fn announce(&mut self, trainer: usize, local: usize, instance: u32, ticket: Ticket) {
+        let number = self.crews[trainer].first + local;
+        self.workers[number].batch = Some((instance, ticket));
+        #[expect(clippy::cast_possible_truncation, reason = "events number workers in u32")]
+        self.ask_ahead(number as u32);
     }
 
     /// An instance hands a worker a batch.

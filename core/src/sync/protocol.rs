@@ -149,11 +149,18 @@ pub enum Action {
         /// What.
         news: News,
     },
+    /// Let the worker read this batch, and ask for its rows.
+    Announce {
+        /// Which batch.
+        ticket: Ticket,
+    },
     /// Let the worker train this batch with the live replica, and take its gradient into staging.
     Train {
         /// Which batch.
         ticket: Ticket,
     },
+    /// Wait until all who hold rows of the batch have what it has for them.
+    Settle,
     /// Replace staging by its weighted mean over the group.
     ReduceMean {
         /// Who takes part.

@@ -67,7 +67,8 @@ Keys of the cluster file (those without a default must be there):
   rows.distinct             share of a batch's ids that are distinct rows; default 1
   rows.lookup_per_s         rows a store looks up; default 1e7
   rows.update_per_s         rows a store updates; default 1e7
-  [[straggler]]             trainer, factor (on the time of its steps)
+  change_s                  what a change of the method takes; default 0.2
+  [[straggler]]             trainer, factor (on the time of its steps); from_step, to_step
   [[pause]]                 trainer, from_s, to_s
   [[death]]                 trainer, at_s (it makes no step from then on)
   [[short]]                 trainer, share (of a trainer's steps)";

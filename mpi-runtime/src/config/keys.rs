@@ -432,7 +432,7 @@ pub static KEYS: &[Key] = &[
     key("sync.switch.window", integer(1, COUNT_MAX), "stragglers: steps of a window"),
     key("sync.switch.leave_above", POSITIVE, "stragglers: async steps, times as fast"),
     key("sync.switch.return_below", POSITIVE, "stragglers: and to synchronous ones"),
-    key("sync.switch.patience", integer(1, COUNT_MAX), "stragglers: windows in a row that ask"),
+    key("sync.switch.patience", integer(1, COUNT_MAX), "stragglers: windows that must ask"),
     key("compress", Kind::Later, "compression of what is sent"),
     key("checkpoint.dir", Kind::Path, "default: run.dir/checkpoints"),
     key("checkpoint.save", Kind::Name { built: &["last", "best", "none"] }, "which model is kept"),

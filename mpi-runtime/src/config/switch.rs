@@ -24,7 +24,7 @@ pub struct SwitchConfig {
     pub leave_above: f64,
     /// `stragglers`: they are predicted to be so many times as fast, or less.
     pub return_below: f64,
-    /// `stragglers`: windows in a row that must ask.
+    /// `stragglers`: windows that must ask, at least.
     pub patience: u32,
 }
 

@@ -151,7 +151,7 @@ impl<'a> Seated<'a> {
         self.action = Some(next);
         match next {
             Action::Load | Action::Take => self.end_round(ends.now()),
-            Action::Train { .. } => self.waits = Some(Wait::Gate),
+            Action::Train { .. } | Action::Settle => self.waits = Some(Wait::Gate),
             Action::Receive { .. } | Action::Await { .. } => {
                 self.waits = None;
                 self.waiting = Waiting::default();
@@ -274,11 +274,23 @@ impl<'a> Seated<'a> {
                 }
                 Completion::Done
             }
-            Action::Train { ticket } => {
+            Action::Announce { ticket } => {
+                let Workers::Handed { desk } = &mut self.seat.workers else { return Err(missing) };
+                desk.announce(ticket);
+                Completion::Done
+            }
+            Action::Train { .. } => {
                 let Workers::Handed { desk } = &mut self.seat.workers else { return Err(missing) };
                 let staging = slice(self.seat.machine.staging());
-                let Some((finite, stop)) = desk.train(ticket, staging) else { return Ok(None) };
+                let Some((finite, stop)) = desk.train(staging) else { return Ok(None) };
                 Completion::Trained { finite, stop }
+            }
+            Action::Settle => {
+                let Workers::Handed { desk } = &mut self.seat.workers else { return Err(missing) };
+                if !desk.is_settled() {
+                    return Ok(None);
+                }
+                Completion::Done
             }
             Action::Receive { .. } | Action::Await { .. } => {
                 let (from, until) = match action {

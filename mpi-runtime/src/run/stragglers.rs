@@ -27,47 +27,85 @@ pub struct Stragglers {
 }
 
 struct Inner {
-    watcher: Watcher,
+    watch: Watch,
     /// Ranks of the trainers.
     trainers: Vec<usize>,
-    threads: f64,
-    /// Examples of a trainer's even share of a global batch.
-    share: f64,
     /// Examples of a window.
     examples: u64,
     /// When the window began, and what trainers had counted then.
     begun: Option<(Instant, Vec<Reading>)>,
     /// What was asked for, until it is done.
     asked: Option<Change>,
+}
+
+/// The watcher with the sizes of a job.
+pub struct Watch {
+    watcher: Watcher,
+    threads: f64,
+    /// Examples of a trainer's even share of a global batch.
+    share: f64,
     seconds: Vec<f64>,
     scratch: Vec<f64>,
 }
 
-impl Stragglers {
-    /// Who looks, where `plan` says that somebody does.
+impl Watch {
+    /// Of the job of `plan`, where it decides by itself.
     #[must_use]
     pub fn new(plan: &Plan) -> Option<Self> {
         let switch = &plan.job.config.sync.switch;
         if !switch.is_by_policy() {
             return None;
         }
-        let trainers = plan.roles.trainers.ranks().to_vec();
-        let global = plan.job.global_batch() as f64;
+        let trainers = plan.roles.trainers.len();
         let policy = Policy {
             leave_above: switch.leave_above,
             return_below: switch.return_below,
             patience: switch.patience,
         };
-        let inner = Inner {
+        Some(Self {
             watcher: Watcher::new(policy, mode(plan.job.method)),
             threads: plan.job.worker_threads as f64,
-            share: global / trainers.len() as f64,
-            examples: switch.window * plan.job.global_batch() as u64,
+            share: plan.job.global_batch() as f64 / trainers as f64,
+            seconds: vec![0.0; trainers],
+            scratch: vec![0.0; trainers],
+        })
+    }
+
+    /// A window of `elapsed` seconds is over: examples that each trainer has trained in it, and the
+    /// seconds that each of its threads has computed.
+    pub fn window(
+        &mut self,
+        trainers: impl Iterator<Item = (u64, f64)>,
+        elapsed: f64,
+    ) -> Option<Change> {
+        let mut total = 0;
+        for (own, (examples, seconds)) in self.seconds.iter_mut().zip(trainers) {
+            total += examples;
+            *own = if examples > 0 {
+                seconds * self.share / examples as f64
+            } else {
+                // So long it has been at one.
+                elapsed
+            };
+        }
+        let together = self.seconds.iter().copied().fold(0.0, f64::max);
+        let rate = total as f64 / self.share / elapsed;
+        let window = Window { rate, seconds: &self.seconds, together };
+        self.watcher.window(window, &mut self.scratch)
+    }
+}
+
+impl Stragglers {
+    /// Who looks, where the job of `plan` decides by itself.
+    #[must_use]
+    pub fn new(plan: &Plan) -> Option<Self> {
+        let watch = Watch::new(plan)?;
+        let inner = Inner {
+            watch,
+            trainers: plan.roles.trainers.ranks().to_vec(),
+            examples: plan.job.config.sync.switch.window * plan.job.global_batch() as u64,
             begun: None,
             asked: None,
-            seconds: vec![0.0; trainers.len()],
-            scratch: vec![0.0; trainers.len()],
-            trainers,
         };
         Some(Self { inner: Arc::new(Mutex::new(inner)) })
     }
@@ -107,28 +145,19 @@ impl Inner {
             self.begun = Some((Instant::now(), now));
             return false;
         };
-        let made = |(now, before): (&Reading, &Reading)| {
-            (now.examples.saturating_sub(before.examples), now.compute_ns - before.compute_ns)
-        };
-        let examples: u64 = now.iter().zip(before).map(|pair| made(pair).0).sum();
-        if examples < self.examples {
+        let examples =
+            |(now, before): (&Reading, &Reading)| now.examples.saturating_sub(before.examples);
+        if now.iter().zip(before).map(examples).sum::<u64>() < self.examples {
             return false;
         }
         let elapsed = began.elapsed().as_secs_f64();
-        for (seconds, pair) in self.seconds.iter_mut().zip(now.iter().zip(before)) {
-            let (examples, compute_ns) = made(pair);
-            *seconds = if examples > 0 {
-                compute_ns as f64 * 1e-9 / self.threads * self.share / examples as f64
-            } else {
-                // So long it has been at one.
-                elapsed
-            };
-        }
+        let threads = self.watch.threads;
+        let made = now.iter().zip(before).map(|pair| {
+            let nanoseconds = pair.0.compute_ns.saturating_sub(pair.1.compute_ns);
+            (examples(pair), nanoseconds as f64 * 1e-9 / threads)
+        });
+        self.asked = self.watch.window(made, elapsed);
         self.begun = Some((Instant::now(), now));
-        let together = self.seconds.iter().copied().fold(0.0, f64::max);
-        let rate = examples as f64 / self.share / elapsed;
-        let window = Window { rate, seconds: &self.seconds, together };
-        self.asked = self.watcher.window(window, &mut self.scratch);
         self.asked.is_some()
     }
 }

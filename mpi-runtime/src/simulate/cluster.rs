@@ -10,6 +10,7 @@
 //! steps = 1000               # of a worker, whatever the data; default 1000. In "training" at most
 //!                            # these; default: the data's
 //! seconds = 60.0             # no step begins later; default: no such end
+//! change_s = 0.2             # what a change of the method takes
 //! collective = "doubling"    # how all trainers reduce: "doubling", as umbra does, "direct",
 //!                            # "ring", "tree"
 //!
@@ -39,6 +40,8 @@
 //! [[straggler]]              # any number of these four
 //! trainer = 3
 //! factor = 2.0               # on the time of its steps
+//! from_step = 1000           # of the job; default always. For jobs that change their method
+//! to_step = 2000
 //!
 //! [[pause]]
 //! trainer = 1
@@ -99,6 +102,9 @@ pub struct ClusterFile {
     rows: RowsSection,
     #[serde(default)]
     straggler: Vec<Straggler>,
+    /// Seconds that a change of the method takes.
+    #[serde(default = "change_s")]
+    pub change_s: f64,
     #[serde(default)]
     pause: Vec<PauseEntry>,
     #[serde(default)]
@@ -180,11 +186,30 @@ struct RowsSection {
     update_per_s: f64,
 }
 
+/// A trainer that is slow.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Straggler {
+pub struct Straggler {
     trainer: usize,
-    factor: f64,
+    /// On the time of its steps.
+    pub factor: f64,
+    /// From this step of the job on,
+    from_step: Option<u64>,
+    /// until this one.
+    to_step: Option<u64>,
+}
+
+impl Straggler {
+    const fn is_always(&self) -> bool {
+        self.from_step.is_none() && self.to_step.is_none()
+    }
+
+    /// Slows `trainer` down in `step`.
+    #[must_use]
+    pub fn is_at(&self, trainer: usize, step: u64) -> bool {
+        let steps = self.from_step.unwrap_or(0)..self.to_step.unwrap_or(u64::MAX);
+        self.trainer == trainer && steps.contains(&step)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
@@ -219,6 +244,11 @@ impl Default for RowsSection {
     fn default() -> Self {
         Self { distinct: 1.0, lookup_per_s: 1e7, update_per_s: 1e7 }
     }
+}
+
+/// As measured on four ranks of one machine.
+const fn change_s() -> f64 {
+    0.2
 }
 
 const fn latency_us() -> f64 {
@@ -304,6 +334,7 @@ impl ClusterFile {
         positive("rows.update_per_s", self.rows.update_per_s)?;
         positive("rows.distinct", self.rows.distinct)?;
         self.seconds.map_or(Ok(()), |seconds| positive("seconds", seconds))?;
+        not_negative("change_s", self.change_s)?;
         for entry in &self.straggler {
             positive("straggler.factor", entry.factor)?;
         }
@@ -332,6 +363,11 @@ impl ClusterFile {
         Ok(())
     }
 
+    /// Trainers that are slow for a time.
+    pub fn slow_for_a_time(&self) -> impl Iterator<Item = Straggler> {
+        self.straggler.iter().filter(|entry| !entry.is_always()).copied()
+    }
+
     /// Trainers of a leaf switch, where there are any.
     #[must_use]
     pub fn nodes_of_leaf(&self) -> Option<usize> {
@@ -356,7 +392,7 @@ impl ClusterFile {
             slowdown: self
                 .straggler
                 .iter()
-                .filter(|entry| entry.trainer == number)
+                .filter(|entry| entry.is_always() && entry.trainer == number)
                 .map(|entry| entry.factor)
                 .product(),
             pauses: self

@@ -12,6 +12,7 @@
 //! evaluations under way. Under `bsp` neither is so in a real run, and the model is the same.
 
 pub mod cluster;
+mod day;
 mod global_batch;
 mod training;
 
@@ -31,7 +32,7 @@ use crate::record::{
 };
 use crate::run::job::eval_figures;
 use crate::run::plan::Plan;
-use cluster::{ClusterFile, Fidelity, StepSizes};
+use cluster::{ClusterFile, Fidelity, StepSizes, Straggler};
 use training::{Learned, Learners};
 
 /// Steps of a worker in `timing`, when the cluster file does not say: enough for the jitter of the
@@ -48,6 +49,10 @@ pub struct Virtual {
     fidelity: Fidelity,
     simulated: sim::Job<'static>,
     cluster: sim::Cluster,
+    leaf: Option<usize>,
+    /// Trainers that are slow for a time.
+    slow: Vec<Straggler>,
+    change_s: f64,
 }
 
 /// What a simulated run came to.
@@ -65,7 +70,7 @@ impl Virtual {
     /// A job that does not fit the cluster, a method without rounds to simulate, data that can't be
     /// opened.
     pub fn plan(mut config: Config, file: &ClusterFile, trainers: usize) -> Result<Self, Error> {
-        let elastic = config.sync.method.shape().has_centers();
+        let elastic = config.sync.methods().any(|method| method.shape().has_centers());
         let sync_ps = file.sync_ps.or(config.roles.sync_ps).unwrap_or(1).max(1);
         let (layout, embedding_ps) = match file.embedding_ps {
             0 => (Layout::Collocated, trainers),
@@ -90,9 +95,19 @@ impl Virtual {
         let cores = if file.cores == 0 { worker_threads + 1 } else { file.cores };
         let job = config.resolve(ranks, 1, cores)?;
         let config = &job.config;
-        if !config.sync.switch.is_off() {
+        let changes = !config.sync.switch.is_off();
+        if changes && file.fidelity == Fidelity::Training {
             return Err(Error::Usage(
-                "sync.switch: a simulation is of one method; expected no sync.switch".into(),
+                "sync.switch: methods change in virtual time with no real model yet; expected \
+                 fidelity = \"timing\""
+                    .into(),
+            ));
+        }
+        if !changes && file.slow_for_a_time().next().is_some() {
+            return Err(Error::Usage(
+                "[[straggler]] from_step and to_step are for jobs that change their method; \
+                 expected sync.switch, or stragglers that are slow all the time"
+                    .into(),
             ));
         }
         if job.method == SyncMethod::Bsp
@@ -139,7 +154,7 @@ impl Virtual {
             ));
         }
         let ends = cluster.trainers.iter().any(|trainer| trainer.ends.0 < u64::MAX);
-        if plan.job.method.is_served() && (uneven || ends) {
+        if plan.job.config.sync.methods().any(SyncMethod::is_served) && (uneven || ends) {
             return Err(Error::Usage(format!(
                 "sync.method = \"{}\": batches are handed out until none is left; expected no \
                  `seconds`, no [[short]] and no [[death]]",
@@ -147,7 +162,10 @@ impl Virtual {
             )));
         }
         Ok(Self {
-            simulated: synchronized(&plan, file.nodes_of_leaf()),
+            simulated: synchronized(&plan, plan.job.method, file.nodes_of_leaf()),
+            leaf: file.nodes_of_leaf(),
+            slow: file.slow_for_a_time().collect(),
+            change_s: file.change_s,
             plan,
             steps,
             ranks,
@@ -161,6 +179,9 @@ impl Virtual {
     /// # Errors
     /// Data that can't be read, no memory, a model that diverged.
     pub fn run(&self, control: &Comm, watch: &Arc<Watch>) -> Result<Simulation, Error> {
+        if !self.plan.job.config.sync.switch.is_off() {
+            return self.run_in_turn();
+        }
         let trace = self.plan.job.config.run.trace;
         let (simulated, learned) = match self.fidelity {
             Fidelity::Timing => {
@@ -265,11 +286,11 @@ impl Virtual {
 }
 
 /// What the simulator synchronizes.
-fn synchronized(plan: &Plan, leaf: Option<usize>) -> sim::Job<'static> {
+fn synchronized(plan: &Plan, method: SyncMethod, leaf: Option<usize>) -> sim::Job<'static> {
     // A node of the simulated cluster has one trainer, so it is the leaves that "nodes" tells
     // apart.
     let leaves = Dealing::Grid { columns: leaf.unwrap_or(1) };
-    let mut method = plan.job.config.method(plan.job.method, plan.roles.sync_ps.len(), leaves);
+    let mut method = plan.job.config.method(method, plan.roles.sync_ps.len(), leaves);
     if let Algorithm::Server(serving) = &mut method.algorithm {
         // Rows are a store of time here: nobody tells them what belongs together.
         serving.relays = 0;

@@ -1,12 +1,12 @@
 //! The loop of a worker whose batches a dispatcher hands out (`umbra_core::sync::server`).
 //!
-//! Invariant: a gradient is handed back when every rank that holds rows has taken what it has for
-//! them: what is reported is everywhere.
+//! Invariant: a batch is settled when every rank that holds rows has taken what it has for them:
+//! what is reported is everywhere.
 
 use std::time::Instant;
 
 use super::{Trainer, Worker, clock, nanoseconds};
-use crate::dense::hand::{Hand, Trained, Work};
+use crate::dense::hand::{Hand, Word, Work};
 use crate::dense::replica_sync::StepEnd;
 use crate::error::Error;
 use crate::measure::counters::{Reading, WorkerCounters};
@@ -26,7 +26,11 @@ impl Worker {
         loop {
             let start = Instant::now();
             let work = trainer.watch.receive(&hand.work, &"a batch from the dispatcher")?;
-            let Some(Work { ticket, spent }) = work else { return Ok(stop) };
+            let (ticket, spent) = match work {
+                Some(Work::Batch { ticket, spent }) => (Some(ticket), spent),
+                Some(Work::End { spent }) => (None, spent),
+                Some(Work::Train) | None => (None, None),
+            };
             if let Some(spent) = spent {
                 self.buffers.contribution = spent;
             }
@@ -39,20 +43,28 @@ impl Worker {
             }
             let batch = self.next_batch(&trainer.watch)?;
             reading.data_ns = nanoseconds(start);
+            // Rows and parameters are on their way at the same time.
             self.client.ask_for(batch, clock(counters.steps()), ticket);
+            let start = Instant::now();
+            let work = trainer.watch.receive(&hand.work, &"parameters from the servers")?;
+            let Some(Work::Train) = work else { return Ok(stop) };
+            reading.sync_ns += nanoseconds(start);
             let Some((lookup, waited)) = self.client.take()? else { return Ok(stop) };
             reading.embedding_ns = waited;
             let began = Instant::now();
             let brought = StepEnd::Brought { replica: hand.replica };
             self.step_with(trainer, brought, lookup, ticket.step, &mut reading);
             track.span("step", began.elapsed());
-            // A gradient counts when all servers have it, those of rows too.
-            reading.embedding_ns += self.client.settle(true)?;
-            counters.add(&reading);
             stop = trainer.stop_requested();
             let contribution = core::mem::take(&mut self.buffers.contribution);
-            let trained = Trained { contribution, finite: reading.dropped == 0, stop };
-            if hand.trained.send(trained).is_err() {
+            let trained = Word::Trained { contribution, finite: reading.dropped == 0, stop };
+            if hand.words.send(trained).is_err() {
+                return Ok(stop);
+            }
+            // And so are both gradients.
+            reading.embedding_ns += self.client.settle(true)?;
+            counters.add(&reading);
+            if hand.words.send(Word::Settled).is_err() {
                 return Ok(stop);
             }
         }

@@ -69,6 +69,16 @@ impl Tally {
         self.lag[bin(member.lag)] += 1;
     }
 
+    /// Adds what became of others.
+    pub fn add(&mut self, other: &Self) {
+        self.counted += other.counted;
+        self.dropped += other.dropped;
+        self.twins += other.twins;
+        self.aggregates += other.aggregates;
+        let bins = self.staleness.iter_mut().chain(&mut self.lag);
+        bins.zip(other.staleness.iter().chain(&other.lag)).for_each(|(sum, own)| *sum += own);
+    }
+
     /// As numbers, to be sent.
     pub fn words(&self) -> impl Iterator<Item = u64> {
         let counts = [self.counted, self.dropped, self.twins, self.aggregates];

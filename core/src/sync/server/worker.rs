@@ -1,7 +1,9 @@
 //! A worker's side: ask, fetch, train, bring, report.
 //!
+//! Its rows are asked for while parameters are on their way, and taken while its gradient is.
+//!
 //! Invariants: a worker has one batch at a time. It reports a batch when every server has said that
-//! it has the gradient. A gradient that is not finite is brought as zeros and reported as such.
+//! it has the gradient, and all who hold rows have said so of theirs. A gradient that is not finite is brought as zeros and reported as such.
 
 use core::ops::Range;
 
@@ -92,11 +94,7 @@ impl<'a> ServerWorker<'a> {
     }
 
     fn settle(&mut self, server: usize) -> Action {
-        self.each(
-            server,
-            |_, from| Action::Receive { from: Some(from) },
-            |it| it.tell(REPORT, [it.ticket.batch, u64::from(it.finite), u64::from(it.stop)]),
-        )
+        self.each(server, |_, from| Action::Receive { from: Some(from) }, |_| Action::Settle)
     }
 
     /// What follows a send to, or a message from, server number `server`.
@@ -147,7 +145,12 @@ impl Protocol for ServerWorker<'_> {
                 if action == asks && from == self.dispatcher && parts(word).0 == TICKET =>
             {
                 self.ticket = ticket(note);
-                Some(self.pull(0))
+                Some(Action::Announce { ticket: self.ticket })
+            }
+            (Some(Action::Announce { .. }), Completion::Done) => Some(self.pull(0)),
+            (Some(Action::Settle), Completion::Done) => {
+                let numbers = [self.ticket.batch, u64::from(self.finite), u64::from(self.stop)];
+                Some(self.tell(REPORT, numbers))
             }
             (Some(action), Completion::Received { from, word, elements: 0 })
                 if action == asks && from == self.dispatcher && parts(word).0 == END =>
