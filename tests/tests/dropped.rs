@@ -129,7 +129,7 @@ fn each_way(scenario: impl Fn(&mut Rig<'_>)) {
             local: way == Way::Local,
             watch: &watch,
         };
-        let (services, mut clients) = Services::start(&service, &model, 1, vec![]).unwrap();
+        let (services, mut clients) = Services::start(&service, &model, 1, vec![], None).unwrap();
         let (client, rows) = (clients.remove(0), services.partitions[0].clone());
         let bsp = Bsp::new((1, 1), 1, None, true, &watch);
         {

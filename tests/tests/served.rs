@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use serde_json::Value;
-use umbra_tests::{Folder, Job, numbers};
+use umbra_tests::{Job, numbers};
 
 const JOB: Job = Job {
     model: "kind = \"dlrm\"\nembedding_dim = 8\nbottom = [16, 8]\ntop = [24, 12]",

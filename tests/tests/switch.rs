@@ -131,18 +131,17 @@ fn a_run_leaves_synchronous_steps_when_a_trainer_is_slow() {
         "recovery.inject.slow_trainer=1",
         // Whatever else the machine does: nobody is that slow by chance.
         "recovery.inject.slow_factor=60",
-        "recovery.inject.slow_from=100",
         "recovery.inject.slow_to=4000",
     ];
     let ended = folder.train(2, "job.toml", "run", &sets);
     let summary = folder.summary("run");
     assert_eq!(summary["examples"], 599_776, "{}", ended.stderr);
-    let slow = summary["sync"]["switches"].as_array().unwrap().iter().find(|switch| {
-        (100..4000).contains(&switch["step"].as_u64().unwrap()) && switch["method"] == "gba"
-    });
-    let reason = slow.expect("it leaves")["reason"].as_str().unwrap().to_owned();
+    // Before the method that was never in use would be tried anyway.
+    let first = &summary["sync"]["switches"][0];
+    assert!(first["step"].as_u64().unwrap() < 80 && first["method"] == "gba", "{first}");
+    let reason = first["reason"].as_str().unwrap();
     assert!(reason.starts_with("trainer 1 takes "), "{reason}");
-    assert!(ended.stderr.contains(&reason), "{}", ended.stderr);
+    assert!(ended.stderr.contains(reason), "{}", ended.stderr);
     assert!(auc(&folder, "run") > 0.6);
 }
 

@@ -14,7 +14,8 @@
 //! evidence for a change or against it, as much as the logarithm of the gain that it predicts
 //! (a cumulative sum test: E. S. Page, "Continuous inspection schemes", Biometrika 41, 1954): a
 //! large gain asks for few windows, a small one for many, and noise around none changes nothing.
-//! What asks for a change is further away than what asks for the way back.
+//! What asks for a change is further away than what asks for the way back. What was never in use
+//! is tried early, once, since a measurement of a few windows beats a guess for the whole run.
 
 use crate::float::ln_f64;
 
@@ -62,6 +63,8 @@ pub struct Watcher {
     /// Evidence for a change, and the windows that it is from.
     evidence: f64,
     asked: u32,
+    /// Windows in this mode.
+    windows: u32,
     /// Seconds that a step takes beside a worker's own, where it was measured: by mode, without
     /// and with a slow worker.
     beside: [[Option<f64>; 2]; 2],
@@ -94,13 +97,23 @@ pub struct Change {
     pub slowness: f64,
     /// Predicted steps of all workers in a second: synchronous, asynchronous.
     pub predicted: [f64; 2],
+    /// To measure what was never in use.
+    pub is_trial: bool,
 }
 
 impl Watcher {
     /// Of training that is in `mode`.
     #[must_use]
     pub const fn new(policy: Policy, mode: Mode) -> Self {
-        Self { policy, mode, evidence: 0.0, asked: 0, beside: [[None; 2]; 2], median: [None; 2] }
+        Self {
+            policy,
+            mode,
+            evidence: 0.0,
+            asked: 0,
+            windows: 0,
+            beside: [[None; 2]; 2],
+            median: [None; 2],
+        }
     }
 
     /// What training is in.
@@ -144,21 +157,22 @@ impl Watcher {
         let predicted = [synchronous, seconds.iter().map(each).sum()];
         let gain = predicted[1] / predicted[0];
         let over = match self.mode {
-            Mode::Synchronous if self.beside[1] == [None; 2] => {
-                gain / self.policy.leave_above / UNTRIED
-            }
             Mode::Synchronous => gain / self.policy.leave_above,
             Mode::Asynchronous => self.policy.return_below / gain,
         };
         self.evidence = (self.evidence + ln_f64(over)).max(0.0);
         self.asked = if self.evidence > 0.0 { self.asked + 1 } else { 0 };
-        if self.asked < self.policy.patience || self.evidence < ENOUGH {
+        self.windows += 1;
+        let asks = self.asked >= self.policy.patience && self.evidence >= ENOUGH;
+        let tried = self.median[1 - own].is_some();
+        let is_trial = !asks && !tried && self.windows >= BEFORE_TRIAL;
+        if !asks && !is_trial {
             return None;
         }
-        self.evidence = 0.0;
+        (self.evidence, self.windows) = (0.0, 0);
         self.asked = 0;
         self.mode = self.mode.other();
-        Some(Change { to: self.mode, slowest, slowness: longest / median, predicted })
+        Some(Change { to: self.mode, slowest, slowness: longest / median, predicted, is_trial })
     }
 
     /// What a step takes beside a worker's own: as last measured like this, or else in the same
@@ -182,8 +196,8 @@ fn beside(seconds: &[f64], rate: f64) -> f64 {
     low
 }
 
-/// Asynchronous steps that were never in use must promise so many times more.
-const UNTRIED: f64 = 1.2;
+/// Windows in the first mode before the other is tried.
+const BEFORE_TRIAL: u32 = 4;
 /// Evidence that is enough: a gain of a third in one window, or of 3 % in ten.
 const ENOUGH: f64 = 0.3;
 /// A worker is slow from so many times the median worker's time on.
@@ -276,7 +290,10 @@ mod tests {
                     }
                 }
                 let case = std::format!("{workers} workers, {slower} times, seed {seed}");
-                let [(left, leave), (back, _)] = changes[..] else { panic!("{case}: {changes:?}") };
+                let [(tried, trial), (kept, _), (left, leave), (back, _)] = changes[..] else {
+                    panic!("{case}: {changes:?}")
+                };
+                assert!(trial.is_trial && tried == 3 && kept < 15, "{case}: {tried}, {kept}");
                 assert!((101..=103).contains(&left) && leave.to == Mode::Asynchronous, "{case}");
                 assert_eq!(leave.slowest, 1, "{case}");
                 assert!((leave.slowness / slower - 1.0).abs() < 0.3, "{case}: {leave:?}");
@@ -305,9 +322,8 @@ mod tests {
                         it.window(Window { rate, seconds: &seconds, together }, &mut scratch)
                     });
                     let changes: Vec<Change> = changes.collect();
-                    // From asynchronous steps back, where that is faster, and no more.
-                    let most = usize::from(mode == Mode::Asynchronous);
-                    assert!(changes.len() <= most, "{workers} workers, seed {seed}: {changes:?}");
+                    // The trial and the way back, where that is faster, and no more.
+                    assert!(changes.len() <= 2, "{workers} workers, seed {seed}: {changes:?}");
                 }
             }
         }

@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::launch::world::World;
 use crate::record::EvalFigures;
 use crate::run::evaluate::eval;
-use crate::run::job::eval_figures;
+use crate::run::measures::eval_figures;
 
 /// Print AUC, log loss and more of a saved model on a dataset. On any number of ranks.
 #[derive(Args, Debug)]

@@ -131,7 +131,7 @@ impl Config {
             }
             if sums && !(members as usize).is_multiple_of(trainers) {
                 return refuse(format!(
-                    "a multiple of the {trainers} trainers, who share the global batch under \"bsp\""
+                    "a multiple of the {trainers} trainers, who share the global batch under bsp"
                 ));
             }
             if server.decay == Decay::Hard {

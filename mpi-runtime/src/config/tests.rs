@@ -123,7 +123,10 @@ const BAD_ARGUMENTS: &[(&str, &str)] = &[
 /// What makes no sense of `[sync.switch]`.
 #[test]
 fn a_change_leads_from_one_method_to_another_that_begins_where_it_ended() {
-    let cases: [(&[&str], &str); 8] = [
+    let losses = ["sync.method=bsp", "sync.switch.to=gba", "sync.switch.at=[5]"];
+    let losses = [&losses[..], &["run.step_losses=true"]].concat();
+    let cases: [(&[&str], &str); 9] = [
+        (&losses, "only bsp knows"),
         (&["sync.switch.at=[5]"], "sync.switch.to"),
         (&["sync.method=bsp", "sync.switch.to=gba"], "sync.switch.at"),
         (&["sync.method=bsp", "sync.switch.to=bsp", "sync.switch.at=[5]"], "another method"),

@@ -28,6 +28,10 @@ impl Config {
     fn check_sync(&self) -> Result<(), ConfigError> {
         let sync = &self.sync;
         sync.check_switch()?;
+        if !sync.switch.is_off() && self.run.step_losses {
+            let expected = "false where methods change: only bsp knows them (sync.switch)";
+            return Err(ConfigError::value("run.step_losses", true, expected));
+        }
         let any =
             |is: &dyn Fn(&Method<'_>) -> bool| sync.methods().any(|method| is(&method.shape()));
         let blocks = any(&|shape| shape.blocks().is_some());

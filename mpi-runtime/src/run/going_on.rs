@@ -1,14 +1,16 @@
 //! What a run goes on from, and what of it is as if it had never stopped.
 
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::path::PathBuf;
 
 use umbra_core::kernel;
 
-use crate::checkpoint::{Checkpoint, CheckpointError, Folders, Manifest};
+use crate::checkpoint::{self, Checkpoint, CheckpointError, Dense, Folders, Manifest};
 use crate::comm::Comm;
 use crate::config::{CheckpointConfig, Config, SyncConfig, SyncMethod, TrainConfig};
 use crate::error::Error;
 use crate::record::{RunFolder, build_hash, say};
+use crate::run::Run;
 use crate::run::plan::Plan;
 
 /// What a run that goes on from a checkpoint has in common with one that never stopped.
@@ -189,4 +191,76 @@ pub fn step_here(plan: &Plan, checkpoint: &Checkpoint) -> u64 {
     let examples = u128::from(steps) * u128::from(checkpoint.manifest.global_batch());
     let here = u64::try_from(examples / u128::from(global.max(1))).unwrap_or(u64::MAX);
     here.min(plan.steps)
+}
+
+impl Run<'_> {
+    /// Reads the model from `checkpoint` to all ranks.
+    ///
+    /// # Errors
+    /// When it does not fit or is damaged.
+    pub fn restore(&mut self, checkpoint: &Checkpoint) -> Result<(), Error> {
+        // What is read takes the place of all that the last stretch has left.
+        if let Some(side) = &mut self.trainer {
+            side.forget_published();
+        }
+        let side = self.trainer.as_ref();
+        let (replica, state): (&[AtomicU32], &[AtomicU32]) =
+            side.map_or((&[], &[]), |side| (&side.shared.replica, &side.shared.state));
+        let dense = Dense { model: &self.plan.model, replica, state };
+        let target = checkpoint::Target {
+            dense,
+            layout: &self.plan.layout,
+            partitions: &self.services.partitions,
+        };
+        checkpoint.read(self.control, &target)?;
+        if let Some(side) = side {
+            side.shared.updates.store(checkpoint.manifest.updates, Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Goes on from `checkpoint` at step `step`. What of it is kept is `kept`, or less, if not
+    /// every rank finds its own: returned. Before anything trains.
+    ///
+    /// # Errors
+    /// When it does not fit or is damaged, on every rank.
+    pub fn resume(
+        &mut self,
+        checkpoint: &Checkpoint,
+        step: u64,
+        kept: Kept,
+    ) -> Result<Kept, Error> {
+        self.restore(checkpoint)?;
+        let (world, control, model) = (self.world, self.control, self.plan.model);
+        let own_replicas = self.publishes();
+        // Workers fetch what they train with, and what of the data is done is one number.
+        let kept = if self.is_served() { Kept::Model } else { kept };
+        let mut sections = self.sections();
+        checkpoint.read_job(control, &mut sections)?;
+        let lacks =
+            [u64::from(kept == Kept::Replicas && !checkpoint.has_own(&sections, own_replicas))];
+        let mut all = vec![0; world.size];
+        control.all_gather(&lacks, &mut all, "what the run goes on from")?;
+        let kept = if all.contains(&1) { Kept::Model } else { kept };
+        if kept == Kept::Replicas {
+            let read = checkpoint.read_own(&model, &mut sections, own_replicas);
+            control.agree(read.map_err(Error::from))?;
+        } else {
+            drop(sections);
+            self.begin_at(step);
+            let model = self.gather_first()?;
+            self.sync.begin_again(&model);
+        }
+        self.serve_again()?;
+        // Another number where steps have another size.
+        self.state.step = step;
+        Ok(kept)
+    }
+
+    /// Workers have made the steps before `step`: where batches are handed out, an even share.
+    pub(super) fn begin_at(&self, step: u64) {
+        let (streams, workers) = (self.plan.order.workers_total as u64, self.plan.workers() as u64);
+        let made = if self.is_served() { step * streams / workers } else { step };
+        self.counters.worker_steps().for_each(|steps| steps.store(made, Relaxed));
+    }
 }

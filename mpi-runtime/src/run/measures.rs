@@ -1,18 +1,23 @@
-//! What a run measured, for its summary.
+//! What a run measured, and its summary.
 
 use core::time::Duration;
+use std::path::Path;
 
 use crate::comm::Comm;
 use crate::comm::traffic::{TRAFFIC_WORDS, Traffic};
 use crate::comm::watch::Lost;
 use crate::dense::seat::Gaps;
-use crate::measure::counters::Reading;
+use crate::error::Error;
+use crate::measure::counters::{READING_WORDS, Reading};
 use crate::record::{
-    ExchangedFigures, MemoryFigures, SyncFigures, TrainFigures, TrainerSync, WaitFigures,
-    WireFigures, WireOfRank,
+    EvalFigures, ExchangedFigures, MemoryFigures, ProgressiveFigures, Status, SyncFigures,
+    TrainFigures, TrainerSync, WaitFigures, WireFigures, WireOfRank, write_atomically,
 };
 use crate::run::Run;
-use crate::run::job::Session;
+use crate::run::job::{Outcome, Session};
+use crate::run::reporter::Recorder;
+use crate::run::sections::figures_of;
+use crate::score::figures::Figures;
 
 impl Session<'_> {
     /// Fills in what was counted. *Collective.*
@@ -70,6 +75,66 @@ impl Session<'_> {
             sync_seconds: share(total.sync_ns),
         });
         Ok(())
+    }
+
+    /// Counters over all ranks. *Collective.*
+    pub(super) fn total_reading(&self) -> Result<Reading, Lost> {
+        let mut all = vec![0; READING_WORDS * self.world.size];
+        self.control.all_gather(&self.run.reading().to_words(), &mut all, "counters of the run")?;
+        let readings = all.as_chunks::<READING_WORDS>().0.iter();
+        Ok(readings.fold(Reading::default(), |sum, words| sum.plus(Reading::from_words(*words))))
+    }
+
+    /// Ends the threads and writes the summary, whatever came before.
+    pub(super) fn finish(mut self, ended: Result<bool, Error>) -> Result<Outcome, Error> {
+        self.finish_save();
+        let watch = self.control.watch();
+        let total = watch.or_end(self.total_reading());
+        watch.or_end(self.measure(&total));
+        if let Some(recorder) = &self.recorder {
+            recorder.end_progress(total);
+        }
+        let losses =
+            self.run.plan.job.config.run.step_losses.then(|| self.run.step_losses().to_vec());
+        let dir = self.run.plan.job.config.run.dir.clone();
+        let traced = self.run.trace.as_ref().map_or(Ok(()), |trace| {
+            let path = self.recorder.as_ref().map(Recorder::trace_path);
+            trace.write(self.control, &self.world.host, path.as_deref())
+        });
+        let traced = watch.end_if_lost(traced);
+        self.summary.valid = figures_of(self.run.state.valid);
+        let workers = self.run.plan.workers_per_trainer() as u64;
+        self.summary.progressive = self.progressive.as_ref().map(|counted| ProgressiveFigures {
+            from_step: self.summary.from_step.unwrap_or(0),
+            figures: eval_figures(&counted.figures()),
+        });
+        let reading = self.run.reading().steps / workers;
+        self.summary.steps = Some(if self.run.is_served() { self.run.state.step } else { reading });
+        let (step, checkpoint) = (self.saved, self.folders.of(self.saved));
+        let Self { world, control, run, recorder, mut summary, signals, .. } = self;
+        run.finish();
+        summary.status = match ended {
+            Ok(false) => Status::Done,
+            Ok(true) => Status::Stopped,
+            Err(_) => Status::Failed,
+        };
+        let signal = signals.stop_requested().unwrap_or(libc::SIGTERM);
+        let ended = match ended {
+            Ok(true) => Err(Error::Stopped { signal, step, checkpoint }),
+            ended => ended.map(drop),
+        };
+        summary.reason = ended.as_ref().err().map(ToString::to_string);
+        let written = recorder.map_or(Ok(()), |recorder| {
+            traced?;
+            if let Some(losses) = losses {
+                write_step_losses(&dir, &losses)?;
+            }
+            recorder.finish(&summary)
+        });
+        let written = control.agree(written);
+        ended?;
+        written?;
+        Ok(Outcome::Trained((world.rank == 0).then(|| (dir, Box::new(summary)))))
     }
 }
 
@@ -175,4 +240,28 @@ fn rss_bytes() -> u64 {
     let kibibytes: Option<u64> =
         line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok());
     kibibytes.unwrap_or(0) * 1024
+}
+
+/// The figures as they stand in the records.
+#[must_use]
+pub fn eval_figures(figures: &Figures) -> EvalFigures {
+    EvalFigures {
+        examples: figures.examples,
+        auc: figures.auc,
+        logloss: figures.logloss,
+        normalized_entropy: figures.normalized_entropy,
+        calibration: figures.calibration,
+        gauc: figures.gauc,
+    }
+}
+
+/// `losses.csv`: the loss of every step over the global batch, in full precision.
+fn write_step_losses(dir: &Path, losses: &[f64]) -> Result<(), Error> {
+    use core::fmt::Write as _;
+    let mut text = String::from("step,loss\n");
+    for (step, loss) in losses.iter().enumerate() {
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{step},{loss:e}");
+    }
+    write_atomically(&dir.join("losses.csv"), text.as_bytes())
 }

@@ -3,13 +3,13 @@
 //! Main threads of all ranks make the same calls in the same order; between them, trainers' workers
 //! train on their own. *Every method here is collective over all ranks unless it says otherwise.*
 //!
-//! Map: `job.rs` a run from start to summary, `measures.rs` what it measured · `plan.rs`,
-//! `prediction.rs` what it will be · `trainer_threads.rs` a trainer's replica and threads ·
-//! `publish.rs` the model that is evaluated and saved · `sections.rs` everything that a run goes on
-//! from, `going_on.rs` what of it is kept, `saves.rs` its checkpoints · `warm_start.rs` a new run
-//! with a saved model · `change.rs` the same run by another method, `stragglers.rs`
-//! when · `due.rs` when a checkpoint is due, `deadline.rs` when a run stops by itself
-//! · `early_stop.rs`, `evaluate.rs`, `heartbeat.rs`, `reporter.rs`.
+//! Map: `job.rs` a run from start to end, `measures.rs` what it measured and its summary ·
+//! `plan.rs`, `prediction.rs` what it will be · `trainer_threads.rs` a trainer's replica and
+//! threads · `publish.rs` the model that is evaluated and saved · `sections.rs` everything that a
+//! run goes on from, `going_on.rs` what of it is kept, `saves.rs` its checkpoints ·
+//! `warm_start.rs` a new run with a saved model · `change.rs` the same run by another method,
+//! `stragglers.rs` when · `due.rs` when a checkpoint is due, `deadline.rs` when a run stops by
+//! itself · `early_stop.rs`, `evaluate.rs`, `heartbeat.rs`, `reporter.rs`.
 
 pub mod change;
 mod deadline;
@@ -19,7 +19,7 @@ pub mod evaluate;
 pub mod going_on;
 pub mod heartbeat;
 pub mod job;
-mod measures;
+pub mod measures;
 pub mod plan;
 pub mod prediction;
 mod publish;
@@ -30,7 +30,7 @@ pub mod stragglers;
 mod trainer_threads;
 pub mod warm_start;
 
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ use umbra_core::sync::Published;
 use umbra_core::sync::server::Tally;
 use umbra_datasets::Dataset;
 
-use crate::checkpoint::{self, Checkpoint, Dense, Image, Rotation, Saver};
+use crate::checkpoint::{Image, Rotation, Saver};
 use crate::comm::Comm;
 use crate::comm::traffic::Traffic;
 use crate::comm::watch::{Lost, Watch};
@@ -52,7 +52,6 @@ use crate::measure::counters::{Counters, Reading};
 use crate::measure::trace::Trace;
 use crate::rows::router;
 use crate::rows::servers::{ServiceConfig, ServiceError, Services};
-use crate::run::going_on::Kept;
 use crate::run::heartbeat::{Heartbeat, Pulse, Report};
 use crate::run::plan::Plan;
 use crate::run::sections::{Begin, JobState};
@@ -392,76 +391,6 @@ impl<'w> Run<'w> {
     #[must_use]
     pub fn rates(&self, step: u64) -> Option<(f32, f32)> {
         self.trainer.as_ref().map(|side| side.shared.rates(step))
-    }
-
-    /// Reads the model from `checkpoint` to all ranks.
-    ///
-    /// # Errors
-    /// When it does not fit or is damaged.
-    pub fn restore(&mut self, checkpoint: &Checkpoint) -> Result<(), Error> {
-        // What is read takes the place of all that the last stretch has left.
-        if let Some(side) = &mut self.trainer {
-            side.forget_published();
-        }
-        let side = self.trainer.as_ref();
-        let (replica, state): (&[AtomicU32], &[AtomicU32]) =
-            side.map_or((&[], &[]), |side| (&side.shared.replica, &side.shared.state));
-        let dense = Dense { model: &self.plan.model, replica, state };
-        let target = checkpoint::Target {
-            dense,
-            layout: &self.plan.layout,
-            partitions: &self.services.partitions,
-        };
-        checkpoint.read(self.control, &target)?;
-        if let Some(side) = side {
-            side.shared.updates.store(checkpoint.manifest.updates, Relaxed);
-        }
-        Ok(())
-    }
-
-    /// Goes on from `checkpoint` at step `step`. What of it is kept is `kept`, or less, if not
-    /// every rank finds its own: returned. Before anything trains.
-    ///
-    /// # Errors
-    /// When it does not fit or is damaged, on every rank.
-    pub fn resume(
-        &mut self,
-        checkpoint: &Checkpoint,
-        step: u64,
-        kept: Kept,
-    ) -> Result<Kept, Error> {
-        self.restore(checkpoint)?;
-        let (world, control, model) = (self.world, self.control, self.plan.model);
-        let own_replicas = self.publishes();
-        // Workers fetch what they train with, and what of the data is done is one number.
-        let kept = if self.is_served() { Kept::Model } else { kept };
-        let mut sections = self.sections();
-        checkpoint.read_job(control, &mut sections)?;
-        let lacks =
-            [u64::from(kept == Kept::Replicas && !checkpoint.has_own(&sections, own_replicas))];
-        let mut all = vec![0; world.size];
-        control.all_gather(&lacks, &mut all, "what the run goes on from")?;
-        let kept = if all.contains(&1) { Kept::Model } else { kept };
-        if kept == Kept::Replicas {
-            let read = checkpoint.read_own(&model, &mut sections, own_replicas);
-            control.agree(read.map_err(Error::from))?;
-        } else {
-            drop(sections);
-            self.begin_at(step);
-            let model = self.gather_first()?;
-            self.sync.begin_again(&model);
-        }
-        self.serve_again()?;
-        // Another number where steps have another size.
-        self.state.step = step;
-        Ok(kept)
-    }
-
-    /// Workers have made the steps before `step`: where batches are handed out, an even share.
-    pub(super) fn begin_at(&self, step: u64) {
-        let (streams, workers) = (self.plan.order.workers_total as u64, self.plan.workers() as u64);
-        let made = if self.is_served() { step * streams / workers } else { step };
-        self.counters.worker_steps().for_each(|steps| steps.store(made, Relaxed));
     }
 
     /// How far this trainer's replica was from the mean of all, over its norm, when the mean was

@@ -175,6 +175,9 @@ pub const fn mode(method: SyncMethod) -> Mode {
 #[must_use]
 pub fn why(change: &Change) -> String {
     let Change { slowest, slowness, predicted: [synchronous, asynchronous], .. } = change;
+    if change.is_trial {
+        return "tried, to measure what it takes".into();
+    }
     format!(
         "trainer {slowest} takes {slowness:.1} times the median trainer's time; asynchronous steps \
          are predicted to be {:.2} times as fast as synchronous ones",

@@ -30,7 +30,7 @@ use crate::error::Error;
 use crate::record::{
     Status, Summary, SyncFigures, TrainFigures, TrainerSync, WaitFigures, WireFigures, say,
 };
-use crate::run::job::eval_figures;
+use crate::run::measures::eval_figures;
 use crate::run::plan::Plan;
 use cluster::{ClusterFile, Fidelity, StepSizes, Straggler};
 use training::{Learned, Learners};

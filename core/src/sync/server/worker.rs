@@ -3,7 +3,8 @@
 //! Its rows are asked for while parameters are on their way, and taken while its gradient is.
 //!
 //! Invariants: a worker has one batch at a time. It reports a batch when every server has said that
-//! it has the gradient, and all who hold rows have said so of theirs. A gradient that is not finite is brought as zeros and reported as such.
+//! it has the gradient, and all who hold rows have said so of theirs. A gradient that is not finite
+//! is brought as zeros and reported as such.
 
 use core::ops::Range;
 
