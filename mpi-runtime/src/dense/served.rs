@@ -16,7 +16,10 @@ use umbra_core::sync::owned::{OwnedDispatcher, OwnedShard};
 use umbra_core::sync::reduction::TAIL;
 use umbra_core::sync::server::{Dispatcher, Reached, Relay, Shard, Tally};
 use umbra_core::sync::token::{Coordinator, Streams};
-use umbra_core::sync::{Conductor, Instances, Machine, Method, Part, Protocol, Rounds, Serving};
+use umbra_core::sync::{
+    Action, Completion, Conductor, Instances, Machine, Method, OutOfTurn, Part, Protocol, Rounds,
+    Serving,
+};
 
 use crate::dense::driver::drive;
 use crate::dense::endpoints::Endpoints;
@@ -25,7 +28,7 @@ use crate::dense::replica_sync::{StepEnd, Stretch};
 use crate::dense::seat::{Gaps, Seat, Workers};
 use crate::launch::processor::Pins;
 use crate::launch::roles::Roles;
-use crate::measure::counters::Counters;
+use crate::measure::counters::{Counters, GradientCounters, GradientReading};
 use crate::measure::trace::{Trace, Track};
 use crate::memory::Words;
 
@@ -217,7 +220,9 @@ impl Served {
         work: impl FnOnce(StepEnd<'_>) -> T,
     ) -> Stretch<T> {
         let watch = ends.watch;
-        let (mut machines, desks, hands) = self.machines(stretch);
+        let (machines, desks, hands) = self.machines(stretch);
+        let counting = |(number, machine)| (number, Counting::new(machine, &counters.gradients));
+        let mut machines: Vec<(usize, Counting<'_>)> = machines.into_iter().map(counting).collect();
         let replicas: Vec<&[AtomicU32]> = hands.iter().map(|hand| hand.replica).collect();
         let seats = seats(&mut machines, desks, &replicas, counters, trace);
         let worked = std::thread::scope(|scope| {
@@ -236,11 +241,11 @@ impl Served {
             }
             worked
         });
-        let reached = machines.iter().find_map(|(_, machine)| match machine {
+        let reached = machines.iter().find_map(|(_, it)| match &it.machine {
             Machine::Dispatcher(it) => Some(it.reached()),
             _ => None,
         });
-        let version = machines.iter().find_map(|(_, machine)| match machine {
+        let version = machines.iter().find_map(|(_, it)| match &it.machine {
             Machine::Shard(it) => Some(it.version()),
             Machine::Relay(it) => Some(it.version()),
             _ => None,
@@ -261,9 +266,48 @@ impl Served {
     }
 }
 
+/// A machine; of the dispatcher's, others read meanwhile what became of gradients.
+struct Counting<'a> {
+    machine: Machine<'a>,
+    counters: &'a GradientCounters,
+    counted: GradientReading,
+}
+
+impl<'a> Counting<'a> {
+    fn new(machine: Machine<'a>, counters: &'a GradientCounters) -> Self {
+        let counted = read(&machine).unwrap_or_default();
+        Self { machine, counters, counted }
+    }
+}
+
+/// What became of gradients, where this is the dispatcher.
+fn read(machine: &Machine<'_>) -> Option<GradientReading> {
+    match machine {
+        Machine::Dispatcher(it) => Some(GradientReading::of(it.tally())),
+        _ => None,
+    }
+}
+
+impl Protocol for Counting<'_> {
+    fn step(&mut self, last: Completion) -> Result<Action, OutOfTurn> {
+        let action = self.machine.step(last)?;
+        if let Some(now) = read(&self.machine)
+            && now != self.counted
+        {
+            self.counters.add(&now.since(self.counted));
+            self.counted = now;
+        }
+        Ok(action)
+    }
+
+    fn staging(&mut self) -> &mut [f32] {
+        self.machine.staging()
+    }
+}
+
 /// The seats of `machines`, those of workers at their desks.
 fn seats<'a, 'm: 'a>(
-    machines: &'a mut [(usize, Machine<'m>)],
+    machines: &'a mut [(usize, Counting<'m>)],
     desks: Vec<Desk>,
     replicas: &[&'a [AtomicU32]],
     counters: &'a Counters,
@@ -271,8 +315,8 @@ fn seats<'a, 'm: 'a>(
 ) -> Vec<Seat<'a>> {
     let mut desks = desks.into_iter();
     let mut local = 0;
-    let seat = |(number, machine): &'a mut (usize, Machine<'m>)| {
-        let is_worker = matches!(machine, Machine::Worker(_));
+    let seat = |(number, machine): &'a mut (usize, Counting<'m>)| {
+        let is_worker = matches!(machine.machine, Machine::Worker(_));
         let machine: &'a mut (dyn Protocol + Send + 'a) = machine;
         let conductor = Conductor::new(Rounds::Handed, 0);
         let number = *number;

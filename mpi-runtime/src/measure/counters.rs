@@ -4,6 +4,8 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use umbra_core::sync::server::Tally;
+
 /// Counters of a rank.
 #[derive(Debug, Default)]
 pub struct Counters {
@@ -15,6 +17,8 @@ pub struct Counters {
     slices: usize,
     /// Of the thread that serves a slice of the center, where there is one.
     pub center: RoundCounters,
+    /// Where the dispatcher is: what became of gradients.
+    pub gradients: GradientCounters,
     /// What was counted before all these, steps left out.
     before: Reading,
 }
@@ -28,6 +32,7 @@ impl Counters {
             rounds: (0..protocols).map(|_| RoundCounters::default()).collect(),
             slices,
             center: RoundCounters::default(),
+            gradients: GradientCounters::default(),
             before: Reading::default(),
         }
     }
@@ -112,6 +117,82 @@ impl RoundCounters {
     }
 }
 
+/// Counters of what became of gradients on parameter servers.
+#[derive(Debug, Default)]
+pub struct GradientCounters {
+    counted: AtomicU64,
+    dropped: AtomicU64,
+    staleness: AtomicU64,
+    lag: AtomicU64,
+}
+
+/// What became of gradients on parameter servers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GradientReading {
+    /// Gradients that were added.
+    pub counted: u64,
+    /// Gradients that were too old, or not finite.
+    pub dropped: u64,
+    /// Steps that the tokens of all these were behind, in sum.
+    pub staleness: u64,
+    /// Versions between reading and updating of all these, in sum.
+    pub lag: u64,
+}
+
+impl GradientCounters {
+    /// Adds what became of some.
+    pub fn add(&self, some: &GradientReading) {
+        let add = |counter: &AtomicU64, n| counter.store(counter.load(Relaxed) + n, Relaxed);
+        add(&self.counted, some.counted);
+        add(&self.dropped, some.dropped);
+        add(&self.staleness, some.staleness);
+        add(&self.lag, some.lag);
+    }
+
+    /// The counters now.
+    #[must_use]
+    pub fn read(&self) -> GradientReading {
+        GradientReading {
+            counted: self.counted.load(Relaxed),
+            dropped: self.dropped.load(Relaxed),
+            staleness: self.staleness.load(Relaxed),
+            lag: self.lag.load(Relaxed),
+        }
+    }
+}
+
+impl GradientReading {
+    /// What a dispatcher has counted.
+    #[must_use]
+    pub fn of(tally: &Tally) -> Self {
+        let Tally { counted, dropped, staleness, lag, .. } = tally;
+        let sum = |bins: &[u64]| (0..).zip(bins).map(|(behind, count)| behind * count).sum();
+        Self { counted: *counted, dropped: *dropped, staleness: sum(staleness), lag: sum(lag) }
+    }
+
+    /// The sum of two readings.
+    #[must_use]
+    pub const fn plus(self, other: Self) -> Self {
+        Self {
+            counted: self.counted + other.counted,
+            dropped: self.dropped + other.dropped,
+            staleness: self.staleness + other.staleness,
+            lag: self.lag + other.lag,
+        }
+    }
+
+    /// What came after an earlier reading of the same counters.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> Self {
+        Self {
+            counted: self.counted.saturating_sub(earlier.counted),
+            dropped: self.dropped.saturating_sub(earlier.dropped),
+            staleness: self.staleness.saturating_sub(earlier.staleness),
+            lag: self.lag.saturating_sub(earlier.lag),
+        }
+    }
+}
+
 /// Counters of one worker.
 #[derive(Debug, Default)]
 pub struct WorkerCounters {
@@ -149,6 +230,8 @@ pub struct Reading {
     pub dropped: u64,
     /// What the rank's rounds brought; all slices of the replica count once in `rounds`.
     pub rounds: RoundReading,
+    /// What became of gradients, on the rank of the dispatcher.
+    pub gradients: GradientReading,
 }
 
 impl WorkerCounters {
@@ -190,12 +273,13 @@ impl WorkerCounters {
             compute_ns: self.compute_ns.load(Relaxed),
             dropped: self.dropped.load(Relaxed),
             rounds: RoundReading::default(),
+            gradients: GradientReading::default(),
         }
     }
 }
 
 /// Words of a reading on the wire.
-pub const READING_WORDS: usize = 16;
+pub const READING_WORDS: usize = 20;
 
 impl RoundReading {
     /// The sum of two readings.
@@ -242,6 +326,7 @@ impl Reading {
             compute_ns: self.compute_ns + other.compute_ns,
             dropped: self.dropped + other.dropped,
             rounds: self.rounds.plus(other.rounds),
+            gradients: self.gradients.plus(other.gradients),
         }
     }
 
@@ -256,7 +341,9 @@ impl Reading {
         let (rounds, round_ns) = (sum.rounds / slices, sum.round_ns / slices);
         let bytes = sum.bytes + counters.center.read().bytes;
         let rounds = RoundReading { rounds, bytes, round_ns, ..sum };
-        workers.fold(counters.before, Self::plus).plus(Self { rounds, ..Self::default() })
+        let gradients = counters.gradients.read();
+        let beside = Self { rounds, gradients, ..Self::default() };
+        workers.fold(counters.before, Self::plus).plus(beside)
     }
 
     /// As words, to be sent.
@@ -279,6 +366,10 @@ impl Reading {
             self.rounds.refused,
             self.rounds.disagreement.to_bits(),
             self.rounds.disagreements,
+            self.gradients.counted,
+            self.gradients.dropped,
+            self.gradients.staleness,
+            self.gradients.lag,
         ]
     }
 
@@ -287,7 +378,10 @@ impl Reading {
     pub const fn from_words(words: [u64; READING_WORDS]) -> Self {
         let [steps, examples, loss, weight, data_ns, embedding_ns, sync_ns, rest @ ..] = words;
         let [compute_ns, dropped, rounds @ ..] = rest;
-        let [rounds, bytes, round_ns, busy_ns, refused, disagreement, disagreements] = rounds;
+        let [rounds, bytes, round_ns, busy_ns, refused, disagreement, disagreements, rest @ ..] =
+            rounds;
+        let [counted, gradients_dropped, staleness, lag] = rest;
+        let gradients = GradientReading { counted, dropped: gradients_dropped, staleness, lag };
         let disagreement = f64::from_bits(disagreement);
         let rounds =
             RoundReading { rounds, bytes, round_ns, busy_ns, refused, disagreement, disagreements };
@@ -303,6 +397,7 @@ impl Reading {
             compute_ns,
             dropped,
             rounds,
+            gradients,
         }
     }
 }
@@ -324,6 +419,7 @@ mod tests {
             compute_ns: 7,
             dropped: 6,
             rounds: RoundReading::default(),
+            gradients: GradientReading::default(),
         };
         let round = RoundReading {
             rounds: 3,
@@ -337,7 +433,12 @@ mod tests {
         let counters = Counters::new(2, 2, 2);
         counters.workers.iter().for_each(|worker| worker.add(&step));
         counters.rounds.iter().for_each(|slice| slice.add(&round));
+        let mut tally = Tally::EMPTY;
+        (tally.counted, tally.dropped, tally.staleness[2], tally.lag[3]) = (4, 1, 5, 6);
+        counters.gradients.add(&GradientReading::of(&tally));
         let sum = Reading::of(&counters);
+        let gradients = GradientReading { counted: 4, dropped: 1, staleness: 10, lag: 18 };
+        assert_eq!(sum.gradients, gradients);
         assert_eq!((sum.steps, counters.steps(), sum.loss_sum), (2, 2, 123.0));
         assert_eq!((sum.rounds.rounds, sum.rounds.bytes, sum.rounds.disagreement), (3, 14, 1.0));
         assert_eq!(Reading::from_words(sum.to_words()), sum);

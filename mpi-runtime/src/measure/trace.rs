@@ -45,6 +45,9 @@ type Span = (&'static str, u64, u64);
 const SPANS_MAX: usize = 1 << 18;
 
 impl Trace {
+    /// The track of what a run does between stretches of training.
+    pub const RUN: &str = "run";
+
     /// A trace with one track per name.
     #[must_use]
     pub fn new(names: impl IntoIterator<Item = String>) -> Self {

@@ -46,6 +46,21 @@ pub struct Report {
     /// Distance of replicas from what they move towards, over their norm, since the last report.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disagreement: Option<f64>,
+    /// The method in use, of a run that changes it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub method: Option<String>,
+    /// Changes of the method so far.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub changes: Option<u32>,
+    /// Parameter servers: steps that tokens of gradients were behind since the last report, mean.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token_staleness: Option<f64>,
+    /// Parameter servers: versions between reading and updating since the last report, mean.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub version_lag: Option<f64>,
+    /// Parameter servers: gradients thrown away since the last report.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gradients_dropped: Option<u64>,
     /// Progressive validation of a window that has just ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub progressive: Option<EvalFigures>,

@@ -199,7 +199,7 @@ pub struct SyncFigures {
     /// Processor time that a trainer's synchronizing threads took, mean over trainers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seconds_processor: Option<f64>,
-    /// Processor time that centers took, over all sync PSs.
+    /// Processor time that centers, or servers and their dispatcher, took, over all sync PSs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seconds_processor_center: Option<f64>,
     /// Distance between a replica and what it moves towards, over the replica's norm: mean of

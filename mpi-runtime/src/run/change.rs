@@ -28,7 +28,7 @@ use crate::dense::seat::Gaps;
 use crate::dense::served::Served;
 use crate::error::Error;
 use crate::measure::counters::{Reading, RoundReading};
-use crate::measure::trace::Trace;
+use crate::measure::trace::{Trace, Track};
 use crate::record::{self, SyncSwitch, say};
 use crate::rows::tables::Partition;
 
@@ -114,6 +114,7 @@ impl<'w> Session<'w> {
         if let Some(recorder) = &self.recorder {
             recorder.changed(&run.plan, step);
         }
+        Track::of(run.trace.as_ref(), Trace::RUN).span("change of the method", start.elapsed());
         let reason = why.as_ref().map(stragglers::why);
         let (seconds, method) = (start.elapsed().as_secs_f64(), to.name().to_owned());
         if world.rank == 0 {

@@ -189,15 +189,21 @@ fn sync_figures(run: &Run<'_>, control: &Comm, total: &Reading) -> Result<SyncFi
         *all.entry(gap).or_default() += count;
     }
     let first = trainers.first().map_or(0, |trainer| trainer.rounds);
+    let center: u64 = ranks.iter().map(|words| words[3]).sum();
+    let seconds_processor_center = (center > 0).then(|| seconds(center));
     if all.is_empty() {
         let rounds = (first > 0).then_some(first);
         let trainers = if trainers.len() > 1 { trainers } else { vec![] };
-        return Ok(SyncFigures { rounds, trainers, ..SyncFigures::default() });
+        return Ok(SyncFigures {
+            rounds,
+            trainers,
+            seconds_processor_center,
+            ..SyncFigures::default()
+        });
     }
     let count = trainers.len() as f64;
     let over = |figure: fn(&TrainerSync) -> f64| trainers.iter().map(figure).sum::<f64>() / count;
     let with_gaps = trainers.iter().filter_map(|trainer| trainer.gap_mean);
-    let center: u64 = ranks.iter().map(|words| words[3]).sum();
     let distances = of_trainers().map(|words| words[6]);
     let distance = distances.map(f64::from_bits).sum::<f64>() / count;
     Ok(SyncFigures {
@@ -206,7 +212,7 @@ fn sync_figures(run: &Run<'_>, control: &Comm, total: &Reading) -> Result<SyncFi
         gap_p99: percentile(&all, 0.99),
         seconds_background: Some(over(|trainer| trainer.seconds_background)),
         seconds_processor: Some(over(|trainer| trainer.seconds_processor)),
-        seconds_processor_center: (center > 0).then(|| seconds(center)),
+        seconds_processor_center,
         disagreement: (total.rounds.disagreements > 0)
             .then(|| total.rounds.disagreement / total.rounds.disagreements as f64),
         distance_to_mean: Some(distance).filter(|distance| distance.is_finite()),

@@ -205,7 +205,7 @@ impl<'w> Run<'w> {
         })?;
         let names = (0..workers).map(|worker| format!("worker {worker}"));
         let names = names.chain((0..threads).map(|thread| format!("synchronization {thread}")));
-        let names = names.chain(["center".to_owned()]);
+        let names = names.chain(["center".to_owned(), Trace::RUN.to_owned()]);
         let trace = before.trace.or_else(|| config.run.trace.then(|| Trace::new([])));
         let trace = trace.map(|trace| trace.with(names));
         let trainer = if trains {

@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use umbra_core::optim::Schedule;
 
-use crate::config::Config;
+use crate::config::{Config, SyncMethod};
 use crate::error::Error;
 use crate::measure::counters::Reading;
 use crate::record::{EvalFigures, Progress, Report, RunFolder, Summary, say};
@@ -32,6 +32,8 @@ struct Inner {
     /// Learning rates on the plateau and their schedules: dense, sparse.
     rates: [(f64, Schedule); 2],
     rate_factor: RateFactor,
+    /// The method in use and changes so far, of a run that changes it.
+    method: Option<(SyncMethod, u32)>,
     /// Training time before the stretch in hand, and its start.
     before: Duration,
     since: Option<Instant>,
@@ -59,6 +61,7 @@ impl Recorder {
             steps_per_epoch: plan.steps_per_epoch,
             rates,
             rate_factor,
+            method: (!plan.job.config.sync.switch.is_off()).then_some((plan.job.method, 0)),
             before: Duration::ZERO,
             since: None,
             last: (Reading::default(), Duration::ZERO),
@@ -96,6 +99,8 @@ impl Recorder {
     pub fn changed(&self, plan: &Plan, step: u64) {
         self.with(|inner| {
             inner.workers_total = plan.order.workers_total as u64;
+            let changes = inner.method.map_or(0, |(_, changes)| changes);
+            inner.method = Some((plan.job.method, changes + 1));
             inner.last.0.steps = step * inner.workers_total;
         });
     }
@@ -189,6 +194,9 @@ impl Inner {
         let rounds = reading.rounds.since(last.rounds);
         let per_second = |n: u64| (elapsed > 0.0 && n > 0).then(|| n as f64 / elapsed);
         let steps = reading.steps.saturating_sub(last.steps);
+        let gradients = reading.gradients.since(last.gradients);
+        let all = gradients.counted + gradients.dropped;
+        let behind = |sum: u64| (all > 0).then(|| sum as f64 / all as f64);
         let report = Report {
             step,
             examples: reading.examples,
@@ -204,6 +212,11 @@ impl Inner {
             sync_bytes_per_second: per_second(rounds.bytes),
             disagreement: (rounds.disagreements > 0)
                 .then(|| rounds.disagreement / rounds.disagreements as f64),
+            method: self.method.map(|(method, _)| method.name().to_owned()),
+            changes: self.method.map(|(_, changes)| changes),
+            token_staleness: behind(gradients.staleness),
+            version_lag: behind(gradients.lag),
+            gradients_dropped: (all > 0).then_some(gradients.dropped),
             progressive: scored.progressive,
             valid: scored.valid,
         };

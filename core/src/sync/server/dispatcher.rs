@@ -173,6 +173,12 @@ impl<'a> Dispatcher<'a> {
         Reached { step: it.end(), batches: it.next(), version: it.version() }
     }
 
+    /// What became of gradients so far.
+    #[must_use]
+    pub const fn tally(&self) -> &Tally {
+        self.tally
+    }
+
     /// The next message to send, and if there is none the next to wait for.
     fn next(&mut self) -> Result<Action, Refused> {
         if let Some((kind, note)) = self.news {
