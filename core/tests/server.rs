@@ -102,9 +102,9 @@ fn cluster(trainers: usize, steps: u64, jitter: Jitter, seed: u64) -> Cluster {
 
 /// Time alone: a replica of 1 MB.
 fn timed(cluster: &Cluster, method: Method<'_>) -> Simulated {
-    let job = Job { method, replica_bytes: 1 << 20, parameters: 0 };
+    let job = Job { method, replica_bytes: 1 << 20, parameters: 0, steps: None };
     let (step, update) = (&mut |_: Step<'_>| {}, &mut |_| {});
-    let training = Training { replicas: &[], gradients: &[], step, update };
+    let training = Training { replicas: &[], gradients: &[], step, update, rows: &mut |_| {} };
     simulate(cluster, &job, training, false).unwrap()
 }
 
@@ -144,9 +144,16 @@ fn trained(cluster: &Cluster, method: Method<'_>) -> (Simulated, Vec<(usize, u64
         load(replica, &mut values);
         store(gradients[trainer * each + worker], &gradient(&values, ticket.stream, ticket.step));
     };
-    let job = Job { method, replica_bytes: 4 * ELEMENTS as u64, parameters: PARAMETERS };
+    let job =
+        Job { method, replica_bytes: 4 * ELEMENTS as u64, parameters: PARAMETERS, steps: None };
     let update = &mut |_| {};
-    let training = Training { replicas: &replicas, gradients: &gradients, step: &mut step, update };
+    let training = Training {
+        replicas: &replicas,
+        gradients: &gradients,
+        step: &mut step,
+        update,
+        rows: &mut |_| {},
+    };
     let simulated = simulate(cluster, &job, training, false).unwrap();
     (simulated, batches)
 }
@@ -305,9 +312,14 @@ fn a_gradient_that_is_not_finite_is_dropped() {
         gradients[trainer][2].store((if bad { f32::NAN } else { 1.0 }).to_bits(), Relaxed);
     };
     let method = method(gba(2, 4), 2, sgd(OptimizerKind::Sgd));
-    let job = Job { method, replica_bytes: 28, parameters: ELEMENTS };
-    let training =
-        Training { replicas: &replicas, gradients: &gradients, step, update: &mut |_| {} };
+    let job = Job { method, replica_bytes: 28, parameters: ELEMENTS, steps: None };
+    let training = Training {
+        replicas: &replicas,
+        gradients: &gradients,
+        step,
+        update: &mut |_| {},
+        rows: &mut |_| {},
+    };
     let simulated = simulate(&cluster, &job, training, false).unwrap();
     assert_eq!((simulated.tally.counted, simulated.tally.dropped), (19, 1));
     // 19 gradients of 1 in ten aggregates of two places each.

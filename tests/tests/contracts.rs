@@ -96,7 +96,7 @@ fn talk(cluster: &Cluster, scripts: &mut [Script]) -> Outcome {
     let instances =
         seated.map(|(trainer, it)| instance(it, Seat::Trainer { trainer, gate: 0 })).collect();
     let (step, update) = (&mut |_: Step<'_>| {}, &mut |_| {});
-    let training = Training { replicas: &[], gradients: &[], step, update };
+    let training = Training { replicas: &[], gradients: &[], step, update, rows: &mut |_| {} };
     run(cluster, instances, training, true).unwrap()
 }
 
@@ -166,7 +166,7 @@ fn an_action_without_its_endpoint_is_an_error() {
     ] {
         let mut asks = Script::new(&[action]);
         let (step, update) = (&mut |_: Step<'_>| {}, &mut |_| {});
-        let training = Training { replicas: &[], gradients: &[], step, update };
+        let training = Training { replicas: &[], gradients: &[], step, update, rows: &mut |_| {} };
         let refused = run(&cluster(2, 1), vec![instance(&mut asks, seat)], training, false);
         let got = refused.map(|_| ());
         assert_eq!(got, Err(SimError::Misplaced { instance: 0 }), "{seat:?}: {action:?}");
@@ -219,7 +219,7 @@ fn memory_lives_from_one_protocol_to_the_next() {
         });
 
         let (step, update) = (&mut |_: Step<'_>| {}, &mut |_| {});
-        let training = Training { replicas: &[], gradients: &[], step, update };
+        let training = Training { replicas: &[], gradients: &[], step, update, rows: &mut |_| {} };
         drop(run(&cluster(TRAINERS, 1), seated.collect(), training, false).unwrap());
         drop(lent);
         after.push(owned[0].round);

@@ -215,22 +215,57 @@ fn servers_in_virtual_time() {
         assert_eq!(gain > 2.0, does_not_wait, "{method}: {gain}");
     }
     folder.write("dead.toml", format!("{CLUSTER}[[death]]\ntrainer = 1\nat_s = 1\n"));
-    for (cluster, expected) in [("dead.toml", "no [[death]]"), ("training.toml", "\"timing\"")] {
-        let arguments = [
-            "simulate",
-            "-c",
-            "job.toml",
-            "--cluster",
-            cluster,
-            "--set",
-            "sync.method=gba",
-            "--set",
-            "train.worker_threads=1",
-        ];
-        let ended = folder.umbra(1, &arguments);
-        assert_eq!(ended.code, 2, "{}", ended.stderr);
-        assert!(ended.stderr.contains(expected), "{}", ended.stderr);
+    let mut arguments = vec!["simulate", "-c", "job.toml", "--cluster", "dead.toml"];
+    arguments.extend(["--set", "sync.method=gba", "--set", "train.worker_threads=1"]);
+    let ended = folder.umbra(1, &arguments);
+    assert_eq!(ended.code, 2, "{}", ended.stderr);
+    assert!(ended.stderr.contains("no [[death]]"), "{}", ended.stderr);
+}
+
+/// One worker learns from servers in virtual time what it learns in real time, bit for bit: rows
+/// and parameters of the same versions. Four learn with GBA beside a slow one what synchronous
+/// steps teach, the same twice.
+#[test]
+fn servers_train_in_virtual_time() {
+    let (folder, planted) = folder();
+    folder.write("one.toml", format!("fidelity = \"training\"\n{}", CLUSTER.replace('4', "1")));
+    for rows in ["global", "own_count"] {
+        let rows = format!("sync.server.row_divisor={rows}");
+        let sets = ["sync.method=gba", "sync.server.members=4", "train.worker_threads=1", &rows];
+        let sets = [&sets[..], &["run.overwrite=true"]].concat();
+        folder.train(1, "job.toml", "real", &sets);
+        let (real, simulated) =
+            (folder.summary("real"), simulate(&folder, "one.toml", "virtual", &sets));
+        for figures in ["test", "examples"] {
+            assert_eq!(real[figures], simulated[figures], "{rows}, {figures}");
+        }
+        let counts = ["counted", "aggregates", "version_lag"];
+        counts.iter().for_each(|it| assert_eq!(real["sync"][it], simulated["sync"][it], "{it}"));
     }
+    let slow = "[[straggler]]\ntrainer = 2\nfactor = 4\n";
+    folder.write("slow.toml", folder.text("training.toml") + slow);
+    let auc = |summary: &Value| summary["test"]["auc"].as_f64().unwrap();
+    let run = |method: &str, run: &str| {
+        let method = format!("sync.method={method}");
+        let sets = [
+            &*method,
+            "train.worker_threads=1",
+            "train.epochs=2",
+            // From 0 a first gradient is divided by its own size, and so is what rounding leaves.
+            "optim.dense.initial_accumulator=0.1",
+            "optim.sparse.initial_accumulator=0.1",
+            "optim.dense.lr=0.05",
+            "optim.sparse.lr=0.2",
+        ];
+        simulate(&folder, "slow.toml", run, &sets)
+    };
+    let (bsp, sums, gba) = (run("bsp", "bsp"), run("bsp_ps", "sums"), run("gba", "gba"));
+    let again = run("gba", "again");
+    assert_eq!((&gba["test"], &gba["sync"]), (&again["test"], &again["sync"]));
+    assert!((auc(&bsp) - auc(&sums)).abs() < 1e-4, "{} {}", auc(&bsp), auc(&sums));
+    assert!((auc(&bsp) - auc(&gba)).abs() < 0.01, "{} {}", auc(&bsp), auc(&gba));
+    assert!(auc(&gba) > planted - 0.1, "{} of {planted}", auc(&gba));
+    assert!(gba["sync"]["token_staleness_max"].as_u64().unwrap() > 0);
 }
 
 /// A job that changes by itself tries the other method once, does so when a trainer becomes slow

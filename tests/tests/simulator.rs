@@ -68,7 +68,7 @@ const BY_WORKER: Rounds = Rounds::Gated { every: 1, gate: GateOf::Worker };
 
 fn method(algorithm: Algorithm<'_>, rounds: Rounds) -> Job<'_> {
     let method = Method { algorithm, rounds, alpha: 0.5 };
-    Job { method, replica_bytes: 1_000_000, parameters: usize::MAX }
+    Job { method, replica_bytes: 1_000_000, parameters: usize::MAX, steps: None }
 }
 
 /// The same job with another alpha.
@@ -79,7 +79,7 @@ fn with_alpha(alpha: f32, job: Job<'_>) -> Job<'_> {
 /// A run in which only time passes.
 fn time(cluster: &Cluster, job: &Job<'_>, trace: bool) -> Outcome {
     let (step, update) = (&mut |_: Step<'_>| {}, &mut |_| {});
-    let training = Training { replicas: &[], gradients: &[], step, update };
+    let training = Training { replicas: &[], gradients: &[], step, update, rows: &mut |_| {} };
     simulate(cluster, job, training, trace).unwrap().outcome
 }
 
@@ -103,7 +103,8 @@ fn training(
     };
     let replicas: Vec<Vec<AtomicU32>> = values.iter().map(words).collect();
     let lent: Vec<&[AtomicU32]> = replicas.iter().map(Vec::as_slice).collect();
-    let training = Training { replicas: &lent, gradients: &[], step, update: &mut |_| {} };
+    let training =
+        Training { replicas: &lent, gradients: &[], step, update: &mut |_| {}, rows: &mut |_| {} };
     let simulated = simulate(cluster, job, training, false).unwrap();
     let numbers = |replica: &Vec<AtomicU32>| -> Vec<f32> {
         replica.iter().map(|word| f32::from_bits(word.load(Relaxed))).collect()

@@ -7,7 +7,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use super::cluster::nanoseconds;
-use super::instance::{Instance, Seat};
+use super::instance::{Instance, Rows, Seat};
 use super::outcome::SimError;
 use super::run::{Event, Simulation};
 use super::trace::{Deed, Who};
@@ -170,8 +170,10 @@ impl Simulation<'_, '_> {
                     };
                     self.drivers[instance].completion = received;
                 }
-                // Rows are a store of time here.
-                Action::Tell { .. } => return Err(misplaced),
+                Action::Tell { news } => {
+                    driver.completion = Completion::Done;
+                    self.tell_rows(Rows::News(news));
+                }
                 Action::Announce { ticket } => {
                     let Seat::Trainer { trainer, gate } = driver.instance.seat else {
                         return Err(misplaced);

@@ -4,7 +4,7 @@ use core::ops::Range;
 use core::sync::atomic::AtomicU32;
 
 use crate::sync::token::Ticket;
-use crate::sync::{Dealing, Protocol, Rounds};
+use crate::sync::{Dealing, News, Protocol, Rounds};
 
 /// One protocol on a thread of its own. Messages name instances by their place in the list that is
 /// run.
@@ -70,4 +70,20 @@ pub struct Training<'a> {
     pub step: &'a mut dyn FnMut(Step<'_>),
     /// Is told, by trainer, when `gradients` holds the sum of all trainers.
     pub update: &'a mut dyn FnMut(usize),
+    /// Is told what becomes of rows, where the method hands out batches.
+    pub rows: &'a mut dyn FnMut(Rows),
+}
+
+/// What happens to rows of tables.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Rows {
+    /// A worker asks for those of a batch that it is handed.
+    Asked {
+        /// The worker, numbered over all trainers.
+        worker: usize,
+        /// The batch.
+        ticket: Ticket,
+    },
+    /// What is said to the partitions.
+    News(News),
 }

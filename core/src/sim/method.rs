@@ -29,6 +29,9 @@ pub struct Job<'a> {
     /// Elements that are parameters; running statistics follow them. Not used where only time is
     /// simulated.
     pub parameters: usize,
+    /// Where batches are handed out: steps of the data, of each stream; else as many batches as all
+    /// workers would make.
+    pub steps: Option<u64>,
 }
 
 /// A run of a method.
@@ -58,7 +61,7 @@ pub fn simulate<'c>(
     training: Training<'c>,
     trace: bool,
 ) -> Result<Simulated, SimError> {
-    let Job { method, replica_bytes, parameters } = *job;
+    let Job { method, replica_bytes, parameters, .. } = *job;
     if let Some(serving) = method.serving() {
         return served::simulate(cluster, job, serving, training, trace);
     }

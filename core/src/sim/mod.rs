@@ -48,7 +48,7 @@ mod trace;
 mod workers;
 
 pub use cluster::{Cluster, Collective, Embedding, Jitter, Leaves, Link, Pause, Trainer};
-pub use instance::{Instance, Seat, Step, Training};
+pub use instance::{Instance, Rows, Seat, Step, Training};
 pub use method::{Job, Simulated, simulate};
 pub use outcome::{Outcome, SimError, TrainerFigures};
 pub use run::run;

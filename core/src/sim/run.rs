@@ -11,7 +11,7 @@ use core::sync::atomic::AtomicU32;
 
 use super::cluster::{Cluster, Trainer};
 use super::driver::{Driver, Message};
-use super::instance::{Instance, Seat, Step, Training};
+use super::instance::{Instance, Rows, Seat, Step, Training};
 use super::network::Port;
 use super::outcome::{Outcome, SimError, TrainerFigures};
 use super::trace::{Deed, Span, Who};
@@ -251,6 +251,11 @@ impl<'c, 'p> Simulation<'c, 'p> {
     /// Tells the caller that the gradient of a trainer is the sum of all.
     pub(super) fn updated(&mut self, trainer: usize) {
         (self.training.update)(trainer);
+    }
+
+    /// Tells the caller what becomes of rows.
+    pub(super) fn tell_rows(&mut self, rows: Rows) {
+        (self.training.rows)(rows);
     }
 
     /// The gradient of a trainer; empty when only time is simulated.

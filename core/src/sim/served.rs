@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | of a worker | its trainer's |
 //! | server s, dispatcher | as centers; the dispatcher comes behind the last server |
+//! | relay | the dispatcher's: rows are one store, which hears of it at once |
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -16,7 +17,7 @@ use super::run::run;
 use crate::dense::replica::load;
 use crate::sync::owned::{OwnedDispatcher, OwnedShard};
 use crate::sync::reduction::TAIL;
-use crate::sync::server::{Dispatcher, Shard};
+use crate::sync::server::{Dispatcher, Relay, Shard};
 use crate::sync::token::{Coordinator, Streams};
 use crate::sync::{Machine, Part, Protocol, Serving};
 
@@ -32,7 +33,7 @@ pub(super) fn simulate<'c>(
     training: Training<'c>,
     trace: bool,
 ) -> Result<Simulated, SimError> {
-    let Job { method, replica_bytes, parameters } = *job;
+    let Job { method, replica_bytes, parameters, steps: of_data } = *job;
     let trainers = cluster.trainers.len();
     let first = cluster.trainers.first();
     let (workers, steps) = first.map_or((1, 0), |trainer| (trainer.workers, trainer.steps));
@@ -41,7 +42,7 @@ pub(super) fn simulate<'c>(
     let (first_server, workers) = (all.center(0), trainers * workers);
     // Over other streams than workers the same batches, or a few less.
     let streams = if serving.streams > 0 { serving.streams } else { workers };
-    let steps = steps * workers as u64 / streams as u64;
+    let steps = of_data.unwrap_or(steps * workers as u64 / streams as u64);
     let dispatcher = method.dispatcher(all);
     let elements = training.replicas.first().map_or(0, |replica| replica.len());
     let mut initial = vec![0.0; elements];
@@ -66,6 +67,8 @@ pub(super) fn simulate<'c>(
         let shard = Shard::new(shard.lend(), serving.updates, *parameters, dispatcher, 0);
         machines.push(Machine::Shard(shard));
     }
+    let relay = || Machine::Relay(Relay::new(dispatcher, 0));
+    machines.extend((0..serving.relays).map(|_| relay()));
     let OwnedDispatcher { workers: known, under_way, given, asking, tally } = &mut desk;
     let streams = Streams::new(given, 0..steps, serving.window);
     let coordinator = Coordinator::new(serving.rule, streams, (0, 0), known, under_way);
@@ -81,7 +84,7 @@ pub(super) fn simulate<'c>(
                 (Seat::Trainer { trainer, gate }, 0..elements, replica_bytes)
             }
             Part::Center { slice } => {
-                let node = center_node(cluster, slice);
+                let node = center_node(cluster, slice.min(servers));
                 let piece = pieces.get(slice).cloned().unwrap_or(0..0);
                 let bytes = if slice < servers { bytes(slice) } else { 0 };
                 (Seat::Center { node }, piece, bytes)

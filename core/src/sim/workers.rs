@@ -9,6 +9,7 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use super::cluster::{Embedding, nanoseconds};
+use super::instance::Rows;
 use super::run::{Event, Simulation};
 use super::trace::{Deed, Who};
 use crate::sync::token::Ticket;
@@ -277,6 +278,7 @@ impl Simulation<'_, '_> {
     pub(super) fn announce(&mut self, trainer: usize, local: usize, instance: u32, ticket: Ticket) {
         let number = self.crews[trainer].first + local;
         self.workers[number].batch = Some((instance, ticket));
+        self.tell_rows(Rows::Asked { worker: number, ticket });
         #[expect(clippy::cast_possible_truncation, reason = "events number workers in u32")]
         self.ask_ahead(number as u32);
     }

@@ -25,7 +25,7 @@ use crate::rows::router::Router;
 use crate::run::plan::Plan;
 use crate::run::sections::Begin;
 use crate::score::progressive::Progressive;
-use crate::trainer::batches::Batches;
+use crate::trainer::batches::{Batches, STREAMS_OF_A_WORKER};
 use crate::trainer::{Segment, Trainer, Worker};
 
 /// A trainer of this rank.
@@ -242,9 +242,6 @@ pub(super) struct Left {
     shared: Trainer,
     losses: Vec<f64>,
 }
-
-/// Its own, and another's that it helps with.
-const STREAMS_OF_A_WORKER: usize = 2;
 
 /// What a trainer's threads share beside the replica.
 pub(super) struct Around<'a> {

@@ -30,9 +30,10 @@ impl Virtual {
             let change = sync.next_switch(made).unwrap_or(u64::MAX);
             let end = self.steps.min(change).min(made.saturating_add(length));
             let cluster = self.cluster_at(made, end - made, stretch);
-            let simulated = synchronized(&self.plan, method, self.leaf);
+            let simulated = synchronized(&self.plan, method, self.leaf, None);
             let (step, update) = (&mut |_: sim::Step<'_>| {}, &mut |_| {});
-            let training = Training { replicas: &[], gradients: &[], step, update };
+            let training =
+                Training { replicas: &[], gradients: &[], step, update, rows: &mut |_| {} };
             let done = sim::simulate(&cluster, &simulated, training, false).map_err(defect)?;
             (made, stretch) = (end, stretch + 1);
             tally.add(&done.tally);

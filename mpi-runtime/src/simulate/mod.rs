@@ -9,11 +9,13 @@
 //!
 //! What differs from a real run: the rows of a step are read and updated at that same moment, so
 //! they are never stale; the workers of a trainer take turns, so no update is lost; there are no
-//! evaluations under way. Under `bsp` neither is so in a real run, and the model is the same.
+//! evaluations under way. Under `bsp` neither is so in a real run, and the model is the same. On
+//! parameter servers rows are as old as they are in a real run (`served.rs`).
 
 pub mod cluster;
 mod day;
 mod global_batch;
+mod served;
 mod training;
 
 use std::sync::Arc;
@@ -121,13 +123,6 @@ impl Virtual {
                     .into(),
             ));
         }
-        if job.method.is_served() && file.fidelity == Fidelity::Training {
-            return Err(Error::Usage(format!(
-                "sync.method = \"{}\": servers train in virtual time with no real model yet; \
-                 expected fidelity = \"timing\"",
-                job.method.name()
-            )));
-        }
         job.warnings.iter().for_each(|warning| say(&format!("umbra: warning: {warning}")));
         let plan = Plan::new(job, ranks)?;
         plan.train.check_labels()?;
@@ -161,8 +156,9 @@ impl Virtual {
                 plan.job.method.name()
             )));
         }
+        let steps_of_data = (file.fidelity == Fidelity::Training).then_some(steps);
         Ok(Self {
-            simulated: synchronized(&plan, plan.job.method, file.nodes_of_leaf()),
+            simulated: synchronized(&plan, plan.job.method, file.nodes_of_leaf(), steps_of_data),
             leaf: file.nodes_of_leaf(),
             slow: file.slow_for_a_time().collect(),
             change_s: file.change_s,
@@ -186,7 +182,8 @@ impl Virtual {
         let (simulated, learned) = match self.fidelity {
             Fidelity::Timing => {
                 let (step, update) = (&mut |_: sim::Step<'_>| {}, &mut |_| {});
-                let training = Training { replicas: &[], gradients: &[], step, update };
+                let training =
+                    Training { replicas: &[], gradients: &[], step, update, rows: &mut |_| {} };
                 let simulated = sim::simulate(&self.cluster, &self.simulated, training, trace);
                 (simulated.map_err(defect)?, None)
             }
@@ -285,20 +282,26 @@ impl Virtual {
     }
 }
 
-/// What the simulator synchronizes.
-fn synchronized(plan: &Plan, method: SyncMethod, leaf: Option<usize>) -> sim::Job<'static> {
+/// What the simulator synchronizes; with a real model, so many `steps` of the data.
+fn synchronized(
+    plan: &Plan,
+    method: SyncMethod,
+    leaf: Option<usize>,
+    steps: Option<u64>,
+) -> sim::Job<'static> {
     // A node of the simulated cluster has one trainer, so it is the leaves that "nodes" tells
     // apart.
     let leaves = Dealing::Grid { columns: leaf.unwrap_or(1) };
     let mut method = plan.job.config.method(method, plan.roles.sync_ps.len(), leaves);
     if let Algorithm::Server(serving) = &mut method.algorithm {
-        // Rows are a store of time here: nobody tells them what belongs together.
-        serving.relays = 0;
+        // Rows are one store: of a real model it is told what belongs together.
+        serving.relays = usize::from(steps.is_some());
     }
     sim::Job {
         method,
         replica_bytes: 4 * plan.model.replica_len() as u64,
         parameters: plan.model.parameters_len(),
+        steps,
     }
 }
 

@@ -13,7 +13,7 @@ use umbra_core::dense::replica::{load, load_finite, store};
 use umbra_core::sim::{self, Job, Simulated, Step, Training, simulate};
 use umbra_core::sync::reduction::{TAIL, add, conclude, contribute, slice, sum_into_first};
 use umbra_core::sync::{Published, Rounds};
-use umbra_datasets::{Dataset, Pipeline};
+use umbra_datasets::{Dataset, Pipeline, train_on_request};
 
 use super::defect;
 use super::global_batch::{GlobalBatch, update};
@@ -25,24 +25,25 @@ use crate::launch::roles::Roles;
 use crate::launch::signals::Signals;
 use crate::measure::counters::{Reading, WorkerCounters};
 use crate::measure::trace::Track;
+use crate::rows::client::Client;
 use crate::rows::servers::{ServiceConfig, Services};
 use crate::rows::tables::TableLayout;
 use crate::run::plan::Plan;
 use crate::score::figures::{Figures, FiguresError};
-use crate::trainer::batches::Batches;
+use crate::trainer::batches::{Batches, STREAMS_OF_A_WORKER};
 use crate::trainer::pass::{Share, score};
 use crate::trainer::{Segment, Trainer, Worker};
 
 /// The trainers of a virtual cluster.
 pub(super) struct Learners {
-    trainers: Vec<Trainer>,
+    pub(super) trainers: Vec<Trainer>,
     /// Trainer by trainer; under `bsp` a slice of the global batch each.
-    workers: Vec<Worker>,
-    counters: Vec<WorkerCounters>,
+    pub(super) workers: Vec<Worker>,
+    pub(super) counters: Vec<WorkerCounters>,
     pipelines: Vec<Pipeline>,
-    services: Services,
+    pub(super) services: Services,
     /// Workers of a trainer.
-    of_trainer: usize,
+    pub(super) of_trainer: usize,
     /// Workers of a thread: more than one where slices are.
     of_thread: usize,
 }
@@ -86,29 +87,21 @@ impl Learners {
             layout: &layout,
             workers: all,
             synchronous: plan.synchronous(),
-            tokens: None,
+            tokens: plan.tokens(),
             permits: 1,
-            local: !plan.synchronous(),
+            local: !plan.synchronous() && !plan.job.method.is_served(),
             watch,
         };
         let (services, clients) = Services::start(&service, &plan.model, config.seed, vec![], None)
             .map_err(|error| Error::Launch(format!("rows of the tables: {error}")))?;
-        let (mut workers, mut pipelines) = (vec![], vec![]);
-        for (number, client) in clients.into_iter().enumerate() {
+        let (pipelines, batches) = batches(plan, all)?;
+        let worker = |(number, (client, batches)): (usize, (Client, Batches))| {
             let local = number % of_trainer;
-            let reading = config.data.reading();
-            let epochs = 0..config.train.epochs;
-            let (pipeline, batches) =
-                Pipeline::train(&plan.train, &plan.order, number..number + 1, epochs, reading)?;
-            pipelines.push(pipeline);
-            workers.push(Worker {
-                local,
-                batches: batches.into_iter().next().map(Batches::Read),
-                client,
-                buffers: plan.step_buffers(local),
-                progressive: None,
-            });
-        }
+            let (buffers, batches) = (plan.step_buffers(local), Some(batches));
+            Worker { local, batches, client, buffers, progressive: None }
+        };
+        let workers: Vec<Worker> =
+            clients.into_iter().zip(batches).enumerate().map(worker).collect();
         let counters = workers.iter().map(|_| WorkerCounters::default()).collect();
         let of_thread = of_trainer / plan.job.worker_threads;
         Ok(Self { trainers, workers, counters, pipelines, services, of_trainer, of_thread })
@@ -124,8 +117,10 @@ impl Learners {
         job: &Job<'_>,
         trace: bool,
     ) -> Result<Simulated, Error> {
-        if matches!(job.method.rounds, Rounds::EveryStep) {
-            return self.train_together(cluster, job, trace);
+        match job.method.rounds {
+            Rounds::EveryStep => return self.train_together(cluster, job, trace),
+            Rounds::Handed => return self.train_handed(cluster, job, trace),
+            _ => {}
         }
         let Self { trainers, workers, counters, of_trainer, .. } = self;
         let replicas: Vec<&[AtomicU32]> =
@@ -145,7 +140,13 @@ impl Learners {
             }
         };
         let update = &mut |_| {};
-        let training = Training { replicas: &replicas, gradients: &[], step: &mut step, update };
+        let training = Training {
+            replicas: &replicas,
+            gradients: &[],
+            step: &mut step,
+            update,
+            rows: &mut |_| {},
+        };
         let simulated = simulate(cluster, job, training, trace).map_err(defect);
         wrong.map_or(simulated, Err)
     }
@@ -186,6 +187,7 @@ impl Learners {
             gradients: &gradients,
             step: &mut step,
             update: &mut update,
+            rows: &mut |_| {},
         };
         let simulated = simulate(cluster, job, training, trace).map_err(defect);
         made?;
@@ -273,4 +275,24 @@ impl Learners {
         self.pipelines.into_iter().for_each(Pipeline::join);
         self.services.finish();
     }
+}
+
+/// The batches of all workers, and who reads them: for each somebody of its own, but where workers
+/// ask for any batch.
+fn batches(plan: &Plan, workers: usize) -> Result<(Vec<Pipeline>, Vec<Batches>), Error> {
+    let (config, data, order) = (&plan.job.config, &plan.train, &plan.order);
+    let (epochs, reading) = (0..config.train.epochs, config.data.reading());
+    if plan.job.method.is_served() {
+        let streams = STREAMS_OF_A_WORKER * workers;
+        let (pipeline, batches) = train_on_request(data, order, workers, epochs, streams, reading)?;
+        return Ok((vec![pipeline], batches.into_iter().map(Batches::Requested).collect()));
+    }
+    let (mut pipelines, mut all) = (vec![], vec![]);
+    for worker in 0..workers {
+        let (pipeline, batches) =
+            Pipeline::train(data, order, worker..worker + 1, epochs.clone(), reading)?;
+        pipelines.push(pipeline);
+        all.extend(batches.into_iter().map(Batches::Read));
+    }
+    Ok((pipelines, all))
 }

@@ -63,5 +63,8 @@ pub fn next_read(
     batches.next(&mut || watch.or_end(waiting.check(watch, &READER)))
 }
 
+/// Its own, and another's that it helps with.
+pub const STREAMS_OF_A_WORKER: usize = 2;
+
 /// What waits for a batch say they are waiting for.
 const READER: &str = "a batch from the reader thread";

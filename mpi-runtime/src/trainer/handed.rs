@@ -3,9 +3,13 @@
 //! Invariant: a batch is settled when every rank that holds rows has taken what it has for them:
 //! what is reported is everywhere.
 
+use core::sync::atomic::AtomicU32;
 use std::time::Instant;
 
+use umbra_core::sync::token::Ticket;
+
 use super::{Trainer, Worker, clock, nanoseconds};
+use crate::comm::watch::Watch;
 use crate::dense::hand::{Hand, Word, Work};
 use crate::dense::replica_sync::StepEnd;
 use crate::error::Error;
@@ -38,23 +42,16 @@ impl Worker {
             let mut reading = Reading { steps: 1, ..Reading::default() };
             reading.sync_ns = nanoseconds(start);
             let start = Instant::now();
-            if let Some(batches) = &self.batches {
-                batches.ask(ticket.stream, ticket.step);
-            }
-            let batch = self.next_batch(&trainer.watch)?;
-            reading.data_ns = nanoseconds(start);
             // Rows and parameters are on their way at the same time.
-            self.client.ask_for(batch, clock(counters.steps()), ticket);
+            self.begin(&trainer.watch, ticket, counters)?;
+            reading.data_ns = nanoseconds(start);
             let start = Instant::now();
             let work = trainer.watch.receive(&hand.work, &"parameters from the servers")?;
             let Some(Work::Train) = work else { return Ok(stop) };
             reading.sync_ns += nanoseconds(start);
-            let Some((lookup, waited)) = self.client.take()? else { return Ok(stop) };
-            reading.embedding_ns = waited;
-            let began = Instant::now();
-            let brought = StepEnd::Brought { replica: hand.replica };
-            self.step_with(trainer, brought, lookup, ticket.step, &mut reading);
-            track.span("step", began.elapsed());
+            if !self.bring(trainer, hand.replica, ticket, &mut reading, track)? {
+                return Ok(stop);
+            }
             stop = trainer.stop_requested();
             let contribution = core::mem::take(&mut self.buffers.contribution);
             let trained = Word::Trained { contribution, finite: reading.dropped == 0, stop };
@@ -68,5 +65,44 @@ impl Worker {
                 return Ok(stop);
             }
         }
+    }
+
+    /// Reads the batch of `ticket` and asks for its rows.
+    ///
+    /// # Errors
+    /// When the data can't be read.
+    pub fn begin(
+        &mut self,
+        watch: &Watch,
+        ticket: Ticket,
+        counters: &WorkerCounters,
+    ) -> Result<(), Error> {
+        if let Some(batches) = &self.batches {
+            batches.ask(ticket.stream, ticket.step);
+        }
+        let batch = self.next_batch(watch)?;
+        self.client.ask_for(batch, clock(counters.steps()), ticket);
+        Ok(())
+    }
+
+    /// Trains the batch it has begun with the parameters in `replica`: its contribution is in its
+    /// buffers then, its row gradients on their way. False without such a batch.
+    ///
+    /// # Errors
+    /// When the rows did not come in time.
+    pub fn bring(
+        &mut self,
+        trainer: &Trainer,
+        replica: &[AtomicU32],
+        ticket: Ticket,
+        reading: &mut Reading,
+        track: Track<'_>,
+    ) -> Result<bool, Error> {
+        let Some((lookup, waited)) = self.client.take()? else { return Ok(false) };
+        reading.embedding_ns = waited;
+        let began = Instant::now();
+        self.step_with(trainer, StepEnd::Brought { replica }, lookup, ticket.step, reading);
+        track.span("step", began.elapsed());
+        Ok(true)
     }
 }
