@@ -5,8 +5,9 @@ equivalence  one worker, four gradients of one version, against a synchronous st
 sim          20 and 100 trainers in the simulator, one in twenty at a quarter of the speed and one at half
 strained     four trainers on the test cluster, one with a quarter or a tenth of the others' core
 still        a trainer that stands still for longer than batches wait: what is lost, and the others' rate meanwhile
-switch       runs that change to gba, or to async_ps, after a third and back after two, against the run that does not
-quality      AUC with one of four trainers four and ten times as slow as the others
+switch       runs that change to gba, or to async_ps, after a third and back after two, against the run that does not;
+             AUC of gba with one of four trainers four and ten times as slow as the others
+learned      AUC with real gradients in the simulator, among the same stragglers
 policy       a run that changes by itself, on the test cluster, while a trainer is slow for a third of it
 day          the same in the simulator, with 20 and with 100 trainers
 servers      two servers against one, where they are what trainers wait for
@@ -21,6 +22,7 @@ import signal
 import subprocess
 import time
 from array import array
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import mean, median, stdev
 
@@ -88,13 +90,7 @@ def equivalence():
 def sim():
     print("== sim", flush=True)
     for trainers in (20, 100):
-        slow = "".join(f"[[straggler]]\ntrainer = {n}\nfactor = {4 if n % 20 == 3 else 2}\n"
-                       for n in range(trainers) if n % 20 in (3, 11))
-        cluster = runs.out / f"cluster-{trainers}.toml"
-        servers = max(1, trainers // 5)
-        cluster.write_text(
-            f"trainers = {trainers}\nsync_ps = {servers}\nembedding_ps = {servers}\nsteps = 400\n"
-            f"[link]\nbytes_per_s = 1.25e9\n[compute]\nexample_us = 25.0\nspread = 0.2\n{slow}")
+        cluster = cluster_file(f"cluster-{trainers}", trainers, "steps = 400")
         bsp = None
         for method in METHODS:
             name = f"sim-{trainers}-{method}"
@@ -104,6 +100,48 @@ def sim():
             bsp = bsp or rate
             if method == "gba":
                 show.at_least(f"sim_strained_speedup_{trainers}", rate / bsp, 2.4)
+
+
+def paired(id, gba, bsp):
+    """Checks the AUC of gba at the end, or alone, against that of bsp of the same seed."""
+    last = lambda found: found[-1] if isinstance(found, list) else found
+    less = [last(own) - last(base) for own, base in zip(gba, bsp)]
+    error = stdev(less) / len(less) ** 0.5
+    show.at_most(id, abs(mean(less)), max(0.0005, 2 * error))
+    show.measured(f"{id}_uncertainty", error)
+
+
+def learned():
+    print("== learned", flush=True)
+    for trainers, batch in ((20, 128), (100, 32)):
+        cluster = cluster_file(f"learned-{trainers}", trainers, 'fidelity = "training"')
+        rows = 8_000_000 // (trainers * batch) * trainers * batch
+        sets = runs.files("synthetic") | {"train.batch_size": batch, "train.max_examples": rows}
+        job = "hpc/show/shadow-synthetic.toml"
+
+        def auc(method, seed):
+            name = f"learned-{trainers}-{method}-{seed}"
+            figures = simulated(name, cluster, sets | {"sync.method": method, "seed": seed}, job)
+            if seed == SEEDS[0]:
+                row(f"{trainers} trainers, simulated, 8 M clicks", method, figures, None, 3)
+            return figures["test"]["auc"]
+
+        # A process each.
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            found = {method: [pool.submit(auc, method, seed) for seed in SEEDS] for method in ("bsp", "gba")}
+        found = {method: [one.result() for one in each] for method, each in found.items()}
+        paired(f"sim_auc_difference_{trainers}", found["gba"], found["bsp"])
+
+
+def cluster_file(name, trainers, first_line):
+    """A cluster of 10 Gbit/s, one trainer in twenty at a quarter of the speed and one at half."""
+    slow = "".join(f"[[straggler]]\ntrainer = {n}\nfactor = {4 if n % 20 == 3 else 2}\n"
+                   for n in range(trainers) if n % 20 in (3, 11))
+    path, servers = runs.out / f"{name}.toml", max(1, trainers // 5)
+    path.write_text(
+        f"{first_line}\ntrainers = {trainers}\nsync_ps = {servers}\nembedding_ps = {servers}\n"
+        f"[link]\nbytes_per_s = 1.25e9\n[compute]\nexample_us = 25.0\nspread = 0.2\n{slow}")
+    return path
 
 
 def strained():
@@ -138,7 +176,7 @@ def still():
     log = (runs.out / "still.log").open("w")
     job = subprocess.Popen([str(part) for part in command], stdout=log, stderr=log)
     metrics = runs.out / name / "metrics.jsonl"
-    reports = lambda: [json.loads(line) for line in metrics.read_text().splitlines()] if metrics.exists() else []
+    reports = lambda: [json.loads(line) for line in metrics.read_text().split("\n")[:-1]] if metrics.exists() else []
     # Of rank 0's reports, before and while one of three stands still.
     rate = lambda lines: [line["examples_per_second"] for line in lines if "examples_per_second" in line]
     while len(rate(reports())) < 8:
@@ -184,14 +222,20 @@ def switch():
         data["data.valid"] = data.pop("data.test")
         # Of every seed: AUC at twelve evaluations, four of each third.
         curves = {name: [] for name in ("bsp", "bsp gba bsp", "bsp async_ps bsp", "gba", "async_ps")}
+        # The last of four trainers takes so many times as long.
+        if what == "synthetic":
+            curves |= {"gba, 4 times": [], "gba, 10 times": []}
         for seed in SEEDS:
             for name, found in curves.items():
-                method, *to = name.split()[:2]
+                method, *more = name.split(", ")
+                method, *to = method.split()[:2]
                 sets = data | {"seed": seed, "sync.method": method, "train.eval_every": every}
                 sets |= {"train.max_examples": 12 * every * workers_batch}
                 if to:
                     sets |= {"sync.switch.to": to[0], "sync.switch.at": f"[{4 * every}, {8 * every}]"}
-                run = f"switch-{what}-{name.replace(' ', '-')}-{seed}"
+                if more:
+                    sets |= {"recovery.inject.slow_trainer": 3, "recovery.inject.slow_factor": more[0].split()[0]}
+                run = f"switch-{what}-{name.replace(',', '').replace(' ', '-')}-{seed}"
                 runs.train(run, f"hpc/show/shadow-{what}.toml", sets, [*mpirun(4), "--oversubscribe"])
                 lines = (runs.out / run / "metrics.jsonl").read_text().splitlines()
                 valid = [line["valid"]["auc"] for line in map(json.loads, lines) if line.get("valid")]
@@ -212,42 +256,19 @@ def switch():
                 show.measured(f"auc_dip_uncertainty{end}", error)
             elif name == "bsp async_ps bsp":
                 show.measured(f"async_auc_dip_mean{end}", mean(dips))
+        for times, id in ((4, "auc_difference_strained"), (10, "auc_difference_strained_tenth")):
+            if what == "synthetic":
+                paired(id, curves[f"gba, {times} times"], curves["bsp"])
         over = [gba[-1] - other[-1] for gba, other in zip(curves["gba"], curves["async_ps"])]
         show.measured(f"gba_over_async_auc{end}", mean(over))
         show.measured(f"gba_over_async_uncertainty{end}", stdev(over) / len(over) ** 0.5)
 
 
-def quality():
-    print("== quality", flush=True)
-    # What a slow trainer costs in AUC: the same job whole, bsp with nobody slow against gba with one of four trainers
-    # four, or ten, times as slow as it is.
-    rows, global_batch = 8_000_000, 8 * 256
-    data, job = runs.files("synthetic"), "hpc/show/shadow-synthetic.toml"
-    launch = [*mpirun(4), "--oversubscribe"]
-    auc = {"bsp": [], "gba, 4": [], "gba, 10": []}
-    for seed in SEEDS:
-        for name, found in auc.items():
-            method, *factor = name.split(", ")
-            sets = data | {"seed": seed, "sync.method": method, "train.max_examples": rows // global_batch * global_batch}
-            if factor:
-                sets |= {"recovery.inject.slow_trainer": 3, "recovery.inject.slow_factor": factor[0]}
-            figures = runs.train(f"quality-{name.replace(', ', '-')}-{seed}", job, sets, launch)
-            found.append(figures["test"]["auc"])
-            if seed == SEEDS[0]:
-                row("synthetic, one trainer slow" if factor else "synthetic, nobody slow", name, figures, None, 3)
-    for factor in (4, 10):
-        less = [gba - bsp for gba, bsp in zip(auc[f"gba, {factor}"], auc["bsp"])]
-        error = stdev(less) / len(less) ** 0.5
-        name = "auc_difference_strained" + ("_tenth" if factor == 10 else "")
-        show.at_most(name, abs(mean(less)), max(0.0005, 2 * error))
-        show.measured(f"{name}_uncertainty", error)
-
-
 def policy():
     print("== policy", flush=True)
-    # Days of three thirds on the test cluster: the last trainer gets a quarter of its processor time in the second. With
-    # a server that has a core, gba is the faster way throughout; with one that has little, only while a trainer is slow.
-    third, batch, window = 400, 512, 10
+    # A day of three thirds on the test cluster: the last trainer gets a quarter of its processor time in the second. The
+    # server has so little of a core that gba is the faster way then, and only then.
+    third, batch, window = 900, 512, 10
 
     def run(name, method, sets, server):
         sets = data() | {"sync.method": method, "train.batch_size": batch, "train.epochs": 10, "run.log_every_s": 0.2} | sets
@@ -265,11 +286,10 @@ def policy():
 
     bsp, _ = run("bsp", "bsp", {}, 0)
     choice = {"sync.switch.to": "gba", "sync.switch.policy": "stragglers", "sync.switch.window": window}
-    for name, server in (("policy", 100), ("policy_narrow", 9)):
-        gba, _ = run(f"gba, server {server} %", "gba", {}, server)
-        own, switches = run(f"by itself, server {server} %", "bsp", choice, server)
-        show.at_least(f"{name}_over_best", sum(map(min, bsp, gba)) / sum(own), 0.95)
-        judge(name, switches, third, window, ["bsp" if one < two else "gba" for one, two in zip(bsp, gba)])
+    gba, _ = run("gba", "gba", {}, 9)
+    own, switches = run("by itself", "bsp", choice, 9)
+    show.at_least("policy_over_best", sum(map(min, bsp, gba)) / sum(own), 0.95)
+    judge("policy", switches, third, window, ["bsp" if one < two else "gba" for one, two in zip(bsp, gba)])
 
 
 def day():
@@ -320,10 +340,10 @@ def judge(name, switches, third, window, best):
         show.at_most(f"{name}_steps_to_{method}", step - part * third if right else math.inf, 6 * window)
 
 
-def simulated(name, cluster, sets):
-    """The summary of the job on a cluster that is not there, with batches of 512."""
+def simulated(name, cluster, sets, job=JOB):
+    """The summary of a job on a cluster that is not there, with batches of 512 unless told otherwise."""
     sets = data() | {"run.dir": runs.out / name, "train.worker_threads": 1, "train.batch_size": 512} | sets
-    command = [UMBRA, "simulate", "-c", JOB, "--cluster", cluster, *settings(sets)]
+    command = [UMBRA, "simulate", "-c", job, "--cluster", cluster, *settings(sets)]
     runs.call(name, [str(part) for part in command])
     return summary(runs.out / name)
 
@@ -339,7 +359,8 @@ def in_flight(name, sets, launch, changes):
     job = subprocess.Popen([str(part) for part in command], stdout=log, stderr=log)
     metrics = folder / "metrics.jsonl"
     while job.poll() is None:
-        lines = metrics.read_text().splitlines() if metrics.exists() else []
+        # The last line may be half written.
+        lines = metrics.read_text().split("\n")[:-1] if metrics.exists() else []
         if changes and lines and json.loads(lines[-1])["step"] >= changes[0][0]:
             subprocess.run(["hpc/cluster/slow", "3", changes.pop(0)[1]], check=True, stdout=log, stderr=log)
         time.sleep(0.1)
@@ -383,18 +404,22 @@ def servers():
 
 def even():
     print("== even", flush=True)
-    rates = {"bsp": [], "gba": []}
+    rates, shares = {"bsp": [], "gba": []}, []
     for turn in range(5):
         for method in rates:
             sets = data() | {"sync.method": method, "train.batch_size": 512, "train.max_examples": 300_000}
             figures = runs.train(f"even-{method}-{turn}", JOB, sets, mpirun(2))
             rates[method].append(figures["examples"] / figures["seconds"])
+            if method == "gba":
+                # Of the server, the dispatcher and what tells rows of its words.
+                shares.append(figures["sync"]["seconds_processor_center"] / figures["seconds"])
+    show.measured("server_share_of_a_core", median(shares))
     ratios = [gba / bsp for gba, bsp in zip(rates["gba"], rates["bsp"])]
     show.measured("gba_over_bsp_even", median(ratios))
     show.measured("gba_over_bsp_even_lowest", min(ratios))
     show.measured("gba_over_bsp_even_highest", max(ratios))
 
 
-for phase in phases(equivalence, sim, strained, still, switch, quality, policy, day, servers, even):
+for phase in phases(equivalence, sim, learned, strained, still, switch, policy, day, servers, even):
     phase()
 show.finish()

@@ -4,7 +4,7 @@
 # it costs where nobody is slow.
 #
 #     make show-gba                            an hour on 2 cores
-#     PHASES="equivalence sim" make show-gba   some of: equivalence sim strained still switch quality policy day servers even
+#     PHASES="equivalence sim" make show-gba   some of: equivalence sim learned strained still switch policy day servers even
 #
 # "strained" and "policy" want root and what hpc/cluster needs; "switch" wants Frappe too, where $UMBRA_DATA says.
 set -euo pipefail
