@@ -5,8 +5,8 @@
 //! as old as in a real run.
 //!
 //! Invariant: questions, gradients and news of rows come to the partition's one thread in the order
-//! of virtual time, and nobody waits for what is said later: the relay hears with the servers, and a
-//! worker's rows are taken when its step has taken its time.
+//! of virtual time, and nobody waits for what is said later: the relay hears with the servers, and
+//! a worker's rows are taken when its step has taken its time.
 
 use core::cell::RefCell;
 use core::sync::atomic::AtomicU32;
