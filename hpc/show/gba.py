@@ -6,7 +6,8 @@ sim          20 and 100 trainers in the simulator, one in twenty at a quarter of
 strained     four trainers on the test cluster, one with a quarter or a tenth of the others' core
 still        a trainer that stands still for longer than batches wait: what is lost, and the others' rate meanwhile
 switch       runs that change to gba, or to async_ps, after a third and back after two, against the run that does not;
-             AUC of gba with one of four trainers four and ten times as slow as the others
+             AUC of gba with one of four trainers four times as slow as the others
+tenth        the same with one ten times as slow
 learned      AUC with real gradients in the simulator, among the same stragglers
 policy       a run that changes by itself, on the test cluster, while a trainer is slow for a third of it
 day          the same in the simulator, with 20 and with 100 trainers
@@ -32,6 +33,7 @@ from show import Show, phases, summary
 
 JOB = "hpc/show/gba.toml"
 ROWS, TEST_ROWS = 1_000_000, 50_000
+FRAPPE_ROWS, SYNTHETIC_ROWS = 202_027, 8_000_000
 METHODS = ["bsp", "bsp_ps", "hop_bs", "hop_bw", "async_ps", "gba", "shadow_easgd", "shadow_ds_sync"]
 COLUMNS = ["what", "method", "examples_per_second", "over_bsp", "auc", "slow_share", "staleness_mean", "staleness_max",
            "lag_mean", "dropped", "dip", "dip_uncertainty", "deepest"]
@@ -214,34 +216,16 @@ def children(pid):
 
 def switch():
     print("== switch", flush=True)
-    for what, rows, workers_batch in (("frappe", 202_027, 8 * 16), ("synthetic", 8_000_000, 8 * 256)):
-        data = runs.files(what)
-        if data is None:
-            continue
-        every = rows // workers_batch // 12
-        data["data.valid"] = data.pop("data.test")
+    for what, rows in (("frappe", FRAPPE_ROWS), ("synthetic", SYNTHETIC_ROWS)):
         # Of every seed: AUC at twelve evaluations, four of each third.
         curves = {name: [] for name in ("bsp", "bsp gba bsp", "bsp async_ps bsp", "gba", "async_ps")}
-        # The last of four trainers takes so many times as long.
         if what == "synthetic":
-            curves |= {"gba, 4 times": [], "gba, 10 times": []}
+            curves["gba, 4 times"] = []
+        if runs.files(what) is None:
+            continue
         for seed in SEEDS:
             for name, found in curves.items():
-                method, *more = name.split(", ")
-                method, *to = method.split()[:2]
-                sets = data | {"seed": seed, "sync.method": method, "train.eval_every": every}
-                sets |= {"train.max_examples": 12 * every * workers_batch}
-                if to:
-                    sets |= {"sync.switch.to": to[0], "sync.switch.at": f"[{4 * every}, {8 * every}]"}
-                if more:
-                    sets |= {"recovery.inject.slow_trainer": 3, "recovery.inject.slow_factor": more[0].split()[0]}
-                run = f"switch-{what}-{name.replace(',', '').replace(' ', '-')}-{seed}"
-                runs.train(run, f"hpc/show/shadow-{what}.toml", sets, [*mpirun(4), "--oversubscribe"])
-                lines = (runs.out / run / "metrics.jsonl").read_text().splitlines()
-                valid = [line["valid"]["auc"] for line in map(json.loads, lines) if line.get("valid")]
-                if len(valid) != 12:
-                    raise SystemExit(f"show: {run} has {len(valid)} evaluations, not 12")
-                found.append(valid)
+                found.append(curve(what, rows, name, seed))
         # A dip: how far below the unswitched run of the same seed, over the evaluations after the first change.
         for name, found in curves.items():
             dips = [mean(a - b for a, b in zip(base[4:], own[4:])) for base, own in zip(curves["bsp"], found)]
@@ -256,12 +240,42 @@ def switch():
                 show.measured(f"auc_dip_uncertainty{end}", error)
             elif name == "bsp async_ps bsp":
                 show.measured(f"async_auc_dip_mean{end}", mean(dips))
-        for times, id in ((4, "auc_difference_strained"), (10, "auc_difference_strained_tenth")):
-            if what == "synthetic":
-                paired(id, curves[f"gba, {times} times"], curves["bsp"])
+        if what == "synthetic":
+            paired("auc_difference_strained", curves["gba, 4 times"], curves["bsp"])
         over = [gba[-1] - other[-1] for gba, other in zip(curves["gba"], curves["async_ps"])]
         show.measured(f"gba_over_async_auc{end}", mean(over))
         show.measured(f"gba_over_async_uncertainty{end}", stdev(over) / len(over) ** 0.5)
+
+
+def tenth():
+    print("== tenth", flush=True)
+    found = {name: [curve("synthetic", SYNTHETIC_ROWS, name, seed) for seed in SEEDS] for name in ("bsp", "gba, 10 times")}
+    paired("auc_difference_strained_tenth", found["gba, 10 times"], found["bsp"])
+
+
+def curve(what, rows, name, seed):
+    """AUC at twelve evaluations of a run on four ranks.
+
+    Its name is its methods, the second for the middle third, and how many times as long the last trainer takes.
+    """
+    global_batch = {"frappe": 8 * 16, "synthetic": 8 * 256}[what]
+    data, every = runs.files(what), rows // global_batch // 12
+    data["data.valid"] = data.pop("data.test")
+    method, *slow = name.split(", ")
+    method, *to = method.split()[:2]
+    sets = data | {"seed": seed, "sync.method": method, "train.eval_every": every}
+    sets |= {"train.max_examples": 12 * every * global_batch}
+    if to:
+        sets |= {"sync.switch.to": to[0], "sync.switch.at": f"[{4 * every}, {8 * every}]"}
+    if slow:
+        sets |= {"recovery.inject.slow_trainer": 3, "recovery.inject.slow_factor": slow[0].split()[0]}
+    run = f"switch-{what}-{name.replace(',', '').replace(' ', '-')}-{seed}"
+    runs.train(run, f"hpc/show/shadow-{what}.toml", sets, [*mpirun(4), "--oversubscribe"])
+    lines = (runs.out / run / "metrics.jsonl").read_text().splitlines()
+    valid = [line["valid"]["auc"] for line in map(json.loads, lines) if line.get("valid")]
+    if len(valid) != 12:
+        raise SystemExit(f"show: {run} has {len(valid)} evaluations, not 12")
+    return valid
 
 
 def policy():
@@ -420,6 +434,6 @@ def even():
     show.measured("gba_over_bsp_even_highest", max(ratios))
 
 
-for phase in phases(equivalence, sim, learned, strained, still, switch, policy, day, servers, even):
+for phase in phases(equivalence, sim, strained, still, switch, policy, day, even, more=(learned, tenth, servers)):
     phase()
 show.finish()

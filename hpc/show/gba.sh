@@ -3,8 +3,9 @@
 # test cluster and in the simulator, a trainer that stands still, changes to it and back, by step and by policy, and what
 # it costs where nobody is slow.
 #
-#     make show-gba                            an hour on 2 cores
-#     PHASES="equivalence sim" make show-gba   some of: equivalence sim learned strained still switch policy day servers even
+#     make show-gba                            40 minutes on 2 cores
+#     PHASES="equivalence sim" make show-gba   some of: equivalence sim strained still switch policy day even, and of
+#                                              what only this runs: learned tenth servers
 #
 # "strained" and "policy" want root and what hpc/cluster needs; "switch" wants Frappe too, where $UMBRA_DATA says.
 set -euo pipefail

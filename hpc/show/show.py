@@ -60,10 +60,11 @@ def git():
     return run("rev-parse", "HEAD") + ("-dirty" if run("status", "--porcelain", "-uno") else "")
 
 
-def phases(*known):
-    """The functions, of those `known`, that $PHASES names; all of them without it."""
+def phases(*known, more=()):
+    """The functions, of those `known` and `more`, that $PHASES names; all `known` without it."""
+    asked = os.environ.get("PHASES", "").split() or [phase.__name__ for phase in known]
+    known = (*known, *more)
     names = [phase.__name__ for phase in known]
-    asked = os.environ.get("PHASES", "").split() or names
     for name in asked:
         if name not in names:
             print(f"show: no phase is called {name}; there are: {' '.join(names)}", file=sys.stderr)
