@@ -3,8 +3,8 @@
 //!
 //!     cargo run --release -p umbra-datasets --example peers_of_ours -- FILE.tsv
 //!
-//! Map: counts the keys of all 26 fields and looks them up again, as the two passes of `prepare`
-//! do; seconds of processor time, each the median of three. Encoders: the chunks of the dataset
+//! Map: numbers the keys of all 26 fields in the order in which they first come and counts them, as
+//! `prepare` does; seconds of processor time, each the median of three. Encoders: the chunks of the dataset
 //! that `prepare` makes of the text, shuffled as HDF5 has them, each encoder in turn. One thread.
 #![allow(clippy::unwrap_used, missing_docs)]
 
@@ -51,11 +51,18 @@ fn maps(path: &Path, prepare_seconds: f64) {
 
 fn library_map(keys: &[u64]) -> (usize, u64) {
     let mut map: HashMap<u64, u32, foldhash::fast::FixedState> = HashMap::default();
-    for key in keys {
-        *map.entry(*key).or_insert(0) += 1;
+    let (mut counts, mut given, mut numbers) = (vec![0], 0, Vec::new());
+    for keys in keys.chunks(bench::KEYS_AT_ONCE) {
+        numbers.clear();
+        numbers.extend(keys.iter().map(|key| {
+            *map.entry(*key).or_insert_with(|| {
+                given += 1;
+                given
+            })
+        }));
+        bench::count(&numbers, given, &mut counts);
     }
-    let sum = keys.iter().map(|key| u64::from(map.get(key).copied().unwrap_or(0))).sum();
-    (map.len(), sum)
+    (map.len(), bench::sum_of_squares(&counts))
 }
 
 /// The median of three times, and what `work` returns.

@@ -96,16 +96,6 @@ pub enum PrepareError {
         /// As given.
         argument: PathBuf,
     },
-    /// A pipe where two passes are needed.
-    #[error(
-        "{}: a pipe can be read once, and counting keys or numbers takes a first pass: use \
-         --hash-size or --vocabulary, or a file",
-        path.display()
-    )]
-    PipeTwice {
-        /// The pipe.
-        path: PathBuf,
-    },
     /// An input has no text.
     #[error("{}: the input is empty", path.display())]
     EmptyInput {
@@ -134,24 +124,19 @@ pub enum PrepareError {
         /// The input.
         path: PathBuf,
     },
-    /// The two passes have not seen the same text.
+    /// Rows that were read cannot be kept until they are written.
     #[error(
-        "{}{}: the input changed while it was read: the first pass saw {expected} {what}, the \
-         second {got}: prepare it once nothing writes to it",
-        path.display(),
-        others(*files)
+        "{}: cannot {doing} the rows that are kept there, in a file without a name, until all \
+         keys are counted: {source}",
+        folder.display()
     )]
-    InputChanged {
-        /// The first input.
-        path: PathBuf,
-        /// How many inputs there are.
-        files: usize,
-        /// What differs.
-        what: &'static str,
-        /// What the first pass saw.
-        expected: String,
-        /// What the second pass saw.
-        got: String,
+    Kept {
+        /// The folder of the output.
+        folder: PathBuf,
+        /// What was tried.
+        doing: &'static str,
+        /// The system's own words.
+        source: io::Error,
     },
     /// A line without an end in sight.
     #[error(
@@ -216,15 +201,15 @@ pub enum PrepareError {
         /// What was expected, and what is there.
         reason: String,
     },
-    /// Too many distinct keys for ids of 32 bits.
+    /// Too many distinct keys for numbers of 32 bits.
     #[error(
-        "field {field}: {keys} keys are more than ids of 32 bits can name: raise --min-count, or \
-         use --hash-size"
+        "field {field}: {keys} distinct keys are more than numbers of 32 bits can tell apart: use \
+         --hash-size"
     )]
     TooManyKeys {
         /// The field.
         field: String,
-        /// Its kept keys.
+        /// Its distinct keys.
         keys: u64,
     },
     /// A bag dataset block with more values than its offsets can tell.
@@ -255,7 +240,6 @@ impl PrepareError {
                 | Self::SchemaUnreadable { .. }
                 | Self::Schema { .. }
                 | Self::Output(_)
-                | Self::PipeTwice { .. }
                 | Self::ParquetPipe { .. }
         )
     }

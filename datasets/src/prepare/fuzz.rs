@@ -3,13 +3,15 @@
 //!
 //! Checked of any text: the lines are rows, bad, blank or a header; columns are as long as there
 //! are rows; a bad line says what is wrong with it; blocks that are cut elsewhere give the same
-//! rows; and the pass that only counts keys sees the same keys in the same lines.
+//! rows; and rows that are kept come back.
 
 use super::error::PrepareError;
+use super::formats::kept::{self, KeptBlock};
 use super::formats::parsed::{Block, Parsed, RowFormat};
 use super::formats::schema_file::SchemaFile;
 use super::formats::table::Table;
-use super::keys::vocabulary::Counter;
+use super::keys::key_column::Keys;
+use super::keys::vocabulary::{KeyList, Numbering};
 use super::options::PrepareOptions;
 use super::passes::plan::Plan;
 use super::text::blocks::TextBlock;
@@ -42,18 +44,23 @@ impl Target {
         let all = block(text, true);
         whole.parse(format, &all);
         check(format, whole, &all)?;
-        for keys in &whole.keys {
-            Counter::new(plan.layout.spelling).add(keys);
+        let mut numbers = vec![Vec::new(); whole.keys.len()];
+        for (keys, numbers) in whole.keys.iter().zip(&mut numbers) {
+            let numbering = Numbering::new(plan.layout.spelling, KeyList::default());
+            numbering.map_err(|_| "no keys are misspelt")?.add(keys, numbers);
+            equal("numbers of keys", &numbers.len(), &keys.len())?;
         }
         if !again {
             return Ok(whole.rows);
         }
-        if let Some(format) = &plan.layout.key_format {
-            let mut columns = format.columns();
-            columns.parse(format, &all);
-            equal("keys in the two passes", &columns.keys, &whole.keys)?;
-            equal("bad lines in the two passes", &columns.bad, &whole.bad)?;
-        }
+        let (shape, columns) = kept::columns(whole, numbers.iter().map(Vec::as_slice));
+        let mut restored = format.columns();
+        KeptBlock { bytes: columns.concat(), shape }.restore(&mut restored);
+        let keys: Vec<Keys> = numbers.iter().cloned().map(Keys::Numbered).collect();
+        equal("keys that were kept", &restored.keys, &keys)?;
+        equal("labels that were kept", &bits(&restored.label), &bits(&whole.label))?;
+        equal("numbers that were kept", &bits(&restored.dense), &bits(&whole.dense))?;
+        equal("bags that were kept", &restored.bag_ends, &whole.bag_ends)?;
         let middle = text.len() / 2;
         let Some(at) = memchr::memchr(b'\n', &text[middle..]) else { return Ok(whole.rows) };
         let (first, second) = text.split_at(middle + at + 1);

@@ -3,8 +3,8 @@
 //! ```text
 //! text: input (plain, gzip, zstd) ─ blocks (cut at line ends) ─┐
 //! formats:          criteo, libfm, csv with its schema_file ─ parsed (columns of one block)
-//! keys:                         count ─ vocabulary ─ encode ───┘
-//! passes: plan (settles all before a row is read) ─ run (first count, then encode ─ Writer)
+//! keys:                        number ─ vocabulary ─ encode ───┘
+//! passes: plan (settles all before a row is read) ─ run (read and keep, then encode ─ Writer)
 //! ```
 //!
 //! Map, each folder using only those above it:
@@ -45,10 +45,12 @@ pub use options::{
 };
 
 use formats::transform::Moments;
+use keys::encoder::Encoder;
 use passes::ids::Ids;
+use passes::kept_rows::KeptRows;
 use passes::outputs::Outputs;
 use passes::plan::Plan;
-use passes::run::{self, Reporter};
+use passes::run::{self, Reporter, Rows};
 use passes::totals::Totals;
 use text::source::expand;
 
@@ -82,12 +84,8 @@ fn prepare_blocks(
         None => Ids::new(&plan),
     };
     let is_begun = options.vocabulary_from.is_none();
-    let counted = if is_begun || options.grow { ids.counted() } else { Vec::new() };
+    let counts = (is_begun || options.grow) && ids.has_vocabulary();
     let measures = is_begun && !plan.layout.measured.is_empty();
-    let has_two_passes = counted.contains(&true) || measures;
-    if has_two_passes {
-        plan.check_two_passes()?;
-    }
     let layout = &plan.layout;
     let info = DatasetInfo {
         dense_names: layout.dense_names.clone(),
@@ -101,25 +99,31 @@ fn prepare_blocks(
         has_value_weights: layout.has_value_weights,
     };
     let outputs = Outputs::create(&plan, options, info)?;
-    let mut reporter = Reporter { pass: 1, passes: 1, progress };
+    let vocabulary_path = options.vocabulary_from.as_ref().unwrap_or(&options.output);
+    let mut reporter = Reporter { pass: 1, passes: 1, bytes_total: plan.input_bytes, progress };
     let mut first = None;
     let mut seen = Vec::new();
-    if has_two_passes {
+    let (rows, encoders) = if counts || measures {
         reporter.passes = 2;
-        let mut counts = run::count(&plan, &pool, &counted, &mut reporter)?;
-        let totals = core::mem::take(&mut counts.totals);
+        let mut numbers = ids.numbers(&plan, &pool, vocabulary_path)?;
+        let mut kept = KeptRows::create(&plan)?;
+        let (totals, moments) = run::keep(&plan, &pool, &mut numbers, &mut kept, &mut reporter)?;
         totals.check_rows(&plan)?;
         first = Some(totals);
         if is_begun {
-            let moments: Vec<_> = counts.moments.iter().map(Moments::finish).collect();
+            let moments: Vec<_> = moments.iter().map(Moments::finish).collect();
             plan.learn(&moments);
         }
-        seen = ids.add(&plan, &pool, counts)?;
+        let (encoders, seen_of_fields) = ids.count(&plan, &pool, numbers)?;
+        seen = seen_of_fields;
         reporter.pass = 2;
-    }
+        (Rows::Kept(kept), encoders)
+    } else {
+        (Rows::Read, ids.encoders(&plan, &pool, vocabulary_path)?)
+    };
     let cardinality = ids.cardinality();
-    let (totals, unknown) =
-        write(options, &plan, &pool, outputs, ids, first.as_ref(), &mut reporter)?;
+    let (written, unknown) = write(&plan, &pool, outputs, ids, rows, &encoders, &mut reporter)?;
+    let totals = first.unwrap_or(written);
     let fields = plan.layout.sparse_names.iter().zip(&cardinality).enumerate();
     let fields = fields.map(|(field, (name, &cardinality))| {
         let seen = seen.get(field).copied().flatten();
@@ -147,25 +151,23 @@ fn prepare_blocks(
     })
 }
 
-/// Writes the output: vocabulary first, then the rows. `first` is what a first pass has seen.
-/// Returns what this pass has seen, and of each field the values whose keys are unknown.
+/// Writes the output: vocabulary first, then the rows. Returns what of them it has seen, and of each
+/// field the values whose keys are unknown.
 fn write(
-    options: &PrepareOptions,
     plan: &Plan,
     pool: &ThreadPool,
     mut outputs: Outputs,
     ids: Ids,
-    first: Option<&Totals>,
+    rows: Rows,
+    encoders: &[Encoder],
     reporter: &mut Reporter<'_>,
 ) -> Result<(Totals, Vec<u64>), PrepareError> {
     outputs.settle(ids.cardinality(), plan.recipe.to_text(), ids.hashes());
     for (field, list) in ids.to_store() {
         pool.install(|| outputs.first().write_vocabulary(field, &list.bytes, &list.offsets))?;
     }
-    let vocabulary_path = options.vocabulary_from.as_ref().unwrap_or(&options.output);
-    let encoders = ids.into_encoders(plan, pool, vocabulary_path)?;
-    let (totals, unknown) = run::encode(plan, pool, &encoders, &mut outputs, reporter)?;
-    first.map_or(Ok(()), |first| totals.check_same(first, plan))?;
+    drop(ids);
+    let (totals, unknown) = run::encode(plan, pool, rows, encoders, &mut outputs, reporter)?;
     totals.check_rows(plan)?;
     outputs.finish(pool)?;
     Ok((totals, unknown))

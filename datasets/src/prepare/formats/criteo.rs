@@ -14,10 +14,9 @@ use super::transform::{MISSING_NUMBER, NumberTransform};
 use crate::prepare::keys::digits;
 use crate::prepare::keys::key_column::{Keys, MISSING};
 
-/// The layout with the transform of its integers; without one they are checked and left out, which
-/// is all that the pass for the vocabulary needs.
+/// The layout with the transform of its integers.
 pub(crate) struct Criteo {
-    pub(crate) transform: Option<NumberTransform>,
+    pub(crate) transform: NumberTransform,
     /// False for lines that begin with the integers: rows to be predicted.
     pub(crate) has_label: bool,
 }
@@ -42,9 +41,7 @@ impl LineFormat for Criteo {
             return Err(defect(line, self.has_label));
         };
         columns.label.extend(label);
-        if self.transform.is_some() {
-            columns.dense.extend_from_slice(&dense);
-        }
+        columns.dense.extend_from_slice(&dense);
         for (column, key) in columns.keys.iter_mut().zip(keys) {
             column.push_number(key);
         }
@@ -68,9 +65,7 @@ impl Criteo {
         };
         for feature in dense {
             let (number, after) = integer(rest)?;
-            if let Some(transform) = &self.transform {
-                *feature = transform.integer(number);
-            }
+            *feature = self.transform.integer(number);
             rest = after;
         }
         let (last, first) = keys.split_last_mut()?;
@@ -190,7 +185,7 @@ mod tests {
 
     fn parse_as(line: &str, has_label: bool) -> Result<Parsed, String> {
         let transform = NumberTransform::new(DenseTransform::None, NumberRecipe::default());
-        let format = Criteo { transform: Some(transform), has_label };
+        let format = Criteo { transform, has_label };
         let mut columns = format.columns();
         match format.parse_line(line.as_bytes(), &mut columns) {
             Ok(Line::Row) => Ok(columns),

@@ -10,12 +10,11 @@ use super::table::{Row, Table, unique_names};
 use super::values::{Scratch, Values};
 
 /// A table as delimited text.
-#[derive(Clone)]
 pub(crate) struct Csv {
     delimiter: u8,
     quote: bool,
     header: bool,
-    pub(crate) table: Table,
+    table: Table,
 }
 
 impl Csv {
@@ -49,6 +48,10 @@ impl LineFormat for Csv {
 
     fn learn(&mut self, moments: &[(f64, f64)]) {
         self.table.learn(moments);
+    }
+
+    fn score(&self, columns: &mut Parsed) {
+        self.table.score(columns);
     }
 
     fn parse_line(&self, line: &[u8], columns: &mut Parsed) -> Result<Line, Malformed> {

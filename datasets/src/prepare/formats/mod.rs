@@ -8,6 +8,7 @@
 //! - `table`: rows of named columns by a schema; `features`: what is made of its columns, `label`
 //!   of the label's, `bag` of one with many keys. `values`: a line of a csv, split at its `marks`;
 //!   `number`: numbers in text.
+//! - `kept`: the columns of a block as bytes.
 //! - `transform`: numbers to dense features.
 //! - `malformed`: why a line is not a row.
 
@@ -15,6 +16,7 @@ mod bag;
 pub(super) mod criteo;
 pub(super) mod csv;
 pub(super) mod features;
+pub(super) mod kept;
 mod label;
 pub(super) mod libfm;
 mod malformed;

@@ -72,12 +72,7 @@ impl Parquet {
         &self.schema
     }
 
-    /// The same, of which only keys and the numbers of z-scores are wanted.
-    pub(crate) fn for_counting(&self) -> Self {
-        Self { schema: self.schema.for_counting() }
-    }
-
-    /// Sets mean and deviation of every number that was measured while keys were counted.
+    /// Sets mean and deviation of every number that was measured while rows were read.
     pub(crate) fn learn(&mut self, moments: &[(f64, f64)]) {
         self.schema.learn(moments);
     }

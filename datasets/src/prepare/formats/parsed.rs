@@ -9,6 +9,7 @@
 
 use core::ops::Range;
 
+use super::kept::KeptBlock;
 use super::malformed::Malformed;
 use super::parquet::{Parquet, Table};
 use super::values::Scratch;
@@ -32,8 +33,11 @@ pub(crate) trait LineFormat: Send + Sync {
         false
     }
 
-    /// Sets mean and deviation of every number that was measured while keys were counted.
+    /// Sets mean and deviation of every number that was measured while rows were read.
     fn learn(&mut self, _moments: &[(f64, f64)]) {}
+
+    /// Makes the z-scores of rows that were read before [`learn`](Self::learn).
+    fn score(&self, _columns: &mut Parsed) {}
 
     /// Appends the row of `line` (without its line end) to the columns. After an error the columns
     /// may hold part of it.
@@ -46,10 +50,11 @@ pub(crate) enum RowFormat {
     Columns(Parquet),
 }
 
-/// Rows of one file, as they were read.
+/// Rows of one file, as they were read, or as they were kept after that.
 pub(crate) enum Block {
     Text(TextBlock),
     Table(Table),
+    Kept(KeptBlock),
 }
 
 impl RowFormat {
@@ -61,7 +66,15 @@ impl RowFormat {
         }
     }
 
-    /// Sets mean and deviation of every number that was measured while keys were counted.
+    /// Makes the z-scores of rows that were read before [`learn`](Self::learn).
+    pub(crate) fn score(&self, columns: &mut Parsed) {
+        match self {
+            Self::Lines(format) => format.score(columns),
+            Self::Columns(format) => format.schema().score(columns),
+        }
+    }
+
+    /// Sets mean and deviation of every number that was measured while rows were read.
     pub(crate) fn learn(&mut self, moments: &[(f64, f64)]) {
         match self {
             Self::Lines(format) => format.learn(moments),
@@ -92,14 +105,16 @@ impl Block {
         match self {
             Self::Text(text) => text.file,
             Self::Table(table) => table.file,
+            Self::Kept(_) => 0,
         }
     }
 
-    /// The bytes of its text; none of a table.
-    pub(crate) fn bytes(&self) -> &[u8] {
+    /// The buffer that it was read into, where there is one.
+    pub(crate) fn into_buffer(self) -> Option<Vec<u8>> {
         match self {
-            Self::Text(text) => &text.bytes,
-            Self::Table(_) => &[],
+            Self::Text(text) => Some(text.bytes),
+            Self::Kept(kept) => Some(kept.bytes),
+            Self::Table(_) => None,
         }
     }
 
@@ -108,6 +123,7 @@ impl Block {
         match self {
             Self::Text(text) => text.starts_file,
             Self::Table(table) => table.starts_file,
+            Self::Kept(_) => false,
         }
     }
 }
@@ -137,8 +153,7 @@ pub(crate) struct Parsed {
     /// Of each field the weights of its values; `None` where they have none. `[S]`, or `[0]` of a
     /// format without any
     pub(crate) bag_weights: Vec<Option<Vec<f32>>>,
-    /// Numbers whose mean and deviation are wanted, NaN where they are missing, while keys are
-    /// counted. `[n]` each
+    /// Numbers whose mean and deviation are wanted, NaN where they are missing. `[n]` each
     pub(crate) measured: Vec<Vec<f64>>,
     /// D.
     pub(crate) dense_features: usize,
@@ -159,6 +174,10 @@ impl Parsed {
         match (format, block) {
             (RowFormat::Lines(format), Block::Text(text)) => self.lines(format.as_ref(), text),
             (RowFormat::Columns(format), Block::Table(table)) => self.table(format, table),
+            (format, Block::Kept(kept)) => {
+                kept.restore(self);
+                format.score(self);
+            }
             // A format reads the blocks that it has made.
             _ => {}
         }
@@ -205,6 +224,14 @@ impl Parsed {
         }
     }
 
+    /// Keys of a field.
+    pub(crate) fn values(&self, field: usize) -> usize {
+        match &self.bag_ends[field] {
+            Some(ends) => ends.last().copied().unwrap_or(0),
+            None => self.rows,
+        }
+    }
+
     fn truncate_to_rows(&mut self) {
         let rows = self.rows;
         self.label.truncate(rows);
@@ -212,18 +239,12 @@ impl Parsed {
         self.group.truncate(rows);
         self.dense.truncate(rows * self.dense_features);
         self.measured.iter_mut().for_each(|numbers| numbers.truncate(rows));
-        for (keys, ends) in self.keys.iter_mut().zip(&mut self.bag_ends) {
-            let values = match ends {
-                Some(ends) => {
-                    ends.truncate(rows);
-                    ends.last().copied().unwrap_or(0)
-                }
-                None => rows,
-            };
-            keys.truncate(values);
-        }
-        for (weights, keys) in self.bag_weights.iter_mut().zip(&self.keys) {
-            weights.iter_mut().for_each(|weights| weights.truncate(keys.len()));
+        self.bag_ends.iter_mut().flatten().for_each(|ends| ends.truncate(rows));
+        for field in 0..self.keys.len() {
+            let values = self.values(field);
+            self.keys[field].truncate(values);
+            let weights = self.bag_weights.get_mut(field).and_then(Option::as_mut);
+            weights.into_iter().for_each(|weights| weights.truncate(values));
         }
     }
 

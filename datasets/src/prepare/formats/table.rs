@@ -38,8 +38,6 @@ pub(crate) struct Table {
     sparse: Vec<Field>,
     weight: Option<usize>,
     group: Vec<usize>,
-    /// Only keys and the numbers of z-scores are wanted.
-    counts: bool,
 }
 
 /// A sparse field.
@@ -112,16 +110,10 @@ impl Table {
             sparse,
             weight: schema.weight.as_ref().map(|column| find("weight", column)).transpose()?,
             group: find_all("group", &schema.group)?,
-            counts: false,
             names,
         };
         table.check_uses()?;
         Ok(table)
-    }
-
-    /// The same table, of which only keys and the numbers of z-scores are wanted.
-    pub(crate) fn for_counting(&self) -> Self {
-        Self { counts: true, ..self.clone() }
     }
 
     /// The label is nothing else, and features have names of their own. A number may also be
@@ -276,6 +268,24 @@ impl Table {
         }
     }
 
+    /// Makes the z-scores of rows that were read before mean and deviation were known.
+    pub(crate) fn score(&self, columns: &mut Parsed) {
+        let Parsed { dense, measured, dense_features, .. } = columns;
+        let mut measured = measured.iter();
+        let mut at = 0;
+        for (_, transform) in &self.dense {
+            if transform.kind() == DenseTransform::ZScore {
+                let places = dense.iter_mut().skip(at).step_by(*dense_features);
+                for (place, x) in places.zip(measured.next().into_iter().flatten()) {
+                    let x = Some(*x).filter(|x| !x.is_nan());
+                    // One that is not finite is refused by whoever writes it.
+                    *place = transform.feature(x).unwrap_or(f32::INFINITY);
+                }
+            }
+            at += 1 + usize::from(transform.recipe().missing_flag);
+        }
+    }
+
     /// Empty columns of this table's shape.
     pub(crate) fn columns(&self) -> Parsed {
         let scores = self.dense.iter().filter(|(_, t)| t.kind() == DenseTransform::ZScore);
@@ -304,15 +314,9 @@ impl Table {
             let text = value(*column);
             let malformed = || self.not_a_number(*column, text);
             let x = if text.is_empty() { None } else { Some(number(text).ok_or_else(malformed)?) };
-            if !self.counts {
-                columns.dense.push(transform.feature(x).ok_or_else(malformed)?);
-                if transform.recipe().missing_flag {
-                    columns.dense.push(f32::from(u8::from(x.is_none())));
-                }
-                continue;
-            }
-            if !transform.has_feature(x) {
-                return Err(malformed());
+            columns.dense.push(transform.feature(x).ok_or_else(malformed)?);
+            if transform.recipe().missing_flag {
+                columns.dense.push(f32::from(u8::from(x.is_none())));
             }
             if transform.kind() == DenseTransform::ZScore {
                 columns.measured[measured].push(x.map_or(f64::NAN, |x| transform.clip(x)));

@@ -65,12 +65,6 @@ impl NumberTransform {
         feature.is_finite().then_some(feature)
     }
 
-    /// Whether [`feature`](Self::feature) gives one, without making it where that is dear.
-    pub(crate) fn has_feature(&self, x: Option<f64>) -> bool {
-        // The logarithm of a finite number is one of f32.
-        self.kind == DenseTransform::Log || self.feature(x).is_some()
-    }
-
     /// The number that a z-score counts.
     pub(crate) fn clip(&self, x: f64) -> f64 {
         self.recipe.clip.map_or(x, |[low, high]| x.clamp(low, high))

@@ -1,4 +1,4 @@
-//! Gives the keys of one field their ids: looked up in a list, or hashed.
+//! Gives the keys of one field their ids: looked up in a list or by number, or hashed.
 
 use core::ops::Range;
 
@@ -20,6 +20,10 @@ enum Kind {
     Number { ids: NumberMap, unknown: Buckets },
     Text { ids: TextMap, unknown: Buckets },
     Hash(Hashing),
+    /// By number; those of keys that are not in the vocabulary are below `unknown`.
+    Numbered { ids: Vec<u32>, unknown: u32 },
+    /// So many of a key, which are there already.
+    Given { ids_per_key: usize },
 }
 
 impl Encoder {
@@ -45,10 +49,22 @@ impl Encoder {
         Ok(Self { kind, spelling })
     }
 
+    /// By what [`Numbering::finish`](super::vocabulary::Numbering::finish) makes of numbers, with
+    /// so many ids for keys that are not in the vocabulary.
+    pub(crate) fn numbered(ids: Vec<u32>, unknown: u32) -> Self {
+        Self { kind: Kind::Numbered { ids, unknown }, spelling: None }
+    }
+
+    /// Of a field whose keys are its ids already, so many of them a key.
+    pub(crate) fn given(ids_per_key: usize) -> Self {
+        Self { kind: Kind::Given { ids_per_key }, spelling: None }
+    }
+
     /// Ids of one key.
     pub(crate) fn ids_per_key(&self) -> usize {
         match self.kind {
             Kind::Hash(Hashing { hashes: 2, .. }) => 2,
+            Kind::Given { ids_per_key } => ids_per_key,
             _ => 1,
         }
     }
@@ -99,6 +115,20 @@ impl Encoder {
                     self.hash(*hashing, hash, keys, range.clone(), places);
                 }
             }
+            (Kind::Numbered { ids, unknown }, Keys::Numbered(numbers)) => {
+                for (place, &number) in places.zip(&numbers[range]) {
+                    *place = ids[number as usize];
+                    count += u64::from(*place < *unknown);
+                }
+            }
+            (Kind::Given { ids_per_key }, Keys::Numbered(ids)) => {
+                let ids = &ids[range.start * ids_per_key..range.end * ids_per_key];
+                for of_a_key in 0..*ids_per_key {
+                    let places = out[of_a_key..].iter_mut().step_by(stride);
+                    let ids = ids[of_a_key..].iter().step_by(*ids_per_key);
+                    places.zip(ids).for_each(|(place, id)| *place = *id);
+                }
+            }
             // A format has either numbers or texts, and its encoders are made for it.
             _ => {}
         }
@@ -134,7 +164,7 @@ impl Encoder {
                     *place = hashing.id(key, hash);
                 }
             }
-            (Keys::Number(_), None) => {}
+            (Keys::Number(_), None) | (Keys::Numbered(_), _) => {}
         }
     }
 }

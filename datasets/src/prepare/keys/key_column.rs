@@ -11,6 +11,9 @@ pub(crate) enum Keys {
     Number(Vec<u64>),
     /// Any text; empty is missing.
     Text(TextKeys),
+    /// What a [`Numbering`](super::vocabulary::Numbering) made of keys of either kind, or already
+    /// the ids of a hashed field, those of a key one after the other.
+    Numbered(Vec<u32>),
 }
 
 /// The missing key among number keys.
@@ -123,6 +126,7 @@ impl Keys {
         match self {
             Self::Number(keys) => keys.len(),
             Self::Text(keys) => keys.len(),
+            Self::Numbered(numbers) => numbers.len(),
         }
     }
 
@@ -130,6 +134,7 @@ impl Keys {
         match self {
             Self::Number(keys) => keys.truncate(len),
             Self::Text(keys) => keys.truncate(len),
+            Self::Numbered(numbers) => numbers.truncate(len),
         }
     }
 }

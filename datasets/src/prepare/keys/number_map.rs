@@ -1,4 +1,4 @@
-//! A map from number keys to counts or ids, eight bytes a key.
+//! A map from number keys to numbers or ids, eight bytes a key.
 
 use super::key_column::MISSING;
 use super::probing::{Entry, Probing};
@@ -34,20 +34,23 @@ impl NumberMap {
         }));
     }
 
-    /// Whether `key` has a value.
-    pub(crate) fn has(&self, key: u64) -> bool {
-        let mut found = 0;
-        self.look_up(&[key], |value| found = value);
-        found != 0
-    }
-
-    /// Adds 1 to the value of every one of `keys`, up to the largest.
-    pub(crate) fn count(&mut self, keys: &[u64]) {
-        let there = keys.iter().filter(|key| **key != MISSING);
-        self.numbers.count(there.map(|&key| low(key)));
-        let missing = keys.iter().filter(|key| **key == MISSING).count();
-        let missing = u32::try_from(missing).unwrap_or(u32::MAX);
-        self.missing = self.missing.saturating_add(missing);
+    /// Writes the values of `keys` to `out`. A key that has none yet gets the next number: `given`,
+    /// that many were given so far, and one.
+    pub(crate) fn number(&mut self, keys: &[u64], given: &mut u32, out: &mut Vec<u32>) {
+        out.clear();
+        let there = keys.iter().map(|&key| (key != MISSING).then(|| low(key)));
+        let mut some_are_missing = false;
+        self.numbers.number(there, given, |number| {
+            some_are_missing |= number == 0;
+            out.push(number);
+        });
+        if some_are_missing {
+            if self.missing == 0 {
+                *given = given.saturating_add(1);
+                self.missing = *given;
+            }
+            out.iter_mut().filter(|number| **number == 0).for_each(|none| *none = self.missing);
+        }
     }
 
     /// Calls `take` with the value of every one of `keys` in turn; 0 for a key that has none.
@@ -97,6 +100,7 @@ pub(crate) fn low(key: u64) -> u32 {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
@@ -114,23 +118,31 @@ mod tests {
                 ],
                 0..400,
             ),
-            set in prop::collection::vec((0u64..60, 1u32..), 0..40),
+            set in prop::collection::btree_set(prop_oneof![0u64..60, Just(MISSING)], 0..40),
         ) {
             let (mut ours, mut theirs) = (NumberMap::default(), HashMap::new());
-            ours.set(set.iter().copied());
-            theirs.extend(set.iter().copied());
-            ours.count(&keys);
-            for &key in &keys {
-                let count = theirs.entry(key).or_insert(0u32);
-                *count = count.saturating_add(1);
+            ours.set(set.iter().copied().zip(1..));
+            theirs.extend(set.iter().copied().zip(1u32..));
+            let mut given = u32::try_from(set.len()).unwrap();
+            let (first, second) = keys.split_at(keys.len() / 3);
+            let mut numbers = vec![7];
+            for keys in [first, second] {
+                ours.number(keys, &mut given, &mut numbers);
+                prop_assert_eq!(numbers.len(), keys.len());
+                for (key, &number) in keys.iter().zip(&numbers) {
+                    prop_assert_eq!(number, *theirs.entry(*key).or_insert(number));
+                }
             }
-            prop_assert_eq!(ours.len(), theirs.len());
+            prop_assert_eq!((ours.len(), given as usize), (theirs.len(), theirs.len()));
             let asked: Vec<u64> = keys.iter().copied().chain(0..100).chain([MISSING]).collect();
             let mut values = Vec::new();
             ours.look_up(&asked, |value| values.push(value));
             let expected: Vec<u32> =
                 asked.iter().map(|key| theirs.get(key).copied().unwrap_or(0)).collect();
             prop_assert_eq!(values, expected);
+            let mut numbers: Vec<u32> = theirs.values().copied().collect();
+            numbers.sort_unstable();
+            prop_assert!(numbers.iter().copied().eq(1..=given), "each number is given once");
             prop_assert_eq!(ours.entries().collect::<HashMap<_, _>>(), theirs);
         }
     }

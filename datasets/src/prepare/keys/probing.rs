@@ -81,22 +81,38 @@ impl<E: Entry> Probing<E> {
         }
     }
 
-    /// Adds 1 to the value of every one of `keys`, up to the largest.
-    pub(crate) fn count(&mut self, mut keys: impl Iterator<Item = E::Key> + Clone) {
+    /// Calls `take` with the value of every one of `keys` in turn, and with 0 where there is no key.
+    /// A key that has none yet gets the next number: `given`, that many were given so far, and one.
+    pub(crate) fn number(
+        &mut self,
+        mut keys: impl Iterator<Item = Option<E::Key>> + Clone,
+        given: &mut u32,
+        mut take: impl FnMut(u32),
+    ) {
         let mut ahead = keys.clone();
-        self.ask_for(ahead.by_ref().take(AHEAD));
+        self.ask_for(ahead.by_ref().take(AHEAD).flatten());
         let mut is_more = true;
         while is_more {
             is_more = false;
             self.reserve(AHEAD);
             for key in keys.by_ref().take(AHEAD) {
                 is_more = true;
-                self.ask_for(ahead.next());
+                self.ask_for(ahead.next().flatten());
+                let Some(key) = key else {
+                    take(0);
+                    continue;
+                };
                 let places = &mut *self.places;
                 let place = find(places, key);
-                let value = places[place].value();
-                self.taken += usize::from(value == 0);
-                places[place] = E::new(key, value.saturating_add(1));
+                let mut value = places[place].value();
+                if value == 0 {
+                    // Past the largest number keys share it, and are refused once all are counted.
+                    *given = given.saturating_add(1);
+                    value = *given;
+                    places[place] = E::new(key, value);
+                    self.taken += 1;
+                }
+                take(value);
             }
         }
     }

@@ -67,6 +67,15 @@ impl Spelling {
         };
         number << 4 | u64::from(digits)
     }
+
+    /// The key of an order.
+    pub(crate) fn key(self, order: u64) -> u64 {
+        match (order, self) {
+            (0, _) => MISSING,
+            (_, Self::Hex) => order >> 4,
+            (_, Self::Decimal) => (order >> 4) / 10u64.pow(10 - (order & 0xf) as u32),
+        }
+    }
 }
 
 /// The longest spelling of a number below 2^32.
@@ -97,6 +106,7 @@ mod tests {
                     prop_assert_eq!(&text_a, format.as_bytes());
                 }
                 prop_assert_eq!(spelling.read(&text_a), Some(a));
+                prop_assert_eq!(spelling.key(spelling.order(a)), a);
                 prop_assert_eq!(
                     text_a.cmp(&text_b),
                     spelling.order(a).cmp(&spelling.order(b)),

@@ -1,4 +1,4 @@
-//! A map from text keys to counts or ids, sixteen bytes a key: short ones, as most are, stand in
+//! A map from text keys to numbers or ids, sixteen bytes a key: short ones, as most are, stand in
 //! the map as [words](super::word); longer ones have a map of their own.
 
 use core::ops::Range;
@@ -38,14 +38,22 @@ impl TextMap {
         }));
     }
 
-    /// Adds 1 to the value of every one of `keys`, up to the largest.
-    pub(crate) fn count(&mut self, keys: &TextKeys) {
-        self.short.count(keys.words(0..keys.len()).filter(|word| !is_long(*word)));
-        for key in keys.long() {
-            match self.long.get_mut(key) {
-                Some(count) => *count = count.saturating_add(1),
-                None => drop(self.long.insert(key.into(), 1)),
-            }
+    /// Writes the values of `keys` to `out`. A key that has none yet gets the next number: `given`,
+    /// that many were given so far, and one.
+    pub(crate) fn number(&mut self, keys: &TextKeys, given: &mut u32, out: &mut Vec<u32>) {
+        out.clear();
+        let short = keys.words(0..keys.len()).map(|word| (!is_long(word)).then_some(word));
+        self.short.number(short, given, |number| out.push(number));
+        let none = out.iter_mut().filter(|number| **number == 0);
+        for (place, key) in none.zip(keys.long()) {
+            *place = match self.long.get(key) {
+                Some(number) => *number,
+                None => {
+                    *given = given.saturating_add(1);
+                    self.long.insert(key.into(), *given);
+                    *given
+                }
+            };
         }
     }
 
@@ -59,18 +67,6 @@ impl TextMap {
             take(if is_long { self.long.get(keys.at(at)).copied().unwrap_or(0) } else { value });
             at += 1;
         });
-    }
-
-    /// Whether the short key of `word` has a value.
-    pub(crate) fn has_short(&self, word: u128) -> bool {
-        let mut found = 0;
-        self.short.look_up([word].into_iter(), |value| found = value);
-        found != 0
-    }
-
-    /// Whether the longer key `text` has a value.
-    pub(crate) fn has_long(&self, text: &[u8]) -> bool {
-        self.long.contains_key(text)
     }
 
     /// Words of the short keys and their values, in no order.
@@ -111,10 +107,11 @@ impl Entry for u128 {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use std::collections::HashMap;
+    use std::collections::{BTreeSet, HashMap};
 
     fn keys(texts: &[Vec<u8>]) -> TextKeys {
         let mut keys = TextKeys::default();
@@ -133,16 +130,22 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_the_standard_map(counted in texts(), set in texts(), asked in texts()) {
+        fn it_is_the_standard_map(seen in texts(), set in texts(), asked in texts()) {
             let (mut ours, mut theirs) = (TextMap::default(), HashMap::new());
+            let set: BTreeSet<Vec<u8>> = set.into_iter().collect();
             ours.set(set.iter().map(Vec::as_slice).zip(1..));
-            theirs.extend(set.iter().cloned().zip(1..));
-            ours.count(&keys(&counted));
-            for key in &counted {
-                *theirs.entry(key.clone()).or_insert(0u32) += 1;
+            theirs.extend(set.iter().cloned().zip(1u32..));
+            let mut given = u32::try_from(set.len()).unwrap();
+            let mut numbers = vec![7];
+            for texts in [&seen[..seen.len() / 3], &seen[seen.len() / 3..]] {
+                ours.number(&keys(texts), &mut given, &mut numbers);
+                prop_assert_eq!(numbers.len(), texts.len());
+                for (key, &number) in texts.iter().zip(&numbers) {
+                    prop_assert_eq!(number, *theirs.entry(key.clone()).or_insert(number));
+                }
             }
-            prop_assert_eq!(ours.len(), theirs.len());
-            let asked = [counted, set, asked].concat();
+            prop_assert_eq!((ours.len(), given as usize), (theirs.len(), theirs.len()));
+            let asked = [seen, set.into_iter().collect(), asked].concat();
             let start = asked.len() / 3;
             let mut values = Vec::new();
             ours.look_up(&keys(&asked), start..asked.len(), |value| values.push(value));
@@ -157,6 +160,9 @@ mod tests {
             for (key, value) in ours.long() {
                 prop_assert!(word(key).is_none() && theirs[key] == value);
             }
+            let mut numbers: Vec<u32> = theirs.into_values().collect();
+            numbers.sort_unstable();
+            prop_assert!(numbers.iter().copied().eq(1..=given), "each number is given once");
         }
     }
 }

@@ -5,6 +5,9 @@
 //! follow in the same order among themselves. The text of a number key is its canonical spelling
 //! ([`Spelling`]); the text of the missing key is empty, and it is counted and kept like any other.
 
+use core::cmp::Ordering;
+
+use super::hash::FastMap;
 use super::key_column::Keys;
 use super::number_map::NumberMap;
 use super::rule::Counting;
@@ -38,8 +41,8 @@ impl KeyList {
         self.offsets.reserve(keys);
     }
 
-    fn push(&mut self, key: &[u8]) {
-        self.bytes.extend_from_slice(key);
+    /// What was added to the bytes is a key.
+    fn end_key(&mut self) {
         self.offsets.push(self.bytes.len() as u64);
     }
 
@@ -80,105 +83,185 @@ impl KeyList {
     }
 }
 
-/// Counts the keys of one field. Counts stop at the largest u32: then only ties at the very top are
-/// ranked by key.
-pub(crate) enum Counter {
-    Number { counts: NumberMap, spelling: Spelling },
-    Text { counts: TextMap },
+/// Numbers the keys of one field in the order in which they first come, those of a known list in
+/// front of them, and counts them. Counts stop at the largest u32: then only ties at the very top
+/// are ranked by key.
+pub(crate) struct Numbering {
+    map: Map,
+    /// The number that was given last; the first is 1.
+    given: u32,
+    /// By number; of 0 nothing. `[given + 1]`
+    counts: Vec<u32>,
+    known: KeyList,
+}
+
+enum Map {
+    Number { numbers: NumberMap, spelling: Spelling },
+    Text { numbers: TextMap },
 }
 
 /// What was counted in one field.
 pub(crate) struct Counted {
     pub(crate) list: KeyList,
+    /// By number; of 0 nothing. `[given + 1]`
+    pub(crate) ids: Vec<u32>,
     /// Distinct keys.
     pub(crate) keys: u64,
     /// Distinct keys that are not kept.
     pub(crate) keys_left_out: u64,
 }
 
-impl Counter {
+impl Numbering {
     /// `spelling` is `None` for text keys.
-    pub(crate) fn new(spelling: Option<Spelling>) -> Self {
-        match spelling {
-            Some(spelling) => Self::Number { counts: NumberMap::default(), spelling },
-            None => Self::Text { counts: TextMap::default() },
-        }
-    }
-
-    pub(crate) fn add(&mut self, keys: &Keys) {
-        match (self, keys) {
-            (Self::Number { counts, .. }, Keys::Number(keys)) => counts.count(keys),
-            (Self::Text { counts }, Keys::Text(keys)) => counts.count(keys),
-            (Self::Number { .. }, Keys::Text(_)) | (Self::Text { .. }, Keys::Number(_)) => {}
-        }
-    }
-
-    /// The keys of `known`, and behind them the others that `counting` keeps.
     ///
     /// # Errors
     /// A key of `known` that is not in this format's spelling; its number in the list.
-    pub(crate) fn finish(self, counting: &Counting, known: KeyList) -> Result<Counted, u64> {
-        let kept = |count: u64| count >= u64::from(counting.min_count);
-        let mut list = known;
-        let old = list.len();
-        let room = counting.cap.map_or(usize::MAX, |cap| cap as usize).saturating_sub(old);
-        let (seen, old_seen) = match self {
-            Self::Number { counts, spelling } => {
-                let distinct = counts.len();
-                let known = list.number_map(spelling, 1..)?;
-                let mut old_seen = 0;
-                let mut ranked: Vec<u128> = Vec::new();
-                for (key, count) in counts.entries() {
-                    if known.has(key) {
-                        old_seen += 1;
-                    } else if kept(u64::from(count)) {
-                        ranked.push(rank(count, spelling.order(key), key));
-                    }
-                }
-                ranked.sort_unstable();
-                ranked.truncate(room);
-                list.reserve(ranked.len());
-                let mut text = [0; SPELLED_BYTES_MAX];
-                for &rank in &ranked {
-                    list.push(spelling.spell(ranked_key(rank), &mut text));
-                }
-                (distinct, old_seen)
+    pub(crate) fn new(spelling: Option<Spelling>, known: KeyList) -> Result<Self, u64> {
+        let map = match spelling {
+            Some(spelling) => Map::Number { numbers: known.number_map(spelling, 1..)?, spelling },
+            None => Map::Text { numbers: known.text_map(1..) },
+        };
+        let given = u32::try_from(known.len()).unwrap_or(u32::MAX);
+        Ok(Self { map, given, counts: vec![0; given as usize + 1], known })
+    }
+
+    /// Writes the number of every key to `numbers`.
+    pub(crate) fn add(&mut self, keys: &Keys, numbers: &mut Vec<u32>) {
+        let given = &mut self.given;
+        match (&mut self.map, keys) {
+            (Map::Number { numbers: map, .. }, Keys::Number(keys)) => {
+                map.number(keys, given, numbers);
             }
-            Self::Text { counts } => {
-                let known = list.text_map(1..);
-                let mut old_seen = 0;
-                // A long text behind its order, which says only how it begins.
-                let mut ranked: Vec<(u128, &[u8])> = Vec::new();
-                let short = counts
-                    .short()
-                    .map(|(word, count)| (order(word), count, known.has_short(word), &b""[..]));
-                let long = counts
-                    .long()
-                    .map(|(text, count)| (long_order(text), count, known.has_long(text), text));
-                for (order, count, is_known, text) in short.chain(long) {
-                    if is_known {
-                        old_seen += 1;
-                    } else if kept(u64::from(count)) {
-                        ranked.push((descending(count) | order, text));
-                    }
-                }
-                ranked.sort_unstable();
-                ranked.truncate(room);
-                list.reserve(ranked.len());
-                for (rank, text) in &ranked {
-                    list.push(short_text(&word_in(*rank).to_le_bytes()).unwrap_or(text));
-                }
-                (counts.len(), old_seen)
+            (Map::Text { numbers: map }, Keys::Text(keys)) => map.number(keys, given, numbers),
+            // A format has either numbers or texts, and its fields are made for it.
+            _ => numbers.clear(),
+        }
+        self.counts.resize(self.given as usize + 1, 0);
+        for &number in &*numbers {
+            let count = &mut self.counts[number as usize];
+            *count = count.saturating_add(1);
+        }
+    }
+
+    /// The known keys, and behind them the others that `counting` keeps.
+    pub(crate) fn finish(self, counting: &Counting) -> Counted {
+        let Self { map, given, counts, known } = self;
+        let old = known.len();
+        let mut ranking = Ranking { counting, counts: &counts, old, ids: Vec::new(), list: known };
+        ranking.ids.resize(given as usize + 1, 0);
+        let old_ids = ranking.ids.iter_mut().skip(1).zip(counting.unknown.count..);
+        old_ids.take(old).for_each(|(place, id)| *place = id);
+        let distinct = match map {
+            Map::Number { numbers, spelling } => {
+                let rank = |(key, number)| {
+                    descending(counts[number as usize])
+                        | u128::from(spelling.order(key)) << 32
+                        | u128::from(number)
+                };
+                let mut spelt = [0; SPELLED_BYTES_MAX];
+                ranking.rank(
+                    numbers.entries().map(rank),
+                    u128::cmp,
+                    |rank| low_32(*rank),
+                    |rank, text| {
+                        let key = spelling.key((rank >> 32) as u64 & ORDER_BITS);
+                        text.extend_from_slice(spelling.spell(key, &mut spelt));
+                    },
+                );
+                numbers.len()
+            }
+            Map::Text { numbers } => {
+                // The order of a longer text says only how it begins.
+                let long: FastMap<u32, &[u8]> =
+                    numbers.long().map(|(text, number)| (number, text)).collect();
+                let short = numbers.short().map(|(word, number)| (order(word), number));
+                let longer = numbers.long().map(|(text, number)| (long_order(text), number));
+                let rank =
+                    |(order, number)| (descending(counts[number as usize]) | order, number);
+                ranking.rank(
+                    short.chain(longer).map(rank),
+                    |a: &(u128, u32), b| {
+                        a.0.cmp(&b.0).then_with(|| long.get(&a.1).cmp(&long.get(&b.1)))
+                    },
+                    |(_, number)| *number,
+                    |(rank, number), text| {
+                        let word = word_in(*rank).to_le_bytes();
+                        let of_long = || long.get(number).copied().unwrap_or_default();
+                        text.extend_from_slice(short_text(&word).unwrap_or_else(of_long));
+                    },
+                );
+                numbers.len()
             }
         };
-        let new = list.len() - old;
-        Ok(Counted { list, keys: seen as u64, keys_left_out: (seen - old_seen - new) as u64 })
+        let Ranking { ids, list, .. } = ranking;
+        let old_seen = counts[1..=old].iter().filter(|count| **count > 0).count();
+        let left_out = distinct - list.len();
+        let keys = (distinct - old + old_seen) as u64;
+        Counted { list, ids, keys, keys_left_out: left_out as u64 }
     }
 }
 
-/// One number to sort by: descending count, then the order of spellings; it ends in the key.
-fn rank(count: u32, order: u64, key: u64) -> u128 {
-    descending(count) | u128::from(order) << 40 | u128::from(key)
+/// From counts to ids.
+struct Ranking<'a> {
+    counting: &'a Counting,
+    /// By number.
+    counts: &'a [u32],
+    /// The first so many numbers are of keys that were known.
+    old: usize,
+    /// By number.
+    ids: Vec<u32>,
+    list: KeyList,
+}
+
+impl Ranking<'_> {
+    /// Ranks all keys but those known: in the order of `compare`, with their numbers, and with a
+    /// way to append their texts.
+    fn rank<R>(
+        &mut self,
+        keys: impl Iterator<Item = R>,
+        compare: impl Fn(&R, &R) -> Ordering,
+        number: impl Fn(&R) -> u32,
+        mut spell: impl FnMut(&R, &mut Vec<u8>),
+    ) {
+        let Self { counting, counts, old, ids, list } = self;
+        let mut text = Vec::new();
+        // Most often all of them share id 0, and need no spelling.
+        let mut leave_out = |key: &R, spell: &mut dyn FnMut(&R, &mut Vec<u8>), id: &mut u32| {
+            if counting.unknown.count > 1 {
+                text.clear();
+                spell(key, &mut text);
+                *id = counting.unknown.id(&text);
+            }
+        };
+        let mut ranked = Vec::new();
+        for key in keys.filter(|key| number(key) as usize > *old) {
+            let at = number(&key) as usize;
+            if counts[at] >= counting.min_count {
+                ranked.push(key);
+            } else {
+                leave_out(&key, &mut spell, &mut ids[at]);
+            }
+        }
+        ranked.sort_unstable_by(compare);
+        let room = counting.cap.map_or(usize::MAX, |cap| cap as usize).saturating_sub(*old);
+        let (kept, beyond) = ranked.split_at(room.min(ranked.len()));
+        for key in beyond {
+            leave_out(key, &mut spell, &mut ids[number(key) as usize]);
+        }
+        list.reserve(kept.len());
+        for key in kept {
+            ids[number(key) as usize] = id_of(list.len(), counting.unknown.count);
+            spell(key, &mut list.bytes);
+            list.end_key();
+        }
+    }
+}
+
+/// The id of the kept key number `at` from 0. Where there are too many for ids the caller refuses
+/// them all.
+#[expect(clippy::cast_possible_truncation, reason = "too many are refused")]
+fn id_of(at: usize, unknown: u32) -> u32 {
+    unknown.wrapping_add(at as u32)
 }
 
 /// The upper 32 bits of a rank.
@@ -186,10 +269,13 @@ fn descending(count: u32) -> u128 {
     u128::from(u32::MAX - count) << 96
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "the key is in the lowest 40 bits")]
-fn ranked_key(rank: u128) -> u64 {
-    rank as u64 & ((1 << 40) - 1)
+#[expect(clippy::cast_possible_truncation, reason = "the number is in the lowest 32 bits")]
+fn low_32(rank: u128) -> u32 {
+    rank as u32
 }
+
+/// An order of number keys.
+const ORDER_BITS: u64 = (1 << 40) - 1;
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::cast_possible_truncation)]
@@ -208,11 +294,31 @@ mod tests {
         Encoder::new(IdRule::Counted(counting), list, spelling).unwrap()
     }
 
+    /// What is counted of `keys`, which are numbered in two parts, and their ids.
+    fn count(
+        keys: &[Keys],
+        counting: &Counting,
+        spelling: Option<Spelling>,
+        known: KeyList,
+    ) -> (Counted, Vec<u32>) {
+        let mut numbering = Numbering::new(spelling, known).unwrap();
+        let mut all = Vec::new();
+        for keys in keys {
+            let mut numbers = vec![7];
+            numbering.add(keys, &mut numbers);
+            all.extend(numbers);
+        }
+        let counted = numbering.finish(counting);
+        let ids = all.iter().map(|&number| counted.ids[number as usize]).collect();
+        (counted, ids)
+    }
+
     #[test]
     fn ids_follow_counts_then_texts() {
-        let mut counter = Counter::new(Some(Spelling::Decimal));
-        counter.add(&Keys::Number(vec![9, 10, 2, 9, MISSING, MISSING, 100, 10, 7]));
-        let counted = counter.finish(&counting(1, None, 1), KeyList::default()).unwrap();
+        let keys = [vec![9, 10, 2, 9], vec![MISSING, MISSING, 100, 10, 7]].map(Keys::Number);
+        let spelling = Some(Spelling::Decimal);
+        let (counted, ids) = count(&keys, &counting(1, None, 1), spelling, KeyList::default());
+        assert_eq!(ids, [3, 2, 5, 3, 1, 1, 4, 2, 6]);
         let texts: Vec<&[u8]> = counted.list.texts().collect();
         assert_eq!(texts, [b"" as &[u8], b"10", b"9", b"100", b"2", b"7"]);
         assert_eq!((counted.keys, counted.keys_left_out), (6, 0));
@@ -230,9 +336,10 @@ mod tests {
             keys.push(key.as_bytes());
         }
         let keys = Keys::Text(keys);
-        let mut counter = Counter::new(None);
-        counter.add(&keys);
-        let counted = counter.finish(&counting(2, None, 1), KeyList::default()).unwrap();
+        let keys = [keys];
+        let (counted, ids) = count(&keys, &counting(2, None, 1), None, KeyList::default());
+        let [keys] = keys;
+        assert_eq!(ids, [2, 1, 0, 2, 3, 3, 1]);
         assert_eq!((counted.keys, counted.keys_left_out), (4, 1));
         assert_eq!(counted.list.len(), 3);
         let encoder = encoder(counting(2, None, 1), &counted.list, None);
@@ -244,12 +351,13 @@ mod tests {
     #[test]
     fn a_list_in_another_spelling_is_refused() {
         let mut list = KeyList::default();
-        list.push(b"12");
-        list.push(b"x");
+        for key in [b"12" as &[u8], b"x"] {
+            list.bytes.extend_from_slice(key);
+            list.end_key();
+        }
         let rule = IdRule::Counted(counting(1, None, 1));
         assert_eq!(Encoder::new(rule, &list, Some(Spelling::Decimal)).err(), Some(1));
-        let counter = Counter::new(Some(Spelling::Decimal));
-        assert_eq!(counter.finish(&counting(1, None, 1), list).err(), Some(1));
+        assert_eq!(Numbering::new(Some(Spelling::Decimal), list).err(), Some(1));
     }
 
     #[test]
@@ -266,15 +374,15 @@ mod tests {
             let texts = |list: &KeyList| -> Vec<String> {
                 list.texts().map(|text| String::from_utf8(text.to_vec()).unwrap()).collect()
             };
-            let mut first = Counter::new(spelling);
-            first.add(&keys(&["5", "7", "7", "9", "9", "9", "4"]));
-            let first = first.finish(&counting(1, Some(2), 1), KeyList::default()).unwrap();
+            let seen = [keys(&["5", "7", "7"]), keys(&["9", "9", "9", "4"])];
+            let (first, ids) = count(&seen, &counting(1, Some(2), 1), spelling, KeyList::default());
+            assert_eq!(ids, [0, 2, 2, 1, 1, 1, 0]);
             assert_eq!(texts(&first.list), ["9", "7"]);
             assert_eq!((first.keys, first.keys_left_out), (4, 2));
 
-            let mut second = Counter::new(spelling);
-            second.add(&keys(&["7", "8", "8", "5", "6", "6", "6", "1", "1"]));
-            let second = second.finish(&counting(2, Some(4), 1), first.list).unwrap();
+            let seen = [keys(&["7", "8", "8", "5", "6"]), keys(&["6", "6", "1", "1"])];
+            let counted = counting(2, Some(4), 3);
+            let (second, seen_ids) = count(&seen, &counted, spelling, first.list);
             assert_eq!(texts(&second.list), ["9", "7", "6", "1"]);
             assert_eq!((second.keys, second.keys_left_out), (5, 2));
 
@@ -284,6 +392,8 @@ mod tests {
             assert_eq!(encoder.encode(&keys(&["9", "1", "8", "5"]), 0..4, &mut ids, 1), 2);
             let bucket = |key: &str| (hash_key(key.as_bytes(), 3) % 3) as u32;
             assert_eq!(ids, [3, 6, bucket("8"), bucket("5")]);
+            let [five, eight] = ["5", "8"].map(bucket);
+            assert_eq!(seen_ids, [4, eight, eight, five, 5, 5, 5, 6, 6]);
         }
     }
 }

@@ -8,11 +8,11 @@ use rayon::prelude::*;
 
 use super::plan::Plan;
 use super::recipe::Recipe;
-use super::run::Counts;
+use super::run::FieldNumbers;
 use crate::prepare::error::PrepareError;
 use crate::prepare::keys::encoder::Encoder;
 use crate::prepare::keys::rule::IdRule;
-use crate::prepare::keys::vocabulary::{Counter, KeyList};
+use crate::prepare::keys::vocabulary::{KeyList, Numbering};
 use crate::{Dataset, read_vocabulary, vocabulary_hash};
 
 /// The ids of all fields, before they are put to use. `[S]` each
@@ -31,7 +31,7 @@ pub(crate) struct KeysSeen {
     pub(crate) left_out: u64,
 }
 
-type Field<'a> = (((Option<Counter>, &'a mut KeyList), &'a IdRule), &'a String);
+type Field<'a> = (((FieldNumbers, &'a mut KeyList), &'a IdRule), &'a String);
 
 impl Ids {
     /// Nothing but what the plan says.
@@ -40,37 +40,62 @@ impl Ids {
         Self { lists: vec![KeyList::default(); rules.len()], rules, own: true }
     }
 
-    /// Fields that have a vocabulary. `[S]`
-    pub(crate) fn counted(&self) -> Vec<bool> {
-        self.rules.iter().map(|rule| matches!(rule, IdRule::Counted(_))).collect()
+    /// Whether a field has a vocabulary.
+    pub(crate) fn has_vocabulary(&self) -> bool {
+        self.rules.iter().any(|rule| matches!(rule, IdRule::Counted(_)))
     }
 
-    /// Adds the keys that were counted to those that are known. Returns what was seen of each field
-    /// that has a vocabulary.
-    pub(crate) fn add(
+    /// What numbers the keys of every field, beginning with those that are known, or hashes them.
+    /// `[S]`
+    pub(crate) fn numbers(
         &mut self,
         plan: &Plan,
         pool: &ThreadPool,
-        counts: Counts,
-    ) -> Result<Vec<Option<KeysSeen>>, PrepareError> {
+        path: &Path,
+    ) -> Result<Vec<FieldNumbers>, PrepareError> {
+        let spelling = plan.layout.spelling;
+        let fields = self.rules.par_iter().zip(&mut self.lists).zip(&plan.layout.sparse_names);
+        let numbers = fields.map(|((rule, list), name)| match rule {
+            IdRule::Counted(_) => Numbering::new(spelling, core::mem::take(list))
+                .map(FieldNumbers::counted)
+                .map_err(|key| misspelt(path, name, key)),
+            IdRule::Hashed(_) => Encoder::new(*rule, list, spelling)
+                .map(FieldNumbers::hashed)
+                .map_err(|key| misspelt(path, name, key)),
+        });
+        pool.install(|| numbers.collect())
+    }
+
+    /// Settles the lists by what was counted. Returns what gives ids to numbers, and what was seen
+    /// of each field that has a vocabulary. `[S]` each
+    pub(crate) fn count(
+        &mut self,
+        plan: &Plan,
+        pool: &ThreadPool,
+        numbers: Vec<FieldNumbers>,
+    ) -> Result<(Vec<Encoder>, Vec<Option<KeysSeen>>), PrepareError> {
         self.own = true;
-        let names = &plan.layout.sparse_names;
-        let fields = counts.counters.into_par_iter().zip(&mut self.lists);
-        let fields = fields.zip(&self.rules).zip(names);
-        let add = |(((counter, list), rule), name): Field<'_>| {
-            let (Some(counter), IdRule::Counted(counting)) = (counter, rule) else {
-                return Ok(None);
+        let fields = numbers.into_par_iter().zip(&mut self.lists);
+        let fields = fields.zip(&self.rules).zip(&plan.layout.sparse_names);
+        let count = |(((numbers, list), rule), name): Field<'_>| {
+            let (numbering, counting) = match (numbers, rule) {
+                (FieldNumbers::Counted { numbering, .. }, IdRule::Counted(counting)) => {
+                    (numbering, counting)
+                }
+                (FieldNumbers::Hashed { encoder, .. }, _) => {
+                    return Ok((Encoder::given(encoder.ids_per_key()), None));
+                }
+                _ => return Ok((Encoder::given(1), None)),
             };
-            let counted = counter.finish(counting, core::mem::take(list));
-            let counted = counted.map_err(|key| misspelt(&plan.inputs[0].path, name, key))?;
-            let keys = counted.list.len() as u64;
-            if keys + u64::from(counting.unknown.count) > u64::from(u32::MAX) {
-                return Err(PrepareError::TooManyKeys { field: name.clone(), keys });
+            let counted = numbering.finish(counting);
+            if counted.keys + u64::from(counting.unknown.count) > u64::from(u32::MAX) {
+                return Err(PrepareError::TooManyKeys { field: name.clone(), keys: counted.keys });
             }
             *list = counted.list;
-            Ok(Some(KeysSeen { all: counted.keys, left_out: counted.keys_left_out }))
+            let seen = KeysSeen { all: counted.keys, left_out: counted.keys_left_out };
+            Ok((Encoder::numbered(counted.ids, counting.unknown.count), Some(seen)))
         };
-        pool.install(|| fields.map(add).collect())
+        pool.install(|| fields.map(count).collect())
     }
 
     /// Takes the vocabulary of the dataset at `path`, and its recipe.
@@ -160,17 +185,17 @@ impl Ids {
         counted.map(|(field, (_, list))| (field, list)).filter(|_| self.own)
     }
 
-    /// Turns the lists, which are then let go, into maps. `path` is the file they come from.
-    pub(crate) fn into_encoders(
-        self,
+    /// What gives ids to keys as they stand in the text. `path` is the file of the lists. `[S]`
+    pub(crate) fn encoders(
+        &self,
         plan: &Plan,
         pool: &ThreadPool,
         path: &Path,
     ) -> Result<Vec<Encoder>, PrepareError> {
         let spelling = plan.layout.spelling;
-        let fields = self.rules.into_par_iter().zip(self.lists).zip(&plan.layout.sparse_names);
+        let fields = self.rules.par_iter().zip(&self.lists).zip(&plan.layout.sparse_names);
         let encoders = fields.map(|((rule, list), name)| {
-            Encoder::new(rule, &list, spelling).map_err(|key| misspelt(path, name, key))
+            Encoder::new(*rule, list, spelling).map_err(|key| misspelt(path, name, key))
         });
         pool.install(|| encoders.collect())
     }

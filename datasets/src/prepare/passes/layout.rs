@@ -20,8 +20,6 @@ use crate::prepare::text::source::Source;
 /// What the passes and the output need to know of the rows.
 pub(crate) struct Layout {
     pub(crate) format: RowFormat,
-    /// Reads what is counted alone, where that is less work.
-    pub(crate) key_format: Option<RowFormat>,
     /// `[D]`
     pub(crate) dense_names: Vec<String>,
     /// `[S]`
@@ -54,8 +52,7 @@ impl Layout {
         let dense_names = criteo::dense_names();
         let has_label = !options.no_label;
         Self {
-            format: lines(Criteo { transform: Some(transformed), has_label }),
-            key_format: Some(lines(Criteo { transform: None, has_label })),
+            format: lines(Criteo { transform: transformed, has_label }),
             transforms: vec![transform.name().into(); dense_names.len()],
             dense_names,
             sparse_names: criteo::sparse_names(),
@@ -85,7 +82,6 @@ impl Layout {
             dense_names: Vec::new(),
             sparse_names: format.sparse_names(),
             format: lines(format),
-            key_format: None,
             has_label,
             has_weight: false,
             measured: Vec::new(),
@@ -120,9 +116,8 @@ impl Layout {
                 }));
             }
         }
-        let key_format = lines(Csv::new(&schema, table.for_counting()));
         let format = lines(Csv::new(&schema, table.clone()));
-        Ok(Self::table(&schema, &table, format, key_format))
+        Ok(Self::table(&schema, &table, format))
     }
 
     pub(super) fn parquet(
@@ -135,13 +130,12 @@ impl Layout {
             return Err(PrepareError::ParquetPipe { path: pipe.path.clone() });
         }
         let format = Parquet::new(&schema, path, &options.inputs, options.dense_transform)?;
-        let key_format = RowFormat::Columns(format.for_counting());
         let table = format.schema().clone();
-        Ok(Self::table(&schema, &table, RowFormat::Columns(format), key_format))
+        Ok(Self::table(&schema, &table, RowFormat::Columns(format)))
     }
 
     /// Of rows that a schema describes, whatever they stand in.
-    fn table(schema: &SchemaFile, table: &Table, format: RowFormat, key_format: RowFormat) -> Self {
+    fn table(schema: &SchemaFile, table: &Table, format: RowFormat) -> Self {
         let mut transforms = Vec::new();
         let mut numbers = BTreeMap::new();
         let mut measured = Vec::new();
@@ -182,7 +176,6 @@ impl Layout {
             fields,
             keys,
             format,
-            key_format: Some(key_format),
         }
     }
 }

@@ -75,14 +75,6 @@ impl Plan {
         }
     }
 
-    /// A pipe can be read once.
-    pub(crate) fn check_two_passes(&self) -> Result<(), PrepareError> {
-        match self.inputs.iter().find(|input| input.is_pipe()) {
-            Some(pipe) => Err(PrepareError::PipeTwice { path: pipe.path.clone() }),
-            None => Ok(()),
-        }
-    }
-
     /// How the keys of each field become ids. `[S]`
     pub(crate) fn rules(&self) -> Vec<IdRule> {
         self.layout.sparse_names.iter().map(|name| self.recipe.rule(name)).collect()

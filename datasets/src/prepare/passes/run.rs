@@ -1,4 +1,5 @@
-//! The two passes over the text: count the keys, then encode the rows.
+//! The passes: over the text alone where ids are known before, or else first over the text, whose
+//! rows are kept with numbers for keys, and then over what was kept.
 //!
 //! Threads: one reads and decompresses, the pool parses blocks in parallel. The caller's thread
 //! takes the results in order, has the pool filter and write them, and reports progress. Every
@@ -6,84 +7,126 @@
 //! Results do not depend on the number of threads: blocks are taken in the order of the text, and
 //! counts are sums.
 //!
-//! Counting goes field by field, not block by block: one map per field, filled by one thread at a
+//! Numbering goes field by field, not block by block: one map per field, filled by one thread at a
 //! time, needs no merging and stays in cache better than all maps at once.
 
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
-use std::sync::mpsc::{channel, sync_channel};
+use std::sync::mpsc::{Receiver, channel, sync_channel};
 use std::thread;
 
 use rayon::ThreadPool;
 use rayon::prelude::*;
 
+use super::kept_rows::KeptRows;
 use super::outputs::Outputs;
 use super::plan::Plan;
 use super::slots::{Slots, encode_ahead, read_ahead};
 use super::totals::Totals;
 use crate::prepare::error::PrepareError;
+use crate::prepare::formats::parsed::Block;
 use crate::prepare::formats::transform::Moments;
 use crate::prepare::keys::encoder::Encoder;
-use crate::prepare::keys::vocabulary::Counter;
+use crate::prepare::keys::key_column::Keys;
+use crate::prepare::keys::vocabulary::Numbering;
 use crate::prepare::options::Progress;
 
 /// Which pass this is, and whom to tell.
 pub(crate) struct Reporter<'a> {
     pub(crate) pass: u32,
     pub(crate) passes: u32,
+    /// Of this pass.
+    pub(crate) bytes_total: u64,
     pub(crate) progress: &'a mut dyn FnMut(Progress),
 }
 
-/// What the first pass counts.
-#[derive(Default)]
-pub(crate) struct Counts {
-    /// Of the fields that have a vocabulary. `[S]`
-    pub(crate) counters: Vec<Option<Counter>>,
-    /// Of the numbers whose mean and deviation are wanted.
-    pub(crate) moments: Vec<Moments>,
-    pub(crate) totals: Totals,
+/// What makes numbers of the keys of a field, and those of the blocks under way. `[slots]`
+pub(crate) enum FieldNumbers {
+    Counted { numbering: Numbering, numbers: Vec<Vec<u32>> },
+    /// Already ids.
+    Hashed { encoder: Encoder, numbers: Vec<Vec<u32>> },
 }
 
-/// Counts the keys of the fields that `counted` says, and the numbers.
+impl FieldNumbers {
+    pub(super) fn counted(numbering: Numbering) -> Self {
+        Self::Counted { numbering, numbers: Vec::new() }
+    }
+
+    pub(super) fn hashed(encoder: Encoder) -> Self {
+        Self::Hashed { encoder, numbers: Vec::new() }
+    }
+
+    fn numbers(&self) -> &[Vec<u32>] {
+        let (Self::Counted { numbers, .. } | Self::Hashed { numbers, .. }) = self;
+        numbers
+    }
+
+    /// Numbers the keys of all blocks in turn.
+    fn add<'a>(&mut self, blocks: impl ExactSizeIterator<Item = &'a Keys>) {
+        let (Self::Counted { numbers, .. } | Self::Hashed { numbers, .. }) = self;
+        numbers.resize_with(numbers.len().max(blocks.len()), Vec::new);
+        match self {
+            Self::Counted { numbering, numbers } => {
+                blocks.zip(numbers).for_each(|(keys, numbers)| numbering.add(keys, numbers));
+            }
+            Self::Hashed { encoder, numbers } => {
+                let ids_per_key = encoder.ids_per_key();
+                for (keys, ids) in blocks.zip(numbers) {
+                    // Every place is written.
+                    ids.resize(keys.len() * ids_per_key, 0);
+                    encoder.encode(keys, 0..keys.len(), ids, ids_per_key);
+                }
+            }
+        }
+    }
+}
+
+/// Reads every row and keeps it; numbers the keys of every field, and measures what is to be
+/// measured. Returns what it has seen.
 ///
 /// # Errors
-/// Unreadable input, or more malformed rows than allowed.
-pub(crate) fn count(
+/// Unreadable input, more malformed rows than allowed, or no room for what is kept.
+pub(crate) fn keep(
     plan: &Plan,
     pool: &ThreadPool,
-    counted: &[bool],
+    fields: &mut [FieldNumbers],
+    kept: &mut KeptRows,
     reporter: &mut Reporter<'_>,
-) -> Result<Counts, PrepareError> {
-    let spelling = plan.layout.spelling;
-    let format = plan.layout.key_format.as_ref().unwrap_or(&plan.layout.format);
-    let mut counters: Vec<Option<Counter>> =
-        counted.iter().map(|&counted| counted.then(|| Counter::new(spelling))).collect();
+) -> Result<(Totals, Vec<Moments>), PrepareError> {
     let mut moments = vec![Moments::default(); plan.layout.measured.len()];
     let mut totals = Totals::default();
     let bytes_read = Arc::new(AtomicU64::new(0));
     thread::scope(|scope| {
-        let blocks = read_ahead(scope, plan, pool, &bytes_read);
+        let blocks = read_ahead(scope, pool, |spent| plan.blocks(Arc::clone(&bytes_read), spent));
         let mut slots = Slots::default();
         while slots.fill(&blocks, plan, pool)? {
             pool.install(|| {
+                let format = &plan.layout.format;
                 slots.used_mut().par_iter_mut().for_each(|slot| slot.parse(format));
-                counters.par_iter_mut().enumerate().for_each(|(field, counter)| {
-                    if let Some(counter) = counter {
-                        slots.used().iter().for_each(|slot| counter.add(&slot.parsed.keys[field]));
-                    }
+                fields.par_iter_mut().enumerate().for_each(|(field, numbers)| {
+                    numbers.add(slots.used().iter().map(|slot| &slot.parsed.keys[field]));
                 });
                 moments.par_iter_mut().enumerate().for_each(|(number, moments)| {
                     slots.used().iter().for_each(|slot| moments.add(&slot.parsed.measured[number]));
                 });
             });
-            for slot in slots.used() {
+            for (at, slot) in slots.used().iter().enumerate() {
                 totals.add(plan, slot)?;
+                kept.push(&slot.parsed, fields.iter().map(|field| &field.numbers()[at][..]))?;
             }
             reporter.report(plan, &bytes_read, totals.rows)?;
         }
         Ok(())
     })
-    .map(|()| Counts { counters, moments, totals })
+    .map(|()| (totals, moments))
+}
+
+/// What is written.
+pub(crate) enum Rows {
+    /// Of the text.
+    Read,
+    /// Read before.
+    Kept(KeptRows),
 }
 
 /// Encodes and writes every row. Returns what it has seen, and of each field the values whose keys
@@ -94,6 +137,7 @@ pub(crate) fn count(
 pub(crate) fn encode(
     plan: &Plan,
     pool: &ThreadPool,
+    rows: Rows,
     encoders: &[Encoder],
     outputs: &mut Outputs,
     reporter: &mut Reporter<'_>,
@@ -101,8 +145,17 @@ pub(crate) fn encode(
     let mut totals = Totals::default();
     let mut unknown = vec![0; encoders.len()];
     let bytes_read = Arc::new(AtomicU64::new(0));
+    if let Rows::Kept(kept) = &rows {
+        reporter.bytes_total = kept.bytes();
+    }
+    let blocks = |spent: Receiver<Vec<u8>>| -> Box<dyn Iterator<Item = Result<Block, _>> + Send> {
+        match rows {
+            Rows::Read => plan.blocks(Arc::clone(&bytes_read), spent),
+            Rows::Kept(kept) => Box::new(kept.blocks(Arc::clone(&bytes_read), spent)),
+        }
+    };
     thread::scope(|scope| {
-        let blocks = read_ahead(scope, plan, pool, &bytes_read);
+        let blocks = read_ahead(scope, pool, blocks);
         let (give, take) = sync_channel(1);
         let (give_back, take_back) = channel();
         scope.spawn(move || encode_ahead(plan, pool, encoders, &blocks, &take_back, &give));
@@ -137,8 +190,8 @@ impl Reporter<'_> {
             pass: self.pass,
             passes: self.passes,
             // The reader is ahead, but never beyond the end.
-            bytes_read: bytes_read.load(Ordering::Relaxed).min(plan.input_bytes),
-            bytes_total: plan.input_bytes,
+            bytes_read: bytes_read.load(Ordering::Relaxed).min(self.bytes_total),
+            bytes_total: self.bytes_total,
             rows,
         });
         Ok(())

@@ -2,8 +2,6 @@
 
 use core::iter::repeat_n;
 use core::ops::Range;
-use core::sync::atomic::AtomicU64;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread;
 
@@ -15,14 +13,11 @@ use crate::RowBlock;
 use crate::prepare::error::PrepareError;
 use crate::prepare::formats::parsed::{Block, Parsed, RowFormat};
 use crate::prepare::keys::encoder::Encoder;
-use crate::prepare::keys::hash::hash_key;
 
 /// A block on its way: text, columns, ids. Its buffers are used again and again.
 pub(super) struct Slot {
     pub(super) block: Block,
     pub(super) parsed: Parsed,
-    /// Of the text.
-    pub(super) checksum: u64,
     /// `[n, S]`, or the ids of all bags, row by row.
     ids: Vec<u32>,
     /// Of the ids, or empty.
@@ -37,7 +32,6 @@ pub(super) struct Slot {
 
 impl Slot {
     pub(super) fn parse(&mut self, format: &RowFormat) {
-        self.checksum = hash_key(self.block.bytes(), 0);
         self.parsed.parse(format, &self.block);
     }
 
@@ -70,9 +64,9 @@ impl Slot {
         field_ids.resize(encoders.len(), Vec::new());
         for (field, (encoder, keys)) in encoders.iter().zip(&parsed.keys).enumerate() {
             // Every place is written.
-            let stride = encoder.ids_per_key();
-            field_ids[field].resize(keys.len() * stride, 0);
-            unknown[field] = encoder.encode(keys, 0..keys.len(), &mut field_ids[field], stride);
+            let (values, stride) = (parsed.values(field), encoder.ids_per_key());
+            field_ids[field].resize(values * stride, 0);
+            unknown[field] = encoder.encode(keys, 0..values, &mut field_ids[field], stride);
         }
         ids.clear();
         offsets.push(0);
@@ -154,15 +148,14 @@ impl Slots {
             let block = block?;
             match self.slots.get_mut(self.used) {
                 Some(slot) => {
-                    if let Block::Text(old) = core::mem::replace(&mut slot.block, block) {
+                    if let Some(old) = core::mem::replace(&mut slot.block, block).into_buffer() {
                         // Refused only after the last block.
-                        let _ = blocks.spent.send(old.bytes);
+                        let _ = blocks.spent.send(old);
                     }
                 }
                 None => self.slots.push(Slot {
                     block,
                     parsed: plan.layout.format.columns(),
-                    checksum: 0,
                     ids: Vec::new(),
                     weights: Vec::new(),
                     offsets: Vec::new(),
@@ -191,15 +184,18 @@ pub(super) struct BlocksAhead {
     spent: Sender<Vec<u8>>,
 }
 
-/// Starts the thread that reads. It ends when its receiver is gone.
-pub(super) fn read_ahead<'scope>(
+/// Starts the thread that reads what `blocks` makes of a way for buffers that come back. It ends
+/// when its receiver is gone.
+pub(super) fn read_ahead<'scope, B>(
     scope: &'scope thread::Scope<'scope, '_>,
-    plan: &Plan,
     pool: &ThreadPool,
-    bytes_read: &Arc<AtomicU64>,
-) -> BlocksAhead {
+    blocks: impl FnOnce(Receiver<Vec<u8>>) -> B,
+) -> BlocksAhead
+where
+    B: Iterator<Item = Result<Block, PrepareError>> + Send + 'scope,
+{
     let (spent, used_again) = channel();
-    let blocks = plan.blocks(Arc::clone(bytes_read), used_again);
+    let blocks = blocks(used_again);
     let (give, ready) = sync_channel(pool.current_num_threads());
     scope.spawn(move || {
         for block in blocks {

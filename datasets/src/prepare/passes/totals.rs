@@ -1,13 +1,11 @@
-//! What a pass has seen: rows, malformed lines, and a checksum of the text, so that two passes can
-//! be compared.
+//! What was seen of the text: rows, malformed lines, keys.
 
 use super::plan::Plan;
 use super::slots::Slot;
 use crate::prepare::error::PrepareError;
-use crate::prepare::keys::hash::hash_key;
 use crate::prepare::options::{BAD_ROWS_SHOWN, BadRow};
 
-/// What a pass has seen.
+/// What was seen so far.
 #[derive(Debug, Default)]
 pub(crate) struct Totals {
     pub(crate) rows: u64,
@@ -21,16 +19,12 @@ pub(crate) struct Totals {
     pub(crate) values: Vec<u64>,
     /// Lines of the current file before the current block.
     lines_before: u64,
-    /// Bytes of the text.
-    bytes: u64,
-    /// Of the checksums of all blocks.
-    checksum: u64,
 }
 
 impl Totals {
     /// Adds a block; blocks come in the order of the text.
     pub(super) fn add(&mut self, plan: &Plan, slot: &Slot) -> Result<(), PrepareError> {
-        let Slot { block, parsed, checksum, .. } = slot;
+        let Slot { block, parsed, .. } = slot;
         if block.starts_file() {
             self.lines_before = 0;
         }
@@ -54,11 +48,9 @@ impl Totals {
         self.rows += parsed.rows as u64;
         self.lines_skipped += parsed.skipped;
         self.lines_before += parsed.lines;
-        self.bytes += block.bytes().len() as u64;
-        self.checksum = hash_key(&checksum.to_le_bytes(), self.checksum);
         self.values.resize(parsed.keys.len(), 0);
-        for (values, keys) in self.values.iter_mut().zip(&parsed.keys) {
-            *values += keys.len() as u64;
+        for (field, values) in self.values.iter_mut().enumerate() {
+            *values += parsed.values(field) as u64;
         }
         self.label_sum += parsed.label.iter().map(|&label| f64::from(label)).sum::<f64>();
         Ok(())
@@ -75,34 +67,5 @@ impl Totals {
             lines_skipped: self.lines_skipped,
             rows_bad: self.rows_bad,
         })
-    }
-
-    /// Both passes must have seen the same.
-    ///
-    /// # Errors
-    /// [`PrepareError::InputChanged`] when `self`, the second pass, has not.
-    pub(crate) fn check_same(&self, first: &Self, plan: &Plan) -> Result<(), PrepareError> {
-        let values = |totals: &Self| totals.values.iter().sum::<u64>().to_string();
-        let parts = [
-            ("bytes of text", first.bytes.to_string(), self.bytes.to_string()),
-            ("rows", first.rows.to_string(), self.rows.to_string()),
-            ("malformed lines", first.rows_bad.to_string(), self.rows_bad.to_string()),
-            ("keys", values(first), values(self)),
-            (
-                "text with the checksum",
-                format!("{:016x}", first.checksum),
-                format!("{:016x}", self.checksum),
-            ),
-        ];
-        match parts.into_iter().find(|(_, expected, got)| expected != got) {
-            None => Ok(()),
-            Some((what, expected, got)) => Err(PrepareError::InputChanged {
-                path: plan.inputs[0].path.clone(),
-                files: plan.inputs.len(),
-                what,
-                expected,
-                got,
-            }),
-        }
     }
 }
