@@ -1,15 +1,12 @@
-//! Our map of number keys and our deflate encoder beside the libraries that could stand in their
-//! place, on text in Criteo's format (`criteo_text` writes some).
+//! Our deflate encoder beside the libraries that could stand in its place, on text in Criteo's
+//! format (`criteo_text` writes some).
 //!
 //!     cargo run --release -p umbra-datasets --example peers_of_ours -- FILE.tsv
 //!
-//! Map: numbers the keys of all 26 fields in the order in which they first come and counts them, as
-//! `prepare` does; seconds of processor time, each the median of three. Encoders: the chunks of the dataset
-//! that `prepare` makes of the text, shuffled as HDF5 has them, each encoder in turn. One thread.
+//! The chunks of the dataset that `prepare` makes of the text, shuffled as HDF5 has them, each
+//! encoder in turn. One thread.
 #![allow(clippy::unwrap_used, missing_docs)]
 
-use std::collections::HashMap;
-use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -29,40 +26,7 @@ fn main() {
     let seconds = processor_seconds() - started;
     let megabytes = summary.input_bytes as f64 / 1e6;
     println!("prepare: {seconds:.2} s, {:.0} MB/s", megabytes / seconds);
-    maps(&path, seconds);
     encoders(&output);
-}
-
-fn maps(path: &Path, prepare_seconds: f64) {
-    let text = fs::read_to_string(path).unwrap();
-    let mut fields = vec![Vec::new(); 26];
-    for line in text.lines() {
-        for (keys, key) in fields.iter_mut().zip(line.split('\t').skip(14)) {
-            keys.push(u64::from_str_radix(key, 16).unwrap_or(1 << 32));
-        }
-    }
-    let ours = median(|| fields.iter().map(|keys| bench::number_map(keys)).collect::<Vec<_>>());
-    let library = median(|| fields.iter().map(|keys| library_map(keys)).collect::<Vec<_>>());
-    assert_eq!(ours.1, library.1);
-    let share = 100.0 * (library.0 - ours.0) / prepare_seconds;
-    println!("number_map: {:.3} s", ours.0);
-    println!("hashbrown + foldhash: {:.3} s, {share:.1} % of prepare more", library.0);
-}
-
-fn library_map(keys: &[u64]) -> (usize, u64) {
-    let mut map: HashMap<u64, u32, foldhash::fast::FixedState> = HashMap::default();
-    let (mut counts, mut given, mut numbers) = (vec![0], 0, Vec::new());
-    for keys in keys.chunks(bench::KEYS_AT_ONCE) {
-        numbers.clear();
-        numbers.extend(keys.iter().map(|key| {
-            *map.entry(*key).or_insert_with(|| {
-                given += 1;
-                given
-            })
-        }));
-        bench::count(&numbers, given, &mut counts);
-    }
-    (map.len(), bench::sum_of_squares(&counts))
 }
 
 /// The median of three times, and what `work` returns.

@@ -65,7 +65,6 @@ def prepare():
     beside = call("peers-of-ours", EXAMPLES / "peers_of_ours", text)
     print(beside, end="", flush=True)
     of = {name: float(rest.split()[0]) for name, rest in (line.rsplit(": ", 1) for line in beside.splitlines())}
-    show.measured("number_map_over_library", of["hashbrown + foldhash"] / of["number_map"])
     show.measured("encoder_over_library", of["our deflate"] / max(of["libdeflate 1"], of["flate2 1"]))
     text.unlink()
     output.unlink()

@@ -37,7 +37,7 @@ pub use linear::{Mask, bias_gradient, data_gradient, forward, weight_gradient};
 pub use peak::peak_burst;
 pub use simd::{NAMES, Simd, UnknownSimd, UnsupportedSimd, select, selected};
 pub use transpose::transpose;
-pub use words::{prefetch, shared};
+pub use words::shared;
 
 #[cfg(test)]
 #[allow(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "small test data")]

@@ -193,7 +193,7 @@ pub(crate) fn store_with<I: Isa>(isa: I, words: &[AtomicU32], values: &[f32]) {
 
 /// Asks for the cache line of `of` ahead of its use.
 #[inline(always)]
-pub fn prefetch<T>(of: &T) {
+pub(crate) fn prefetch<T>(of: &T) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a hint; it reads nothing. SSE is part of the architecture.
     unsafe {

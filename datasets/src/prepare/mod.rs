@@ -38,7 +38,6 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 
 pub use error::{OptionsError, PrepareError, SchemaError};
 pub use keys::hash::hash_key;
-pub(crate) use keys::number_map::NumberMap;
 pub use options::{
     BAD_ROWS_SHOWN, BadRow, DenseTransform, FieldSummary, Fields, Format, PrepareOptions,
     PrepareSummary, Progress,

@@ -17,13 +17,24 @@ pub(crate) struct Encoder {
 }
 
 enum Kind {
-    Number { ids: NumberMap, unknown: Buckets },
-    Text { ids: TextMap, unknown: Buckets },
+    Number {
+        ids: NumberMap,
+        unknown: Buckets,
+    },
+    Text {
+        ids: TextMap,
+        unknown: Buckets,
+    },
     Hash(Hashing),
     /// By number; those of keys that are not in the vocabulary are below `unknown`.
-    Numbered { ids: Vec<u32>, unknown: u32 },
+    Numbered {
+        ids: Vec<u32>,
+        unknown: u32,
+    },
     /// So many of a key, which are there already.
-    Given { ids_per_key: usize },
+    Given {
+        ids_per_key: usize,
+    },
 }
 
 impl Encoder {
@@ -78,36 +89,26 @@ impl Encoder {
         out: &mut [u32],
         stride: usize,
     ) -> u64 {
-        let mut places = out.iter_mut().step_by(stride);
+        let places = out.iter_mut().step_by(stride);
         let mut count = 0;
         match (&self.kind, keys) {
-            (Kind::Number { ids, unknown }, Keys::Number(numbers)) => {
-                let mut at = range.start;
-                ids.look_up(&numbers[range], |id| {
-                    if let Some(place) = places.next() {
-                        *place = if id == NOT_THERE {
-                            count += 1;
-                            self.unknown_number(numbers[at], *unknown)
-                        } else {
-                            id
-                        };
+            (Kind::Number { ids, unknown }, Keys::Number(keys)) => {
+                for (place, &key) in places.zip(&keys[range]) {
+                    *place = ids.get(key);
+                    if *place == NOT_THERE {
+                        count += 1;
+                        *place = self.unknown_number(key, *unknown);
                     }
-                    at += 1;
-                });
+                }
             }
             (Kind::Text { ids, unknown }, Keys::Text(keys)) => {
-                let mut at = range.start;
-                ids.look_up(keys, range, |id| {
-                    if let Some(place) = places.next() {
-                        *place = if id == NOT_THERE {
-                            count += 1;
-                            unknown.id(keys.at(at))
-                        } else {
-                            id
-                        };
+                for ((place, id), at) in places.zip(ids.values(keys, range.clone())).zip(range) {
+                    *place = id;
+                    if id == NOT_THERE {
+                        count += 1;
+                        *place = unknown.id(keys.at(at));
                     }
-                    at += 1;
-                });
+                }
             }
             (Kind::Hash(hashing), _) => {
                 for hash in 0..hashing.hashes {

@@ -1,19 +1,23 @@
-//! A map from text keys to numbers or ids, sixteen bytes a key: short ones, as most are, stand in
-//! the map as [words](super::word); longer ones have a map of their own.
+//! A map from text keys to numbers or ids: short ones, as most are, stand in the map as
+//! [words](super::word), sixteen bytes a key; longer ones have a map of their own.
 
+use core::hash::{Hash, Hasher};
 use core::ops::Range;
 
 use super::hash::FastMap;
 use super::key_column::TextKeys;
-use super::probing::{Entry, Probing};
 use super::word::{is_long, word};
 
 /// Texts to values that are not 0.
 #[derive(Debug, Default)]
 pub(crate) struct TextMap {
-    short: Probing<u128>,
+    short: FastMap<Short, u32>,
     long: FastMap<Box<[u8]>, u32>,
 }
+
+/// The word of a short text, in as many bytes as it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Short([u32; 3]);
 
 impl TextMap {
     /// Makes room for `keys` more short ones.
@@ -26,52 +30,51 @@ impl TextMap {
         self.short.len() + self.long.len()
     }
 
-    /// Sets the values of keys; no value may be 0.
-    pub(crate) fn set<'a>(&mut self, entries: impl Iterator<Item = (&'a [u8], u32)>) {
-        let long = &mut self.long;
-        self.short.set(entries.filter_map(|(key, value)| {
-            let short = word(key);
-            if short.is_none() {
-                long.insert(key.into(), value);
-            }
-            Some((short?, value))
-        }));
+    /// Sets the value of a key, which may not be 0.
+    pub(crate) fn set(&mut self, key: &[u8], value: u32) {
+        match word(key) {
+            Some(word) => self.short.insert(Short::new(word), value),
+            None => self.long.insert(key.into(), value),
+        };
     }
 
     /// Writes the values of `keys` to `out`. A key that has none yet gets the next number: `given`,
     /// that many were given so far, and one.
     pub(crate) fn number(&mut self, keys: &TextKeys, given: &mut u32, out: &mut Vec<u32>) {
         out.clear();
-        let short = keys.words(0..keys.len()).map(|word| (!is_long(word)).then_some(word));
-        self.short.number(short, given, |number| out.push(number));
-        let none = out.iter_mut().filter(|number| **number == 0);
-        for (place, key) in none.zip(keys.long()) {
-            *place = match self.long.get(key) {
+        let mut next = || {
+            *given = given.saturating_add(1);
+            *given
+        };
+        let mut long = keys.long();
+        out.extend(keys.words(0..keys.len()).map(|word| {
+            if !is_long(word) {
+                return *self.short.entry(Short::new(word)).or_insert_with(&mut next);
+            }
+            let text = long.next().unwrap_or_default();
+            match self.long.get(text) {
                 Some(number) => *number,
-                None => {
-                    *given = given.saturating_add(1);
-                    self.long.insert(key.into(), *given);
-                    *given
-                }
-            };
-        }
+                None => *self.long.entry(text.into()).or_insert_with(&mut next),
+            }
+        }));
     }
 
-    /// Calls `take` with the value of every one of the keys number `range` in turn; 0 for a key
-    /// that has none.
-    pub(crate) fn look_up(&self, keys: &TextKeys, range: Range<usize>, mut take: impl FnMut(u32)) {
-        let mut at = range.start;
-        let mut words = keys.words(range.clone());
-        self.short.look_up(keys.words(range), |value| {
-            let is_long = words.next().is_some_and(is_long);
-            take(if is_long { self.long.get(keys.at(at)).copied().unwrap_or(0) } else { value });
-            at += 1;
-        });
+    /// The value of every one of the keys number `range` in turn; 0 for a key that has none.
+    pub(crate) fn values(&self, keys: &TextKeys, range: Range<usize>) -> impl Iterator<Item = u32> {
+        let words = keys.words(range.clone()).zip(range);
+        words.map(|(word, at)| {
+            let found = if is_long(word) {
+                self.long.get(keys.at(at))
+            } else {
+                self.short.get(&Short::new(word))
+            };
+            found.copied().unwrap_or(0)
+        })
     }
 
     /// Words of the short keys and their values, in no order.
     pub(crate) fn short(&self) -> impl Iterator<Item = (u128, u32)> {
-        self.short.entries()
+        self.short.iter().map(|(key, value)| (key.word(), *value))
     }
 
     /// The longer keys and their values, in no order.
@@ -80,29 +83,22 @@ impl TextMap {
     }
 }
 
-/// A word, and above it its value.
-impl Entry for u128 {
-    type Key = Self;
-
-    fn new(key: Self, value: u32) -> Self {
-        Self::from(value) << 96 | key
-    }
-
-    fn key(self) -> Self {
-        self & ((1 << 96) - 1)
-    }
-
-    fn value(self) -> u32 {
-        (self >> 96) as u32
-    }
-
-    /// Both halves of a product of both parts (foldhash).
+impl Short {
     #[expect(clippy::cast_possible_truncation, reason = "the parts are taken apart")]
-    fn hash(key: Self) -> u64 {
-        let (text, rest) = (key as u64, (key >> 64) as u64);
-        let product = Self::from(text ^ 0x243f_6a88_85a3_08d3)
-            * Self::from(rest.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x1319_8a2e_0370_7344);
-        product as u64 ^ (product >> 64) as u64
+    fn new(word: u128) -> Self {
+        Self([word as u32, (word >> 32) as u32, (word >> 64) as u32])
+    }
+
+    fn word(self) -> u128 {
+        let [a, b, c] = self.0.map(u128::from);
+        a | b << 32 | c << 64
+    }
+}
+
+impl Hash for Short {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        // In one piece: a hasher takes parts in turn.
+        state.write_u128(self.word());
     }
 }
 
@@ -133,7 +129,7 @@ mod tests {
         fn it_is_the_standard_map(seen in texts(), set in texts(), asked in texts()) {
             let (mut ours, mut theirs) = (TextMap::default(), HashMap::new());
             let set: BTreeSet<Vec<u8>> = set.into_iter().collect();
-            ours.set(set.iter().map(Vec::as_slice).zip(1..));
+            set.iter().zip(1..).for_each(|(key, value)| ours.set(key, value));
             theirs.extend(set.iter().cloned().zip(1u32..));
             let mut given = u32::try_from(set.len()).unwrap();
             let mut numbers = vec![7];
@@ -147,10 +143,8 @@ mod tests {
             prop_assert_eq!((ours.len(), given as usize), (theirs.len(), theirs.len()));
             let asked = [seen, set.into_iter().collect(), asked].concat();
             let start = asked.len() / 3;
-            let mut values = Vec::new();
-            ours.look_up(&keys(&asked), start..asked.len(), |value| values.push(value));
             let expected = asked[start..].iter().map(|key| theirs.get(key).copied().unwrap_or(0));
-            prop_assert_eq!(values, expected.collect::<Vec<u32>>());
+            prop_assert!(ours.values(&keys(&asked), start..asked.len()).eq(expected));
             let mut entries: Vec<(u128, u32)> = ours.short().collect();
             entries.sort_unstable();
             let short = theirs.iter().filter_map(|(key, &value)| Some((word(key)?, value)));

@@ -65,20 +65,17 @@ impl KeyList {
     ) -> Result<NumberMap, u64> {
         let mut map = NumberMap::default();
         map.reserve(self.len());
-        let mut read = 0;
-        map.set(self.texts().zip(values).map_while(|(text, value)| {
-            let key = spelling.read(text)?;
-            read += 1;
-            Some((key, value))
-        }));
-        if read == self.len() as u64 { Ok(map) } else { Err(read) }
+        for ((text, value), at) in self.texts().zip(values).zip(0u64..) {
+            map.set(spelling.read(text).ok_or(at)?, value);
+        }
+        Ok(map)
     }
 
     /// The keys with `values` in turn, none of which may be 0.
     pub(crate) fn text_map(&self, values: impl Iterator<Item = u32>) -> TextMap {
         let mut map = TextMap::default();
         map.reserve(self.len());
-        map.set(self.texts().zip(values));
+        self.texts().zip(values).for_each(|(text, value)| map.set(text, value));
         map
     }
 }
@@ -164,7 +161,7 @@ impl Numbering {
                     u128::cmp,
                     |rank| low_32(*rank),
                     |rank, text| {
-                        let key = spelling.key((rank >> 32) as u64 & ORDER_BITS);
+                        let key = spelling.key(order_in(*rank));
                         text.extend_from_slice(spelling.spell(key, &mut spelt));
                     },
                 );
@@ -176,8 +173,7 @@ impl Numbering {
                     numbers.long().map(|(text, number)| (number, text)).collect();
                 let short = numbers.short().map(|(word, number)| (order(word), number));
                 let longer = numbers.long().map(|(text, number)| (long_order(text), number));
-                let rank =
-                    |(order, number)| (descending(counts[number as usize]) | order, number);
+                let rank = |(order, number)| (descending(counts[number as usize]) | order, number);
                 ranking.rank(
                     short.chain(longer).map(rank),
                     |a: &(u128, u32), b| {
@@ -274,8 +270,12 @@ fn low_32(rank: u128) -> u32 {
     rank as u32
 }
 
-/// An order of number keys.
-const ORDER_BITS: u64 = (1 << 40) - 1;
+/// The order of a number key, between its count and its number.
+fn order_in(rank: u128) -> u64 {
+    #[expect(clippy::cast_possible_truncation, reason = "so many bits are left")]
+    let order = (rank >> 32) as u64 & ((1 << 40) - 1);
+    order
+}
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::cast_possible_truncation)]

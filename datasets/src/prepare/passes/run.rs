@@ -42,9 +42,15 @@ pub(crate) struct Reporter<'a> {
 
 /// What makes numbers of the keys of a field, and those of the blocks under way. `[slots]`
 pub(crate) enum FieldNumbers {
-    Counted { numbering: Numbering, numbers: Vec<Vec<u32>> },
+    Counted {
+        numbering: Numbering,
+        numbers: Vec<Vec<u32>>,
+    },
     /// Already ids.
-    Hashed { encoder: Encoder, numbers: Vec<Vec<u32>> },
+    Hashed {
+        encoder: Encoder,
+        numbers: Vec<Vec<u32>>,
+    },
 }
 
 impl FieldNumbers {
