@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Speed of `umbra prepare` on Criteo-format text: whole command, both passes, on one core and on two.
+# Speed of `umbra prepare` on Criteo-format text: whole command, on one core and on two.
 #
 #     hpc/bench/prepare.sh [ROWS]      default 1,700,000 rows, 415 MB
 #

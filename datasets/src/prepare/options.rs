@@ -173,13 +173,14 @@ impl DenseTransform {
 /// How far the work is. Called about once per parsed block of text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Which pass over the input this is, from 1.
+    /// Which pass over the rows this is, from 1: the first reads the input.
     pub pass: u32,
     /// 2 when a vocabulary or numbers are counted first, else 1.
     pub passes: u32,
-    /// Bytes of this pass read from disk so far (compressed bytes for compressed inputs).
+    /// Bytes of this pass read so far (compressed ones of compressed inputs), of a second one
+    /// those of rows that were kept.
     pub bytes_read: u64,
-    /// Bytes of all inputs on disk.
+    /// Bytes of this pass; of a pipe they are not known.
     pub bytes_total: u64,
     /// Good rows of this pass so far.
     pub rows: u64,

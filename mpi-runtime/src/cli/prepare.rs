@@ -22,8 +22,7 @@ pub(super) struct PrepareArguments {
     #[arg(long, value_enum)]
     format: FormatName,
     /// What to read, in this order: files, folders (all files in it by name, but hidden ones),
-    /// quoted patterns ('day_*.gz'; sorted by name), or - and other pipes (in one pass alone: with
-    /// --hash-size or --vocabulary)
+    /// quoted patterns ('day_*.gz'; sorted by name), or - and other pipes
     #[arg(long, required = true, num_args = 1.., value_name = "FILE")]
     input: Vec<PathBuf>,
     /// HDF5 file to write
@@ -42,7 +41,7 @@ pub(super) struct PrepareArguments {
     /// Keys seen fewer than T times in their field share id 0
     #[arg(long, default_value_t = 1, value_name = "T")]
     min_count: u32,
-    /// Ids by hashing (XXH3-64) into H per field: one pass, no vocabulary
+    /// Ids by hashing (XXH3-64) into H per field: no vocabulary
     #[arg(long, value_name = "H")]
     hash_size: Option<u32>,
     /// Of every field keep the N most frequent keys alone
@@ -106,7 +105,7 @@ enum TransformName {
     Log,
     /// The number itself
     None,
-    /// csv: (x - mean) / standard deviation, both counted in a first pass
+    /// csv: (x - mean) / standard deviation, both counted first
     Zscore,
 }
 

@@ -88,3 +88,58 @@ impl KeptRows {
         })
     }
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use crate::prepare::keys::key_column::Keys;
+    use std::os::unix::fs::FileExt;
+    use std::sync::mpsc::channel;
+
+    fn kept(folder: &std::path::Path) -> KeptRows {
+        let file = tempfile::tempfile_in(folder).unwrap();
+        let mut kept = KeptRows { folder: folder.into(), file, blocks: Vec::new() };
+        for rows in [3, 2] {
+            let parsed = Parsed { label: vec![1.0; rows], rows, ..Parsed::default() };
+            kept.push(&parsed, [&[1, 2, 3][..rows]].into_iter()).unwrap();
+        }
+        kept
+    }
+
+    #[test]
+    fn blocks_come_back_and_a_changed_byte_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let (_, spent) = channel();
+        let bytes_read = Arc::new(AtomicU64::new(0));
+        let whole = kept(folder.path());
+        assert_eq!(whole.bytes(), 5 * 8);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "it has no name");
+        let mut rows = Vec::new();
+        for block in whole.blocks(Arc::clone(&bytes_read), spent) {
+            let mut parsed = Parsed {
+                keys: vec![Keys::Number(Vec::new())],
+                bag_ends: vec![None],
+                ..Parsed::default()
+            };
+            let Ok(Block::Kept(block)) = block else { panic!("kept rows") };
+            block.restore(&mut parsed);
+            rows.push((parsed.label, parsed.keys));
+        }
+        let expected = [3, 2]
+            .map(|rows| (vec![1.0; rows], vec![Keys::Numbered(vec![1, 2, 3][..rows].to_vec())]));
+        assert_eq!(rows, expected);
+        assert_eq!(bytes_read.load(Ordering::Relaxed), 5 * 8);
+
+        for (at, whole_blocks) in [(0, 0), (20, 0), (24, 1), (39, 1)] {
+            let damaged = kept(folder.path());
+            damaged.file.write_at(&[0xa5], at).unwrap();
+            let (_, spent) = channel();
+            let blocks: Vec<_> = damaged.blocks(Arc::default(), spent).collect();
+            let error = blocks[whole_blocks].as_ref().err().unwrap().to_string();
+            assert!(blocks[..whole_blocks].iter().all(Result::is_ok));
+            let said = format!("{}: cannot read the rows that", folder.path().display());
+            assert!(error.starts_with(&said), "{error}");
+        }
+    }
+}
