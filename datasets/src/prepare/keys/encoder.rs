@@ -41,7 +41,8 @@ impl Encoder {
     /// By `rule`, with the kept keys in `list` where they are counted.
     ///
     /// # Errors
-    /// A key of the list that is not in this format's spelling; its number in the list.
+    /// A key of the list that is not in this format's spelling, or stands there twice; its number in
+    /// the list.
     pub(crate) fn new(
         rule: IdRule,
         list: &KeyList,
@@ -54,7 +55,7 @@ impl Encoder {
         let unknown = counting.unknown;
         let values = unknown.count..;
         let kind = match spelling {
-            None => Kind::Text { ids: list.text_map(values), unknown },
+            None => Kind::Text { ids: list.text_map(values)?, unknown },
             Some(spelling) => Kind::Number { ids: list.number_map(spelling, values)?, unknown },
         };
         Ok(Self { kind, spelling })

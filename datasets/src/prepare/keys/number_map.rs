@@ -22,13 +22,12 @@ impl NumberMap {
         self.numbers.len() + usize::from(self.missing != 0)
     }
 
-    /// Sets the value of a key, which may not be 0.
-    pub(crate) fn set(&mut self, key: u64, value: u32) {
+    /// Sets the value of a key, which may not be 0. False if it had one.
+    pub(crate) fn set(&mut self, key: u64, value: u32) -> bool {
         if key == MISSING {
-            self.missing = value;
-        } else {
-            self.numbers.insert(low(key), value);
+            return core::mem::replace(&mut self.missing, value) == 0;
         }
+        self.numbers.insert(low(key), value).is_none()
     }
 
     /// Writes the values of `keys` to `out`. A key that has none yet gets the next number: `given`,
@@ -97,7 +96,9 @@ mod tests {
             set in prop::collection::btree_set(prop_oneof![0u64..60, Just(MISSING)], 0..40),
         ) {
             let (mut ours, mut theirs) = (NumberMap::default(), HashMap::new());
-            set.iter().zip(1..).for_each(|(&key, value)| ours.set(key, value));
+            for (&key, value) in set.iter().zip(1..) {
+                prop_assert!(ours.set(key, value + 1) && !ours.set(key, value));
+            }
             theirs.extend(set.iter().copied().zip(1u32..));
             let mut given = u32::try_from(set.len()).unwrap();
             let (first, second) = keys.split_at(keys.len() / 3);

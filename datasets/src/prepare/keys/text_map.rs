@@ -30,12 +30,13 @@ impl TextMap {
         self.short.len() + self.long.len()
     }
 
-    /// Sets the value of a key, which may not be 0.
-    pub(crate) fn set(&mut self, key: &[u8], value: u32) {
-        match word(key) {
+    /// Sets the value of a key, which may not be 0. False if it had one.
+    pub(crate) fn set(&mut self, key: &[u8], value: u32) -> bool {
+        let before = match word(key) {
             Some(word) => self.short.insert(Short::new(word), value),
             None => self.long.insert(key.into(), value),
         };
+        before.is_none()
     }
 
     /// Writes the values of `keys` to `out`. A key that has none yet gets the next number: `given`,
@@ -129,7 +130,9 @@ mod tests {
         fn it_is_the_standard_map(seen in texts(), set in texts(), asked in texts()) {
             let (mut ours, mut theirs) = (TextMap::default(), HashMap::new());
             let set: BTreeSet<Vec<u8>> = set.into_iter().collect();
-            set.iter().zip(1..).for_each(|(key, value)| ours.set(key, value));
+            for (key, value) in set.iter().zip(1..) {
+                prop_assert!(ours.set(key, value + 1) && !ours.set(key, value));
+            }
             theirs.extend(set.iter().cloned().zip(1u32..));
             let mut given = u32::try_from(set.len()).unwrap();
             let mut numbers = vec![7];

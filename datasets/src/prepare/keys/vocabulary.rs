@@ -57,7 +57,7 @@ impl KeyList {
     /// The keys with `values` in turn, none of which may be 0.
     ///
     /// # Errors
-    /// A key that is not in this spelling; its number.
+    /// A key that is not in this spelling, or stands there twice; its number.
     pub(crate) fn number_map(
         &self,
         spelling: Spelling,
@@ -66,17 +66,23 @@ impl KeyList {
         let mut map = NumberMap::default();
         map.reserve(self.len());
         for ((text, value), at) in self.texts().zip(values).zip(0u64..) {
-            map.set(spelling.read(text).ok_or(at)?, value);
+            let key = spelling.read(text).ok_or(at)?;
+            map.set(key, value).then_some(()).ok_or(at)?;
         }
         Ok(map)
     }
 
     /// The keys with `values` in turn, none of which may be 0.
-    pub(crate) fn text_map(&self, values: impl Iterator<Item = u32>) -> TextMap {
+    ///
+    /// # Errors
+    /// A key that stands there twice; its number.
+    pub(crate) fn text_map(&self, values: impl Iterator<Item = u32>) -> Result<TextMap, u64> {
         let mut map = TextMap::default();
         map.reserve(self.len());
-        self.texts().zip(values).for_each(|(text, value)| map.set(text, value));
-        map
+        for ((text, value), at) in self.texts().zip(values).zip(0u64..) {
+            map.set(text, value).then_some(()).ok_or(at)?;
+        }
+        Ok(map)
     }
 }
 
@@ -112,11 +118,12 @@ impl Numbering {
     /// `spelling` is `None` for text keys.
     ///
     /// # Errors
-    /// A key of `known` that is not in this format's spelling; its number in the list.
+    /// A key of `known` that is not in this format's spelling, or stands there twice; its number in
+    /// the list.
     pub(crate) fn new(spelling: Option<Spelling>, known: KeyList) -> Result<Self, u64> {
         let map = match spelling {
             Some(spelling) => Map::Number { numbers: known.number_map(spelling, 1..)?, spelling },
-            None => Map::Text { numbers: known.text_map(1..) },
+            None => Map::Text { numbers: known.text_map(1..)? },
         };
         let given = u32::try_from(known.len()).unwrap_or(u32::MAX);
         Ok(Self { map, given, counts: vec![0; given as usize + 1], known })
@@ -349,12 +356,13 @@ mod tests {
     }
 
     #[test]
-    fn a_list_in_another_spelling_is_refused() {
+    fn a_list_in_another_spelling_or_with_a_key_twice_is_refused() {
         let mut list = KeyList::default();
-        for key in [b"12" as &[u8], b"x"] {
+        for key in [b"12" as &[u8], b"x", b"x"] {
             list.bytes.extend_from_slice(key);
             list.end_key();
         }
+        assert_eq!(Numbering::new(None, list.clone()).err(), Some(2), "twice");
         let rule = IdRule::Counted(counting(1, None, 1));
         assert_eq!(Encoder::new(rule, &list, Some(Spelling::Decimal)).err(), Some(1));
         assert_eq!(Numbering::new(Some(Spelling::Decimal), list).err(), Some(1));

@@ -205,6 +205,6 @@ fn misspelt(path: &Path, field: &str, key: u64) -> PrepareError {
     PrepareError::DamagedVocabulary {
         path: path.into(),
         field: field.into(),
-        reason: format!("key number {key} is not spelt as this format does"),
+        reason: format!("key number {key} is not spelt as this format does, or stands there twice"),
     }
 }
