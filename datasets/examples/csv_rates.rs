@@ -1,7 +1,7 @@
 //! Rates of `prepare` on the same rows as Criteo text, as csv, and as csv with a quoted value in
-//! every line: megabytes (10^6) of text per second of processor time, in two passes and hashed (one
-//! pass). All are run in turn, five times; printed are the medians, with the least and the most,
-//! and how many times as long the quoted csv takes as Criteo text in the same round.
+//! every line: megabytes (10^6) of text per second of processor time, with a vocabulary and hashed.
+//! All are run in turn, five times; printed are the medians, with the least and the most, and how
+//! many times as long the quoted csv takes as Criteo text in the same round.
 //!
 //!     cargo run --release -p umbra-datasets --example csv_rates -- FILE.tsv
 #![allow(clippy::unwrap_used, missing_docs)]
@@ -37,7 +37,7 @@ fn main() {
         ("csv", Format::Csv, folder.path().join("plain.csv")),
         ("csv, a quoted value per line", Format::Csv, folder.path().join("quoted.csv")),
     ];
-    let ways = [("two passes", None), ("hashed", Some(1 << 20))];
+    let ways = [("with a vocabulary", None), ("hashed", Some(1 << 20))];
     let rate = |format: Format, input: &PathBuf, hash_size| {
         let options = PrepareOptions {
             schema: (format == Format::Csv).then(|| folder.path().join("schema.toml")),
