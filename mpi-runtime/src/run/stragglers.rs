@@ -5,6 +5,9 @@
 //! backward passes. How many of them make the longest of a step nobody counts; the time of the
 //! slowest trainer stands for it, and what a step takes beside that the watcher measures.
 //!
+//! A window has so many steps, but one that takes twice the time that they usually take is looked at
+//! as it is: where steps take ten times as long, so would finding out.
+//!
 //! Invariants: windows lie within stretches of training, and between two changes. One change is
 //! asked for at a time.
 
@@ -30,8 +33,6 @@ struct Inner {
     watch: Watch,
     /// Ranks of the trainers.
     trainers: Vec<usize>,
-    /// Examples of a window.
-    examples: u64,
     /// When the window began, and what trainers had counted then.
     begun: Option<(Instant, Vec<Reading>)>,
     /// What was asked for, until it is done.
@@ -44,6 +45,10 @@ pub struct Watch {
     threads: f64,
     /// Examples of a trainer's even share of a global batch.
     share: f64,
+    /// Steps of a window.
+    window: f64,
+    /// Seconds that a step of a whole window takes, lately, by mode.
+    usual: [Option<f64>; 2],
     seconds: Vec<f64>,
     scratch: Vec<f64>,
 }
@@ -66,9 +71,24 @@ impl Watch {
             watcher: Watcher::new(policy, mode(plan.job.method)),
             threads: plan.job.worker_threads as f64,
             share: plan.job.global_batch() as f64 / trainers as f64,
+            window: switch.window as f64,
+            usual: [None; 2],
             seconds: vec![0.0; trainers],
             scratch: vec![0.0; trainers],
         })
+    }
+
+    /// Whether a window is over that has made so many steps in so many seconds.
+    #[must_use]
+    pub fn is_over(&self, steps: f64, elapsed: f64) -> bool {
+        let usual = self.usual[self.watcher.mode() as usize];
+        let is_late = usual.is_some_and(|usual| elapsed >= LATE * usual * self.window);
+        steps >= self.window || is_late && steps >= (LEAST * self.window).max(1.0)
+    }
+
+    /// Steps that so many examples are.
+    fn steps(&self, examples: u64) -> f64 {
+        examples as f64 / (self.share * self.seconds.len() as f64)
     }
 
     /// A window of `elapsed` seconds is over: examples that each trainer has trained in it, and the
@@ -89,6 +109,12 @@ impl Watch {
             };
         }
         let together = self.seconds.iter().copied().fold(0.0, f64::max);
+        let steps = self.steps(total);
+        if steps >= self.window {
+            let usual = &mut self.usual[self.watcher.mode() as usize];
+            let now = elapsed / steps;
+            *usual = Some(usual.map_or(now, |before| 0.5 * (before + now)));
+        }
         let rate = total as f64 / self.share / elapsed;
         let window = Window { rate, seconds: &self.seconds, together };
         self.watcher.window(window, &mut self.scratch)
@@ -103,7 +129,6 @@ impl Stragglers {
         let inner = Inner {
             watch,
             trainers: plan.roles.trainers.ranks().to_vec(),
-            examples: plan.job.config.sync.switch.window * plan.job.global_batch() as u64,
             begun: None,
             asked: None,
         };
@@ -147,10 +172,11 @@ impl Inner {
         };
         let examples =
             |(now, before): (&Reading, &Reading)| now.examples.saturating_sub(before.examples);
-        if now.iter().zip(before).map(examples).sum::<u64>() < self.examples {
+        let elapsed = began.elapsed().as_secs_f64();
+        let trained = now.iter().zip(before).map(examples).sum();
+        if !self.watch.is_over(self.watch.steps(trained), elapsed) {
             return false;
         }
-        let elapsed = began.elapsed().as_secs_f64();
         let threads = self.watch.threads;
         let made = now.iter().zip(before).map(|pair| {
             let nanoseconds = pair.0.compute_ns.saturating_sub(pair.1.compute_ns);
@@ -161,6 +187,11 @@ impl Inner {
         self.asked.is_some()
     }
 }
+
+/// A window is late after so many times the time that its steps usually take.
+const LATE: f64 = 2.0;
+/// The share of its steps without which it is not looked at.
+const LEAST: f64 = 0.1;
 
 /// Steps that wait for each other, or not.
 #[must_use]

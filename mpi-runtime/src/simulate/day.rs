@@ -5,7 +5,7 @@
 //! trainer is as slow as it is when the stretch begins. Times of trainers' own steps are those that
 //! the simulation has drawn; the same watcher looks at them (`run/stragglers.rs`).
 
-use umbra_core::sim::{self, Outcome, Training};
+use umbra_core::sim::{self, Outcome, Simulated, Training};
 use umbra_core::sync::server::Tally;
 
 use super::{Simulation, Virtual, defect, synchronized};
@@ -29,13 +29,17 @@ impl Virtual {
             let length = if watch.is_some() { sync.switch.window } else { u64::MAX };
             let change = sync.next_switch(made).unwrap_or(u64::MAX);
             let end = self.steps.min(change).min(made.saturating_add(length));
-            let cluster = self.cluster_at(made, end - made, stretch);
-            let simulated = synchronized(&self.plan, method, self.leaf, None);
-            let (step, update) = (&mut |_: sim::Step<'_>| {}, &mut |_| {});
-            let training =
-                Training { replicas: &[], gradients: &[], step, update, rows: &mut |_| {} };
-            let done = sim::simulate(&cluster, &simulated, training, false).map_err(defect)?;
-            (made, stretch) = (end, stretch + 1);
+            let mut steps = end - made;
+            let mut done = self.stretch(method, made, steps, stretch)?;
+            // Until a look that would have come before its end.
+            let seconds = done.outcome.seconds / steps as f64;
+            let looks = |watch: &Watch, made: u64| watch.is_over(made as f64, made as f64 * seconds);
+            let look = watch.as_ref().and_then(|watch| (1..steps).find(|made| looks(watch, *made)));
+            if let Some(look) = look {
+                steps = look;
+                done = self.stretch(method, made, steps, stretch)?;
+            }
+            (made, stretch) = (made + steps, stretch + 1);
             tally.add(&done.tally);
             let found = watch.as_mut().and_then(|watch| {
                 let trainers = &done.outcome.trainers;
@@ -63,6 +67,21 @@ impl Virtual {
             sync.switches = switches;
         }
         Ok(Simulation { summary, outcome: total })
+    }
+
+    /// `steps` steps from `first` on, as stretch number `stretch`.
+    fn stretch(
+        &self,
+        method: SyncMethod,
+        first: u64,
+        steps: u64,
+        stretch: u64,
+    ) -> Result<Simulated, Error> {
+        let cluster = self.cluster_at(first, steps, stretch);
+        let simulated = synchronized(&self.plan, method, self.leaf, None);
+        let (step, update) = (&mut |_: sim::Step<'_>| {}, &mut |_| {});
+        let training = Training { replicas: &[], gradients: &[], step, update, rows: &mut |_| {} };
+        sim::simulate(&cluster, &simulated, training, false).map_err(defect)
     }
 
     /// The cluster for `steps` steps from `first` on.

@@ -8,7 +8,7 @@ use rayon::prelude::*;
 
 use super::plan::Plan;
 use super::recipe::Recipe;
-use super::run::FieldNumbers;
+use super::run::{FieldNumbers, Numberer};
 use crate::prepare::error::PrepareError;
 use crate::prepare::keys::encoder::Encoder;
 use crate::prepare::keys::rule::IdRule;
@@ -30,8 +30,6 @@ pub(crate) struct KeysSeen {
     pub(crate) all: u64,
     pub(crate) left_out: u64,
 }
-
-type Field<'a> = (((FieldNumbers, &'a mut KeyList), &'a IdRule), &'a String);
 
 impl Ids {
     /// Nothing but what the plan says.
@@ -55,13 +53,14 @@ impl Ids {
     ) -> Result<Vec<FieldNumbers>, PrepareError> {
         let spelling = plan.layout.spelling;
         let fields = self.rules.par_iter().zip(&mut self.lists).zip(&plan.layout.sparse_names);
-        let numbers = fields.map(|((rule, list), name)| match rule {
-            IdRule::Counted(_) => Numbering::new(spelling, core::mem::take(list))
-                .map(FieldNumbers::counted)
-                .map_err(|key| misspelt(path, name, key)),
-            IdRule::Hashed(_) => Encoder::new(*rule, list, spelling)
-                .map(FieldNumbers::hashed)
-                .map_err(|key| misspelt(path, name, key)),
+        let numbers = fields.map(|((rule, list), name)| {
+            let numberer = match rule {
+                IdRule::Counted(counting) => Numbering::new(spelling, core::mem::take(list))
+                    .map(|numbering| Numberer::Counted(numbering, *counting)),
+                IdRule::Hashed(_) => Encoder::new(*rule, list, spelling).map(Numberer::Hashed),
+            };
+            let numberer = numberer.map_err(|key| misspelt(path, name, key))?;
+            Ok(FieldNumbers::new(numberer))
         });
         pool.install(|| numbers.collect())
     }
@@ -75,21 +74,19 @@ impl Ids {
         numbers: Vec<FieldNumbers>,
     ) -> Result<(Vec<Encoder>, Vec<Option<KeysSeen>>), PrepareError> {
         self.own = true;
-        let fields = numbers.into_par_iter().zip(&mut self.lists);
-        let fields = fields.zip(&self.rules).zip(&plan.layout.sparse_names);
-        let count = |(((numbers, list), rule), name): Field<'_>| {
-            let (numbering, counting) = match (numbers, rule) {
-                (FieldNumbers::Counted { numbering, .. }, IdRule::Counted(counting)) => {
-                    (numbering, counting)
-                }
-                (FieldNumbers::Hashed { encoder, .. }, _) => {
+        let names = &plan.layout.sparse_names;
+        let fields = numbers.into_par_iter().zip(&mut self.lists).zip(names);
+        let count = |((numbers, list), name): ((FieldNumbers, &mut KeyList), &String)| {
+            let (numbering, counting) = match numbers.numberer {
+                Numberer::Counted(numbering, counting) => (numbering, counting),
+                Numberer::Hashed(encoder) => {
                     return Ok((Encoder::given(encoder.ids_per_key()), None));
                 }
-                _ => return Ok((Encoder::given(1), None)),
             };
-            let counted = numbering.finish(counting);
-            if counted.keys + u64::from(counting.unknown.count) > u64::from(u32::MAX) {
-                return Err(PrepareError::TooManyKeys { field: name.clone(), keys: counted.keys });
+            let counted = numbering.finish(&counting);
+            let keys = counted.list.len() as u64 + counted.keys_left_out;
+            if keys + u64::from(counting.unknown.count) > u64::from(u32::MAX) {
+                return Err(PrepareError::TooManyKeys { field: name.clone(), keys });
             }
             *list = counted.list;
             let seen = KeysSeen { all: counted.keys, left_out: counted.keys_left_out };

@@ -28,6 +28,7 @@ use crate::prepare::formats::parsed::Block;
 use crate::prepare::formats::transform::Moments;
 use crate::prepare::keys::encoder::Encoder;
 use crate::prepare::keys::key_column::Keys;
+use crate::prepare::keys::rule::Counting;
 use crate::prepare::keys::vocabulary::Numbering;
 use crate::prepare::options::Progress;
 
@@ -40,47 +41,37 @@ pub(crate) struct Reporter<'a> {
     pub(crate) progress: &'a mut dyn FnMut(Progress),
 }
 
-/// What makes numbers of the keys of a field, and those of the blocks under way. `[slots]`
-pub(crate) enum FieldNumbers {
-    Counted {
-        numbering: Numbering,
-        numbers: Vec<Vec<u32>>,
-    },
+/// The keys of a field as numbers.
+pub(crate) struct FieldNumbers {
+    pub(super) numberer: Numberer,
+    /// Of the blocks under way. `[slots]`
+    numbers: Vec<Vec<u32>>,
+}
+
+/// What makes numbers of keys.
+pub(crate) enum Numberer {
+    Counted(Numbering, Counting),
     /// Already ids.
-    Hashed {
-        encoder: Encoder,
-        numbers: Vec<Vec<u32>>,
-    },
+    Hashed(Encoder),
 }
 
 impl FieldNumbers {
-    pub(super) fn counted(numbering: Numbering) -> Self {
-        Self::Counted { numbering, numbers: Vec::new() }
-    }
-
-    pub(super) fn hashed(encoder: Encoder) -> Self {
-        Self::Hashed { encoder, numbers: Vec::new() }
-    }
-
-    fn numbers(&self) -> &[Vec<u32>] {
-        let (Self::Counted { numbers, .. } | Self::Hashed { numbers, .. }) = self;
-        numbers
+    pub(super) fn new(numberer: Numberer) -> Self {
+        Self { numberer, numbers: Vec::new() }
     }
 
     /// Numbers the keys of all blocks in turn.
     fn add<'a>(&mut self, blocks: impl ExactSizeIterator<Item = &'a Keys>) {
-        let (Self::Counted { numbers, .. } | Self::Hashed { numbers, .. }) = self;
+        let Self { numberer, numbers } = self;
         numbers.resize_with(numbers.len().max(blocks.len()), Vec::new);
-        match self {
-            Self::Counted { numbering, numbers } => {
-                blocks.zip(numbers).for_each(|(keys, numbers)| numbering.add(keys, numbers));
-            }
-            Self::Hashed { encoder, numbers } => {
-                let ids_per_key = encoder.ids_per_key();
-                for (keys, ids) in blocks.zip(numbers) {
+        for (keys, numbers) in blocks.zip(numbers) {
+            match numberer {
+                Numberer::Counted(numbering, _) => numbering.add(keys, numbers),
+                Numberer::Hashed(encoder) => {
+                    let ids_per_key = encoder.ids_per_key();
                     // Every place is written.
-                    ids.resize(keys.len() * ids_per_key, 0);
-                    encoder.encode(keys, 0..keys.len(), ids, ids_per_key);
+                    numbers.resize(keys.len() * ids_per_key, 0);
+                    encoder.encode(keys, 0..keys.len(), numbers, ids_per_key);
                 }
             }
         }
@@ -118,7 +109,7 @@ pub(crate) fn keep(
             });
             for (at, slot) in slots.used().iter().enumerate() {
                 totals.add(plan, slot)?;
-                kept.push(&slot.parsed, fields.iter().map(|field| &field.numbers()[at][..]))?;
+                kept.push(&slot.parsed, fields.iter().map(|field| &field.numbers[at][..]))?;
             }
             reporter.report(plan, &bytes_read, totals.rows)?;
         }
