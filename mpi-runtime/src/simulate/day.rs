@@ -33,7 +33,8 @@ impl Virtual {
             let mut done = self.stretch(method, made, steps, stretch)?;
             // Until a look that would have come before its end.
             let seconds = done.outcome.seconds / steps as f64;
-            let looks = |watch: &Watch, made: u64| watch.is_over(made as f64, made as f64 * seconds);
+            let looks =
+                |watch: &Watch, made: u64| watch.is_over(made as f64, made as f64 * seconds);
             let look = watch.as_ref().and_then(|watch| (1..steps).find(|made| looks(watch, *made)));
             if let Some(look) = look {
                 steps = look;
