@@ -150,8 +150,8 @@ fn prepare_blocks(
     })
 }
 
-/// Writes the output: vocabulary first, then the rows. Returns what of them it has seen, and of each
-/// field the values whose keys are unknown.
+/// Writes the output: vocabulary first, then the rows. Returns what of them it has seen, and of
+/// each field the values whose keys are unknown.
 fn write(
     plan: &Plan,
     pool: &ThreadPool,

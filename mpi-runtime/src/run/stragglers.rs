@@ -5,8 +5,8 @@
 //! backward passes. How many of them make the longest of a step nobody counts; the time of the
 //! slowest trainer stands for it, and what a step takes beside that the watcher measures.
 //!
-//! A window has so many steps, but one that takes twice the time that they usually take is looked at
-//! as it is: where steps take ten times as long, so would finding out.
+//! A window has so many steps, but one that takes twice the time that they usually take is looked
+//! at as it is: where steps take ten times as long, so would finding out.
 //!
 //! Invariants: windows lie within stretches of training, and between two changes. One change is
 //! asked for at a time.

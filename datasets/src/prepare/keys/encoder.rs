@@ -41,8 +41,8 @@ impl Encoder {
     /// By `rule`, with the kept keys in `list` where they are counted.
     ///
     /// # Errors
-    /// A key of the list that is not in this format's spelling, or stands there twice; its number in
-    /// the list.
+    /// A key of the list that is not in this format's spelling, or stands there twice; its number
+    /// in the list.
     pub(crate) fn new(
         rule: IdRule,
         list: &KeyList,
