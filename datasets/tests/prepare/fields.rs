@@ -84,6 +84,20 @@ fn two_hashes_are_a_bag_of_two() {
 }
 
 #[test]
+fn a_field_without_a_key_is_a_field_of_empty_bags() {
+    let folder = Folder::new();
+    for rule in ["hash_size = 9, hashes = 2", "hash_size = 9", "min_count = 1"] {
+        let schema = format!(
+            "label = 1\nheader = false\ncolumns = 3\nsparse = [{{ column = 2, hash_size = 9 }}, \
+             {{ column = 3, separator = '|', {rule} }}]"
+        );
+        let out = prepared(&folder, &schema, "1,a,\n0,b,\n");
+        let key = |key| vec![hashed(key, 0, 9)];
+        assert_eq!(bags(&out), [key("a"), vec![], key("b"), vec![]], "{rule}");
+    }
+}
+
+#[test]
 fn bags_are_split_cleaned_and_cut() {
     let folder = Folder::new();
     let text = "y,g,s\n1,a|b||a,1::2::3\n0,,\n0, ? | c ,7\n1,b|a|c|d,4::5\n";

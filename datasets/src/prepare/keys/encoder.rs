@@ -90,6 +90,9 @@ impl Encoder {
         out: &mut [u32],
         stride: usize,
     ) -> u64 {
+        if range.is_empty() {
+            return 0;
+        }
         let places = out.iter_mut().step_by(stride);
         let mut count = 0;
         match (&self.kind, keys) {
