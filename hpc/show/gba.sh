@@ -5,7 +5,7 @@
 #
 #     make show-gba                            40 minutes on 2 cores
 #     PHASES="equivalence sim" make show-gba   some of: equivalence sim strained still switch policy day even, and of
-#                                              what only this runs: learned tenth servers
+#                                              what only this runs: learned tenth servers days
 #
 # "strained" and "policy" want root and what hpc/cluster needs; "switch" wants Frappe too, where $UMBRA_DATA says.
 set -euo pipefail
