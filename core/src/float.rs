@@ -19,6 +19,13 @@ pub fn sqrt(x: f32) -> f32 {
     libm::sqrtf(x)
 }
 
+/// Square root in double precision, correctly rounded.
+#[inline]
+#[must_use]
+pub fn sqrt_f64(x: f64) -> f64 {
+    libm::sqrt(x)
+}
+
 /// e to the power `x`.
 #[inline]
 #[must_use]

@@ -5,7 +5,7 @@
 //! operating system. Every buffer is lent by the caller and never grown.
 //!
 //! Map, arrows pointing left: `units, rng, float, batch ← kernel ← dense, sparse ← model`,
-//! `model ← flat`, `float ← optim, metrics`, `units ← sync ← rows`. `sync` never imports
+//! `model ← flat`, `float ← optim, metrics`, `rng, kernel ← recovery ← sparse`, `units ← sync ← rows`. `sync` never imports
 //! `dense`: it sees `&mut [f32]`. With feature `sim`: `dense, sync ← sim`.
 #![no_std]
 #![deny(unsafe_code)]
@@ -23,6 +23,7 @@ pub mod kernel;
 pub mod metrics;
 pub mod model;
 pub mod optim;
+pub mod recovery;
 pub mod rng;
 pub mod rows;
 #[cfg(feature = "sim")]

@@ -25,6 +25,8 @@ pub enum Purpose {
     Simulation(u32),
     /// Groups of a synchronization round.
     Groups,
+    /// Failures: their times `0`, their victims `1`.
+    Failure(u32),
 }
 
 impl Purpose {
@@ -38,6 +40,7 @@ impl Purpose {
             Self::Test(n) => (6, n),
             Self::Simulation(n) => (7, n),
             Self::Groups => (8, 0),
+            Self::Failure(n) => (9, n),
         };
         (kind << 32) | number as u64
     }

@@ -18,6 +18,7 @@
 //! | [`score`] | metrics that ranks do not change | comm, trainer |
 //! | [`checkpoint`] | models on disk | comm, launch, rows, state |
 //! | [`record`] | the run folder | config |
+//! | [`recovery`] | what a job does about lost rows | config, record, rows |
 //! | [`run`] | a job from plan to summary | all of the above |
 //! | [`simulate`] | the same job in virtual time | run |
 //! | [`bench`](mod@bench) | how fast a training step is here | trainer |
@@ -35,6 +36,7 @@ pub mod launch;
 pub mod measure;
 pub mod memory;
 pub mod record;
+pub mod recovery;
 pub mod rows;
 pub mod run;
 pub mod score;

@@ -10,6 +10,7 @@ use core::sync::atomic::AtomicU32;
 use crate::kernel::isa::{Isa, Kernel, run};
 use crate::kernel::words::{all_finite_with, load_with, prefetch, store_with};
 use crate::optim::SparseOptimizer;
+use crate::recovery::usage::Usage;
 
 /// Records of rows over lent words.
 #[derive(Clone, Copy, Debug)]
@@ -17,6 +18,7 @@ pub struct Table<'a> {
     words: &'a [AtomicU32],
     width: usize,
     record_len: usize,
+    usage: Usage<'a>,
 }
 
 impl<'a> Table<'a> {
@@ -24,7 +26,13 @@ impl<'a> Table<'a> {
     #[must_use]
     pub const fn new(words: &'a [AtomicU32], width: usize, state_len: usize) -> Self {
         assert!(words.len().is_multiple_of(width + state_len), "words are no whole records");
-        Self { words, width, record_len: width + state_len }
+        Self { words, width, record_len: width + state_len, usage: Usage::None }
+    }
+
+    /// The same store, whose updates are counted in `usage`.
+    #[must_use]
+    pub const fn counted(self, usage: Usage<'a>) -> Self {
+        Self { usage, ..self }
     }
 
     /// Number of rows.
@@ -116,11 +124,16 @@ impl<T: Iterator<Item = usize> + Clone> Kernel for Update<'_, T> {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
         let Self { table, optimizer, rate, indices, gradients, scratch, refused } = self;
+        let usage = table.usage.of_a_call();
         let mut ahead = indices.clone();
-        ahead.by_ref().take(AHEAD).for_each(|index| table.prefetch(index));
+        let prefetch = |index| {
+            table.prefetch(index);
+            usage.prefetch(index);
+        };
+        ahead.by_ref().take(AHEAD).for_each(prefetch);
         for (index, gradient) in indices.zip(gradients.chunks_exact(table.width)) {
             if let Some(index) = ahead.next() {
-                table.prefetch(index);
+                prefetch(index);
             }
             if !all_finite_with(isa, gradient) {
                 *refused += 1;
@@ -130,6 +143,7 @@ impl<T: Iterator<Item = usize> + Clone> Kernel for Update<'_, T> {
             load_with(isa, record, scratch);
             optimizer.update(isa, rate, scratch, gradient);
             store_with(isa, record, scratch);
+            usage.count(index);
         }
     }
 }

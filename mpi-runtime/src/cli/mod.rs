@@ -12,6 +12,7 @@ mod export;
 mod interrupt;
 mod launch;
 mod leftovers;
+mod plan;
 mod predict;
 mod prepare;
 mod simulate;
@@ -59,6 +60,7 @@ enum Verb {
     Checkpoint(checkpoint::CheckpointArguments),
     Export(export::ExportArguments),
     Launch(launch::LaunchArguments),
+    Plan(plan::PlanArguments),
     /// Look at this machine, its MPI and this launch, and say what to mend
     Doctor,
 }
@@ -106,6 +108,7 @@ pub fn main() -> ExitCode {
         }
         Verb::Data(arguments) => alone("data", || data::run(&arguments)),
         Verb::Checkpoint(arguments) => alone("checkpoint", || checkpoint::run(&arguments)),
+        Verb::Plan(arguments) => alone("plan", || plan::run(&arguments)),
         Verb::Export(arguments) => alone("export", || export::run(&arguments)),
         // It starts what starts MPI.
         Verb::Launch(arguments) => {

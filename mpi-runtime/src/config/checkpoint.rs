@@ -1,4 +1,4 @@
-//! The sections of a job that say what is kept of a run, and what it survives.
+//! `[checkpoint]`: what is kept of a run.
 
 use std::path::PathBuf;
 
@@ -80,57 +80,4 @@ pub enum Save {
     Best,
     /// None.
     None,
-}
-
-/// `[recovery]`
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct RecoveryConfig {
-    /// Faults to cause, for tests.
-    pub inject: Inject,
-}
-
-impl RecoveryConfig {
-    pub(super) fn is_default(&self) -> bool {
-        *self == Self::default()
-    }
-}
-
-/// `[recovery.inject]`: faults that a run causes itself.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Inject {
-    /// Trainer whose replica gets a NaN.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub nan_trainer: Option<usize>,
-    /// Step before which it gets it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub nan_step: Option<u64>,
-    /// Step in which the run is asked to stop, as by SIGUSR1.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub stop_step: Option<u64>,
-    /// Trainer that panics.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub panic_trainer: Option<usize>,
-    /// Step in which it does, unless the run has gone on from a checkpoint.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub panic_step: Option<u64>,
-    /// Trainer that runs out of data early.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub short_trainer: Option<usize>,
-    /// Share of its data that it has.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub short_share: Option<f64>,
-    /// This trainer is slow.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub slow_trainer: Option<usize>,
-    /// Its steps take so many times as long,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub slow_factor: Option<f64>,
-    /// from this step on,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub slow_from: Option<u64>,
-    /// until this one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub slow_to: Option<u64>,
 }

@@ -2,7 +2,7 @@
 //!
 //! Map: `keys.rs` defines every key and its range; `overrides.rs` takes `--set` apart; `read.rs`
 //! merges both into a table and remembers where each value came from; `types.rs`, `sync.rs`,
-//! `server.rs`, `switch.rs` and `checkpoint.rs` hold the result; `validate.rs` checks keys against
+//! `server.rs`, `switch.rs`, `checkpoint.rs` and `recovery.rs` hold the result; `validate.rs` checks keys against
 //! each other;
 //! `resolve.rs` adds what only the launch decides; `convert.rs` and `method.rs` make the core's
 //! types of the result; `error.rs` says what was wrong, and where it was said.
@@ -18,6 +18,7 @@ pub mod keys;
 mod method;
 mod overrides;
 mod read;
+mod recovery;
 mod resolve;
 mod server;
 mod switch;
@@ -33,6 +34,7 @@ use toml::Value;
 pub use checkpoint::*;
 pub use error::{ConfigError, Origin};
 pub use every::{Every, Seconds};
+pub use recovery::*;
 pub use resolve::Job;
 pub use switch::{SwitchConfig, SwitchPolicy};
 pub use sync::*;

@@ -9,8 +9,9 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use umbra_datasets::Reading;
 
-use super::checkpoint::{CheckpointConfig, RecoveryConfig};
+use super::checkpoint::CheckpointConfig;
 use super::every::Seconds;
+use super::recovery::RecoveryConfig;
 use super::sync::SyncConfig;
 
 /// A job: everything a user can set.

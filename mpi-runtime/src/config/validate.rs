@@ -4,8 +4,8 @@ use umbra_core::sync::{Method, Rounds};
 
 use super::error::ConfigError;
 use super::{
-    Config, Gate, Layout, ModelKind, OptimKind, OptimSection, Save, Schedule, Structure,
-    SyncConfig, SyncMethod,
+    Config, FailureTimes, Gate, Layout, ModelKind, OptimKind, OptimSection, Priority, RecoveryMode,
+    Save, Schedule, Structure, SyncConfig, SyncMethod,
 };
 
 impl Config {
@@ -21,6 +21,7 @@ impl Config {
         self.check_roles()?;
         self.check_sync()?;
         self.check_checkpoints()?;
+        self.check_recovery()?;
         self.check_inject()
     }
 
@@ -122,6 +123,63 @@ impl Config {
             ));
         }
         Ok(())
+    }
+
+    fn check_recovery(&self) -> Result<(), ConfigError> {
+        let recovery = &self.recovery;
+        let inject = &recovery.inject;
+        let missing =
+            |key, expected: &str| Err(ConfigError::Missing { key, expected: expected.into() });
+        let Some(failures) = inject.failures else {
+            for (key, set) in [
+                ("recovery.mode", recovery.mode.is_some()),
+                ("recovery.priority", recovery.priority != Priority::None),
+                ("recovery.inject.job_s", inject.job_s.is_some()),
+                ("recovery.inject.failure_steps", !inject.failure_steps.is_empty()),
+            ] {
+                if set {
+                    let expected =
+                        format!("which failures the run is to play, since {key} is given");
+                    return missing("recovery.inject.failures", &expected);
+                }
+            }
+            return Ok(());
+        };
+        for (key, is_there, expected) in [
+            ("recovery.mode", recovery.mode.is_some(), "\"full\", \"partial\" or \"cpr\""),
+            ("recovery.mtbf_s", recovery.mtbf_s.is_some(), "mean seconds between failures"),
+            ("recovery.save_s", recovery.save_s.is_some(), "seconds of a save"),
+            ("recovery.load_s", recovery.load_s.is_some(), "seconds of reading a save"),
+            (
+                "recovery.reschedule_s",
+                recovery.reschedule_s.is_some(),
+                "seconds until a lost process is replaced",
+            ),
+            ("recovery.inject.job_s", inject.job_s.is_some(), "seconds that the run stands for"),
+        ] {
+            if !is_there {
+                return missing(key, &format!("{expected}, as the run plays failures"));
+            }
+        }
+        match failures {
+            FailureTimes::Gamma if inject.failure_shape.is_none() => {
+                missing("recovery.inject.failure_shape", "the shape of the gamma distribution")
+            }
+            FailureTimes::Steps if inject.failure_steps.is_empty() => {
+                missing("recovery.inject.failure_steps", "the steps after which rows are lost")
+            }
+            _ if recovery.mode == Some(RecoveryMode::Full)
+                && recovery.priority != Priority::None =>
+            {
+                Err(ConfigError::value(
+                    "recovery.priority",
+                    "set",
+                    "none with recovery.mode = \"full\": everybody goes back to one moment, and \
+                     rows that were saved first are of another",
+                ))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn check_inject(&self) -> Result<(), ConfigError> {

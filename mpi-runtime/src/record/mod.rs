@@ -22,9 +22,9 @@ pub use metrics::Report;
 pub use progress::{Progress, SAVED, say};
 pub use run_folder::{Claim, RunFolder};
 pub use summary::{
-    CheckpointFigures, EvalFigures, ExchangedFigures, MemoryFigures, ProgressiveFigures, Status,
-    Summary, SyncFigures, SyncSwitch, TrainFigures, TrainerSync, WaitFigures, WireFigures,
-    WireOfRank,
+    CheckpointFigures, EvalFigures, ExchangedFigures, MemoryFigures, ProgressiveFigures,
+    RecoveryFigures, Status, Summary, SyncFigures, SyncSwitch, TrainFigures, TrainerSync,
+    WaitFigures, WireFigures, WireOfRank,
 };
 
 use crate::config::Config;

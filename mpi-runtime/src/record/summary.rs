@@ -389,12 +389,24 @@ pub struct RecoveryFigures {
     /// Portion of lost samples.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pls: Option<f64>,
+    /// What was to be expected of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pls_expected: Option<f64>,
     /// Work done again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seconds_lost: Option<f64>,
     /// Saving, loading and lost work over training.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub overhead_fraction: Option<f64>,
+    /// Seconds from save to save of all rows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub interval_s: Option<f64>,
+    /// Saves, of all rows or a part of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub saves: Option<u64>,
+    /// How many saves of all rows they were together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub full_saves: Option<f64>,
 }
 
 /// Memory.

@@ -6,6 +6,7 @@
 //! - [`router`]: the way of a message on this rank and out of it · [`link`]: the threads that carry
 //!   messages between ranks
 //! - [`servers`]: starts and ends these threads
+//! - [`usage`]: which rows are saved first
 //! - [`client`]: a worker's side · [`outbox`]: what the workers of a rank send together
 //! - [`traffic`]: how much of all this a rank sends, receives and holds, predicted
 
@@ -17,4 +18,5 @@ pub mod router;
 pub mod servers;
 pub mod tables;
 pub mod traffic;
+pub mod usage;
 pub mod wire;

@@ -3,6 +3,7 @@
 //! Records are `[values | optimizer state]` (`umbra_core::sparse::Table`). Initial values are a
 //! function of (seed, table, row), so they do not depend on how rows are partitioned.
 
+use core::ops::Range;
 use core::sync::atomic::AtomicU32;
 use std::io;
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use umbra_core::optim::SparseOptimizer;
 use umbra_core::sparse::{Numbering, NumberingError, Partitioning, Table};
 
 use crate::memory::Words;
+use crate::rows::usage::{SaveFirst, UsageMemory};
 
 /// How rows are laid out, the same on every rank.
 #[derive(Clone, Debug)]
@@ -29,6 +31,8 @@ pub struct TableLayout {
     pub state_len: usize,
     /// What updates rows.
     pub optimizer: SparseOptimizer,
+    /// Which rows are saved before others; `None`: all at once.
+    pub save_first: Option<SaveFirst>,
 }
 
 impl TableLayout {
@@ -51,6 +55,7 @@ impl TableLayout {
             width,
             state_len: optimizer.state_len(width),
             optimizer,
+            save_first: None,
         })
     }
 
@@ -72,6 +77,13 @@ impl TableLayout {
         self.partitioning.rows_of(partition, self.numbering().rows())
     }
 
+    /// Places of a table's rows in a partition.
+    #[must_use]
+    pub fn range_of(&self, partition: u32, table: usize) -> Range<u32> {
+        let place = |row| self.partitioning.rows_of(partition, row);
+        place(self.first[table])..place(self.first[table + 1])
+    }
+
     /// Bytes of a partition's records.
     #[must_use]
     pub fn bytes_of(&self, partition: u32) -> u64 {
@@ -87,6 +99,7 @@ pub struct Partition {
     words: Arc<Words>,
     width: usize,
     state_len: usize,
+    usage: Option<Arc<UsageMemory>>,
 }
 
 impl Partition {
@@ -122,13 +135,21 @@ impl Partition {
             },
         );
         let words = Arc::new(words);
-        Ok(Self { number, words, width: layout.width, state_len: layout.state_len })
+        let usage = UsageMemory::new(layout, number)?.map(Arc::new);
+        Ok(Self { number, words, width: layout.width, state_len: layout.state_len, usage })
     }
 
     /// The records.
     #[must_use]
     pub fn table(&self) -> Table<'_> {
-        Table::new(&self.words, self.width, self.state_len)
+        let usage = self.usage.as_ref().map(|usage| usage.usage());
+        Table::new(&self.words, self.width, self.state_len).counted(usage.unwrap_or_default())
+    }
+
+    /// What is remembered of updates.
+    #[must_use]
+    pub fn usage(&self) -> Option<&UsageMemory> {
+        self.usage.as_deref()
     }
 
     /// The words of all records, for checkpoints.

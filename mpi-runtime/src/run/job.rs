@@ -17,6 +17,7 @@ use crate::launch::processor::Pins;
 use crate::launch::signals::Signals;
 use crate::launch::world::World;
 use crate::record::{self, RunFolder, Summary, SyncSwitch, say};
+use crate::recovery::played::Played;
 use crate::run::deadline::Deadline;
 use crate::run::due::Due;
 use crate::run::going_on::{self, Kept};
@@ -182,6 +183,10 @@ pub fn train(
         }
     }
     let valid = run.state.valid;
+    let played = run.play_failures();
+    if let (Some(played), true) = (&played, first) {
+        say(&format!("umbra: plays failures: {}", played.plan));
+    }
     let mut session = Session {
         world,
         control,
@@ -191,6 +196,7 @@ pub fn train(
         summary,
         deadline,
         due,
+        played,
         folders,
         begun: saved,
         saved,
@@ -295,6 +301,8 @@ pub(super) struct Session<'w> {
     pub(super) deadline: Deadline,
     /// When the next checkpoint is.
     pub(super) due: Due,
+    /// Failures that it plays.
+    pub(super) played: Option<Played>,
     pub(super) folders: Folders,
     /// Step of the newest checkpoint that was written or begun.
     pub(super) begun: u64,
@@ -350,7 +358,9 @@ impl Session<'_> {
                 return Ok(End::Change(to));
             }
             let boundary = self.run.plan.segment_end(step);
-            let end = self.due.next(step).map_or(boundary, |due| due.min(boundary));
+            let played = self.played.as_ref().and_then(|played| played.next(step));
+            let cuts = self.due.next(step).into_iter().chain(played);
+            let end = cuts.fold(boundary, u64::min);
             let ended = self.stretch(Segment { first_step: step, steps: end - step })?;
             self.count_scored_before()?;
             self.due.trained(end - step, ended.trained);
@@ -363,6 +373,9 @@ impl Session<'_> {
             self.change_asked = ended.change_asked;
             let early = ended.incomplete && ended.change_asked;
             self.run.state.step = if early { ended.steps } else { end };
+            if let Some(played) = &mut self.played {
+                played.play(self.run.state.step);
+            }
         }
         let JobState { step, best_step, .. } = self.run.state;
         let restored = keep_best && best_step > 0 && best_step != step && self.has_best()?;

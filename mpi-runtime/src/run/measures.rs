@@ -6,6 +6,7 @@ use std::path::Path;
 use crate::comm::Comm;
 use crate::comm::traffic::{TRAFFIC_WORDS, Traffic};
 use crate::comm::watch::Lost;
+use crate::config::RecoveryMode;
 use crate::dense::seat::Gaps;
 use crate::error::Error;
 use crate::measure::counters::{READING_WORDS, Reading};
@@ -13,6 +14,7 @@ use crate::record::{
     EvalFigures, ExchangedFigures, MemoryFigures, ProgressiveFigures, Status, SyncFigures,
     TrainFigures, TrainerSync, WaitFigures, WireFigures, WireOfRank, write_atomically,
 };
+use crate::recovery::played::Played;
 use crate::run::Run;
 use crate::run::job::{Outcome, Session};
 use crate::run::reporter::Recorder;
@@ -28,6 +30,7 @@ impl Session<'_> {
         let embedding = self.run.embedding_traffic();
         let mut own =
             vec![rss_bytes(), embedding.bytes_sent, plan.embedding_bytes(self.world.rank)];
+        own.push(self.played.as_ref().map_or(0, Played::rows_saved));
         for traffic in [embedding, self.run.dense_traffic()] {
             own.extend(traffic.to_words());
         }
@@ -63,6 +66,10 @@ impl Session<'_> {
             embedding_bytes: Some(of(1).sum()),
             ranks: all.chunks(own.len()).enumerate().map(wire_of_rank).collect(),
             ..WireFigures::default()
+        });
+        summary.recovery = self.played.as_ref().map(|played| {
+            let mode = plan.job.config.recovery.mode.map_or("", RecoveryMode::name);
+            played.figures(mode, of(3).sum())
         });
         summary.memory = Some(MemoryFigures {
             rss_bytes_max: of(0).max(),
@@ -138,9 +145,9 @@ impl Session<'_> {
     }
 }
 
-/// What a rank sent and received: eight of the words of [`Session::measure`], from the fourth on.
+/// What a rank sent and received: eight of the words of [`Session::measure`], from the fifth on.
 fn wire_of_rank((rank, words): (usize, &[u64])) -> WireOfRank {
-    let (kinds, _) = words[3..].as_chunks::<TRAFFIC_WORDS>();
+    let (kinds, _) = words[4..].as_chunks::<TRAFFIC_WORDS>();
     let exchanged = |kind: usize| {
         let Traffic { messages_sent, bytes_sent, messages_received, bytes_received } =
             Traffic::from_words(kinds[kind]);

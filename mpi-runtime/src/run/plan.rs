@@ -12,6 +12,7 @@ use crate::config::{Config, Job, Layout, Save, SyncMethod};
 use crate::error::Error;
 use crate::launch::processor::Pins;
 use crate::launch::roles::Roles;
+use crate::recovery::planner::save_first;
 use crate::rows::partition::TokenRule;
 use crate::rows::tables::TableLayout;
 use crate::rows::wire::push_words_max;
@@ -73,13 +74,14 @@ impl Plan {
         };
         let model = convert::model(&config.model, train.dense_features(), train.fields())
             .map_err(|error| Error::Usage(format!("[model] on this data: {error}")))?;
-        let layout = TableLayout::new(
+        let mut layout = TableLayout::new(
             train.cardinality(),
             roles.partitions,
             model.row_width(),
             convert::sparse_optimizer(&config.optim.sparse),
         )
         .map_err(|error| Error::Data(error.to_string()))?;
+        layout.save_first = save_first(&config.recovery, train.cardinality());
         let (slices, order) = cut(&job);
         let steps_per_epoch = steps_per_epoch(train.rows(), &order);
         let global_batch = job.global_batch() as u64;

@@ -13,6 +13,7 @@ use super::job::Session;
 use crate::checkpoint::{self, After, Folders, Link, Manifest, Saved, Saver, say_unwritten};
 use crate::error::Error;
 use crate::record::{SAVED, build_hash, say};
+use crate::recovery::played::Played;
 
 impl Run<'_> {
     /// Writes a checkpoint among `folders` while nothing trains. Returns its bytes.
@@ -42,6 +43,13 @@ impl Run<'_> {
             }
             behind
         })
+    }
+
+    /// The failures that this run plays, from here on. *Not collective.*
+    pub(super) fn play_failures(&self) -> Option<Played> {
+        let (plan, partitions) = (&self.plan, &self.services.partitions);
+        let config = &plan.job.config;
+        Played::new(&config.recovery, config.seed, plan.steps, &plan.layout, partitions)
     }
 
     /// Waits until the checkpoint that is being written is there, or is not; `None` when none is.

@@ -111,8 +111,12 @@ fn names_are_those_of_the_contract() {
         failures: 1,
         mode: "full".into(),
         pls: Some(0.1),
+        pls_expected: Some(0.1),
         seconds_lost: Some(1.0),
         overhead_fraction: Some(0.1),
+        interval_s: Some(1.0),
+        saves: Some(1),
+        full_saves: Some(1.0),
     });
     summary.memory = Some(MemoryFigures {
         rss_bytes_max: Some(1),
@@ -163,7 +167,11 @@ const CONTRACT: &[(&str, &str)] = &[
          mp_elements_kept mp_elements_total ranks",
     ),
     ("checkpoint", "count bytes seconds_exposed seconds_background interval_s"),
-    ("recovery", "failures mode pls seconds_lost overhead_fraction"),
+    (
+        "recovery",
+        "failures mode pls pls_expected seconds_lost overhead_fraction interval_s saves \
+         full_saves",
+    ),
     ("memory", "rss_bytes_max embedding_bytes dense_bytes"),
     ("wait", "data_seconds embedding_seconds sync_seconds"),
 ];

@@ -1,0 +1,153 @@
+//! `umbra plan`: how often a job should save, and who should go back after a failure.
+
+use core::fmt::Write as _;
+use std::io::Write as _;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use umbra_core::recovery::overhead::{Costs, Job, Outlook, Recovery};
+use umbra_datasets::Dataset;
+
+use crate::config::{Config, Seconds, convert};
+use crate::error::Error;
+use crate::recovery::planner::Span;
+use crate::rows::tables::TableLayout;
+
+/// Plan saves and recovery of a job on a cluster: intervals, overheads, expected losses
+#[derive(Args, Debug)]
+#[command(
+    after_long_help = "Times are seconds, or have a unit: 90, \"5 min\", 28h. PLS is the portion \
+                             of lost samples of arXiv 2011.02999: what lost rows had learnt since \
+                             they were saved."
+)]
+pub(super) struct PlanArguments {
+    /// Job file: its tables say what a save has
+    #[arg(short, long, value_name = "JOB.toml")]
+    config: Option<PathBuf>,
+    /// Set a key of the job, overriding the file; may be repeated, the last one wins
+    #[arg(long = "set", value_name = "KEY=VALUE", requires = "config")]
+    sets: Vec<String>,
+    /// How long the job trains
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    length: f64,
+    /// Mean time between failures of any rank of the job
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    mtbf: f64,
+    /// Ranks that hold rows: a failure takes those of one
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    shards: u32,
+    /// What a save takes; with --config and --bytes-per-s it follows
+    #[arg(long, value_name = "TIME", value_parser = time, required_unless_present = "bytes_per_s")]
+    save: Option<f64>,
+    /// What reading a save takes; default: as long as a save
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    load: Option<f64>,
+    /// Until there is a process in the place of a lost one
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "60 s")]
+    reschedule: f64,
+    /// Bytes per second of all ranks together to the file system
+    #[arg(long, value_name = "RATE", requires = "config")]
+    bytes_per_s: Option<f64>,
+    /// Portions of lost samples that may be expected
+    #[arg(long, value_name = "PLS,…", value_delimiter = ',', default_value = "0.01,0.02,0.05,0.1")]
+    pls: Vec<f64>,
+    /// Share of the rows of a save that saves some rows first
+    #[arg(long, value_name = "SHARE", default_value = "1")]
+    share: f64,
+}
+
+fn time(text: &str) -> Result<f64, String> {
+    let time: Result<Seconds, ()> = text.parse();
+    time.map(|Seconds(seconds)| seconds)
+        .map_err(|()| "expected seconds above 0, or a time: 90, \"5 min\", 28h".to_owned())
+}
+
+/// Runs the verb. One process, without MPI.
+pub(super) fn run(arguments: &PlanArguments) -> Result<(), Error> {
+    let PlanArguments { length, mtbf, shards, reschedule, .. } = *arguments;
+    let out_of = |name: &str, value: f64, range: &str| {
+        Err(Error::Usage(format!("--{name} {value}: expected {range}")))
+    };
+    if let Some(pls) = arguments.pls.iter().find(|pls| !(**pls > 0.0 && **pls <= 1.0)) {
+        return out_of("pls", *pls, "a number above 0, 1 at most");
+    }
+    if !(arguments.share > 0.0 && arguments.share <= 1.0) {
+        return out_of("share", arguments.share, "a number above 0, 1 at most");
+    }
+    let mut text = String::new();
+    let from_rate = match (&arguments.config, arguments.bytes_per_s) {
+        (Some(config), Some(rate)) if rate > 0.0 && rate.is_finite() => {
+            let bytes = bytes_of(config, &arguments.sets)?;
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "rows         {:.3} GB with their state", bytes / 1e9);
+            Some(bytes / rate)
+        }
+        (_, Some(rate)) => return out_of("bytes-per-s", rate, "a number above 0"),
+        _ => None,
+    };
+    let missing = || Error::Usage("--save is missing: what a save takes".into());
+    let save = arguments.save.or(from_rate).ok_or_else(missing)?;
+    let costs = Costs { save, load: arguments.load.unwrap_or(save), reschedule };
+    let job = Job { length, mtbf, shards, part: arguments.share, costs };
+    table(&mut text, &job, &arguments.pls);
+    // A closed stdout is no failure.
+    let _ = write!(std::io::stdout().lock(), "{text}");
+    Ok(())
+}
+
+/// Bytes of the rows of a job, with their optimizer state.
+fn bytes_of(path: &Path, sets: &[String]) -> Result<f64, Error> {
+    let config = Config::load(Some(path), sets)?;
+    let train = Dataset::open(&config.data.train)?;
+    let model = convert::model(&config.model, train.dense_features(), train.fields())
+        .map_err(|error| Error::Usage(format!("[model] on this data: {error}")))?;
+    let optimizer = convert::sparse_optimizer(&config.optim.sparse);
+    let layout = TableLayout::new(train.cardinality(), 1, model.row_width(), optimizer)
+        .map_err(|error| Error::Data(error.to_string()))?;
+    Ok(layout.bytes_of(0) as f64)
+}
+
+/// Every way to recover in a line, and what follows.
+fn table(text: &mut String, job: &Job, targets: &[f64]) {
+    let Costs { save, load, reschedule } = job.costs;
+    let _ = writeln!(
+        text,
+        "job          {}, a failure every {}, one of {} shards\ncosts        a save {}, reading it \
+         {}, another process {}\n\n{:34}{:>12}{:>11}{:>11}",
+        Span(job.length),
+        Span(job.mtbf),
+        job.shards,
+        Span(save),
+        Span(load),
+        Span(reschedule),
+        "after a failure",
+        "save every",
+        "overhead",
+        "PLS"
+    );
+    let mut line = |name: &str, outlook: &Outlook| {
+        let interval = Span(outlook.interval).to_string();
+        let overhead = format!("{:.2} %", 100.0 * outlook.overhead);
+        let pls = match outlook.recovery {
+            Recovery::Full => "0".to_owned(),
+            Recovery::Partial => format!("{:.5}", outlook.loss),
+        };
+        let _ = writeln!(text, "{name:34}{interval:>12}{overhead:>11}{pls:>11}");
+    };
+    let choices = targets.iter().map(|target| (target, job.choose(*target)));
+    let choices: Vec<_> = choices.collect();
+    if let Some((_, choice)) = choices.first() {
+        line("everybody goes back", &choice.full);
+        line("lost rows go back", &choice.partial);
+    }
+    for (target, choice) in &choices {
+        line(&format!("lost rows, PLS of {target} allowed"), &choice.allowed);
+    }
+    for (target, choice) in &choices {
+        let who = match choice.chosen.recovery {
+            Recovery::Full => "everybody goes back: lost rows alone would cost more",
+            Recovery::Partial => "lost rows go back",
+        };
+        let _ = writeln!(text, "cpr, PLS of {target} allowed: {who}");
+    }
+}

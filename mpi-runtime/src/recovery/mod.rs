@@ -1,0 +1,10 @@
+//! What a job does about lost shards of rows: arXiv 2011.02999 (`umbra_core::recovery`).
+//!
+//! Map: `planner.rs` how saves should be spaced, and its reason · `timeline.rs` which steps of a run
+//! have saves and failures · `image.rs` a partition's rows as they were last saved · `played.rs`
+//! failures that a run plays.
+
+mod image;
+pub mod planner;
+pub mod played;
+mod timeline;

@@ -1,0 +1,166 @@
+//! Failures that a run plays: the evaluation of arXiv 2011.02999 on the machine at hand.
+//!
+//! The run stands for a job of `recovery.inject.job_s` seconds. Every partition has an image of its
+//! rows, saved as the plan says. A failure takes the rows of its shards back to the image, with a
+//! partial recovery; after a full one a run would have the very bits that it has without a failure,
+//! so nothing is done. What saves, loads and lost work take is counted at the costs of the
+//! configuration, for the saves and failures that this run had.
+//!
+//! Invariants: between two stretches of training. All ranks play the same failures at the same
+//! steps, each on its own partitions, and say nothing to each other.
+
+use umbra_core::recovery::failures::{Failures, Times};
+use umbra_core::recovery::largest::Histogram;
+use umbra_core::recovery::overhead::{Costs, Job, Recovery};
+
+use super::image::PartitionImage;
+use super::planner::RecoveryPlan;
+use super::timeline::Timeline;
+use crate::config::{FailureTimes, RecoveryConfig};
+use crate::record::RecoveryFigures;
+use crate::rows::tables::{Partition, TableLayout};
+
+/// A run's played failures.
+pub struct Played {
+    /// What it does about them.
+    pub plan: RecoveryPlan,
+    failures: Failures,
+    timeline: Timeline,
+    layout: TableLayout,
+    /// Shards that a failure takes.
+    lost: u32,
+    /// Saves until large tables have been saved once: of a part of them, or 1.
+    cycle: u64,
+    /// None where everybody goes back.
+    images: Vec<PartitionImage>,
+    histogram: Box<Histogram>,
+    counted: Counted,
+}
+
+/// What came of saves and failures so far.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counted {
+    saves: u64,
+    /// On this rank.
+    rows_saved: u64,
+    failures: u64,
+    pls: f64,
+    seconds_lost: f64,
+}
+
+impl Played {
+    /// What `config` asks for in a run of `steps` steps; `None` where it asks for no failures.
+    #[must_use]
+    pub fn new(
+        config: &RecoveryConfig,
+        seed: u64,
+        steps: u64,
+        layout: &TableLayout,
+        partitions: &[Partition],
+    ) -> Option<Self> {
+        let (inject, mode) = (&config.inject, config.mode?);
+        let (times, length, mean) = (inject.failures?, inject.job_s?, config.mtbf_s?);
+        let (save, load) = (config.save_s?, config.load_s?);
+        let costs = Costs { save, load, reschedule: config.reschedule_s? };
+        let shards = inject.shards.unwrap_or(layout.partitioning.partitions);
+        let part = layout.save_first.as_ref().map_or(1.0, |rule| rule.share);
+        let job = Job { length, mtbf: mean, shards, part, costs };
+        let plan = RecoveryPlan::new(job, mode, config.pls_target);
+        let times = match times {
+            FailureTimes::Exponential | FailureTimes::Steps => Times::Exponential { mean },
+            FailureTimes::Gamma => {
+                Times::Gamma { mean, shape: inject.failure_shape.unwrap_or(1.0) }
+            }
+            FailureTimes::Uniform => Times::Uniform { count: count(length / mean), length },
+        };
+        let failures = Failures::new(seed, times);
+        let interval = plan.taken.interval * part;
+        let timeline = Timeline::new(steps, length, interval, failures.clone());
+        let timeline = match inject.failures {
+            Some(FailureTimes::Steps) => timeline.with_failures_after(&inject.failure_steps),
+            _ => timeline,
+        };
+        let partial = plan.taken.recovery == Recovery::Partial;
+        let images = if partial { partitions } else { &[] };
+        Some(Self {
+            plan,
+            failures,
+            timeline,
+            layout: layout.clone(),
+            lost: inject.lost_shards.min(shards),
+            cycle: count(1.0 / part).into(),
+            images: images.iter().map(PartitionImage::new).collect(),
+            histogram: Box::new([0; 1 << 16]),
+            counted: Counted::default(),
+        })
+    }
+
+    /// The next step after `step` after which there is something to do.
+    #[must_use]
+    pub fn next(&self, step: u64) -> Option<u64> {
+        self.timeline.next(step)
+    }
+
+    /// Does what is to be done after step `step`.
+    pub fn play(&mut self, step: u64) {
+        let Self { plan, timeline, images, layout, histogram, counted, .. } = self;
+        if timeline.save_at(step).is_some() {
+            counted.saves += 1;
+            for image in images {
+                counted.rows_saved += image.save_first(layout, histogram);
+            }
+        }
+        let since = timeline.seconds(step - timeline.saved(step, self.cycle));
+        for failure in timeline.failures_at(step) {
+            counted.failures += 1;
+            if plan.taken.recovery == Recovery::Full {
+                counted.seconds_lost += since;
+                continue;
+            }
+            counted.pls += plan.job.loss(since, self.lost);
+            let shards = plan.job.shards;
+            let takes = |shard| self.failures.takes(failure.number, shard, shards, self.lost);
+            let lost: Vec<bool> = (0..shards).map(takes).collect();
+            for image in &self.images {
+                image.revert(layout, |row| lost[(row % shards) as usize]);
+            }
+        }
+    }
+
+    /// Rows that were saved on this rank.
+    #[must_use]
+    pub const fn rows_saved(&self) -> u64 {
+        self.counted.rows_saved
+    }
+
+    /// What came of it, with so many rows saved on all ranks.
+    #[must_use]
+    pub fn figures(&self, mode: &str, rows_saved: u64) -> RecoveryFigures {
+        let Self { plan, counted, layout, .. } = self;
+        let Counted { saves, failures, pls, seconds_lost, .. } = *counted;
+        let partial = plan.taken.recovery == Recovery::Partial;
+        let full_saves = if partial {
+            rows_saved as f64 / f64::from(layout.numbering().rows().max(1))
+        } else {
+            saves as f64
+        };
+        let Costs { save, load, reschedule } = plan.job.costs;
+        let seconds = full_saves * save + failures as f64 * (load + reschedule) + seconds_lost;
+        RecoveryFigures {
+            failures,
+            mode: mode.to_owned(),
+            pls: partial.then_some(pls),
+            pls_expected: partial.then_some(plan.taken.loss),
+            seconds_lost: Some(seconds_lost),
+            overhead_fraction: Some(seconds / plan.job.length),
+            interval_s: Some(plan.taken.interval),
+            saves: Some(saves),
+            full_saves: Some(full_saves),
+        }
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small number")]
+const fn count(number: f64) -> u32 {
+    number.round() as u32
+}
