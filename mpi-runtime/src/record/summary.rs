@@ -407,6 +407,12 @@ pub struct RecoveryFigures {
     /// How many saves of all rows they were together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub full_saves: Option<f64>,
+    /// What choosing and copying rows took, on the slowest rank.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seconds_saving: Option<f64>,
+    /// Memory for the choice of rows that are saved first, over all ranks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub usage_bytes: Option<u64>,
 }
 
 /// Memory.

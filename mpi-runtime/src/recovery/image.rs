@@ -10,7 +10,7 @@ use umbra_core::recovery::largest::{Histogram, largest};
 use umbra_core::recovery::usage::Usage;
 
 use crate::rows::tables::{Partition, TableLayout};
-use crate::rows::usage::By;
+use crate::rows::usage::{By, UsageMemory};
 
 /// A partition and the image of its rows.
 pub(super) struct PartitionImage {
@@ -24,6 +24,11 @@ impl PartitionImage {
     pub(super) fn new(partition: &Partition) -> Self {
         let words = partition.words().iter().map(|word| word.load(Relaxed)).collect();
         Self { partition: partition.clone(), words }
+    }
+
+    /// Bytes that are remembered of updates.
+    pub(super) fn usage_bytes(&self) -> u64 {
+        self.partition.usage().map_or(0, UsageMemory::bytes)
     }
 
     /// Saves all rows. Returns how many.

@@ -9,6 +9,9 @@
 //! Invariants: between two stretches of training. All ranks play the same failures at the same
 //! steps, each on its own partitions, and say nothing to each other.
 
+use core::time::Duration;
+use std::time::Instant;
+
 use umbra_core::recovery::failures::{Failures, Times};
 use umbra_core::recovery::largest::Histogram;
 use umbra_core::recovery::overhead::{Costs, Job, Recovery};
@@ -46,6 +49,37 @@ struct Counted {
     failures: u64,
     pls: f64,
     seconds_lost: f64,
+    /// On this rank.
+    saving: Duration,
+}
+
+/// What a rank tells the others at the end.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Saved {
+    /// Rows.
+    pub rows: u64,
+    /// What saving them took.
+    pub nanoseconds: u64,
+    /// Memory for choosing them.
+    pub usage_bytes: u64,
+}
+
+impl Saved {
+    /// As words.
+    #[must_use]
+    pub const fn to_words(self) -> [u64; 3] {
+        [self.rows, self.nanoseconds, self.usage_bytes]
+    }
+
+    /// Of two ranks.
+    #[must_use]
+    pub fn and(self, [rows, nanoseconds, usage_bytes]: [u64; 3]) -> Self {
+        Self {
+            rows: self.rows + rows,
+            nanoseconds: self.nanoseconds.max(nanoseconds),
+            usage_bytes: self.usage_bytes + usage_bytes,
+        }
+    }
 }
 
 impl Played {
@@ -106,9 +140,11 @@ impl Played {
         let Self { plan, timeline, images, layout, histogram, counted, .. } = self;
         if timeline.save_at(step).is_some() {
             counted.saves += 1;
+            let start = Instant::now();
             for image in images {
                 counted.rows_saved += image.save_first(layout, histogram);
             }
+            counted.saving += start.elapsed();
         }
         let since = timeline.seconds(step - timeline.saved(step, self.cycle));
         for failure in timeline.failures_at(step) {
@@ -127,20 +163,23 @@ impl Played {
         }
     }
 
-    /// Rows that were saved on this rank.
+    /// What this rank has saved.
     #[must_use]
-    pub const fn rows_saved(&self) -> u64 {
-        self.counted.rows_saved
+    pub fn saved(&self) -> Saved {
+        let Counted { rows_saved, saving, .. } = self.counted;
+        let nanoseconds = u64::try_from(saving.as_nanos()).unwrap_or(u64::MAX);
+        let usage_bytes = self.images.iter().map(PartitionImage::usage_bytes).sum();
+        Saved { rows: rows_saved, nanoseconds, usage_bytes }
     }
 
-    /// What came of it, with so many rows saved on all ranks.
+    /// What came of it, with what all ranks have saved.
     #[must_use]
-    pub fn figures(&self, mode: &str, rows_saved: u64) -> RecoveryFigures {
+    pub fn figures(&self, mode: &str, saved: Saved) -> RecoveryFigures {
         let Self { plan, counted, layout, .. } = self;
         let Counted { saves, failures, pls, seconds_lost, .. } = *counted;
         let partial = plan.taken.recovery == Recovery::Partial;
         let full_saves = if partial {
-            rows_saved as f64 / f64::from(layout.numbering().rows().max(1))
+            saved.rows as f64 / f64::from(layout.numbering().rows().max(1))
         } else {
             saves as f64
         };
@@ -156,6 +195,8 @@ impl Played {
             interval_s: Some(plan.taken.interval),
             saves: Some(saves),
             full_saves: Some(full_saves),
+            seconds_saving: partial.then(|| Duration::from_nanos(saved.nanoseconds).as_secs_f64()),
+            usage_bytes: Some(saved.usage_bytes).filter(|bytes| *bytes > 0),
         }
     }
 }

@@ -60,7 +60,9 @@ impl Timeline {
 
     /// The step of the last save of every `of`th one, up to `step`; 0 where there is none.
     pub(super) fn saved(&self, step: u64, of: u64) -> u64 {
-        self.save_step(self.number_before(step) / of * of)
+        // The end of the run is none.
+        let number = self.number_before(step.min(self.steps.saturating_sub(1)));
+        self.save_step(number / of * of)
     }
 
     fn next_save(&self, step: u64) -> Option<u64> {
@@ -138,5 +140,6 @@ mod tests {
         assert_eq!(given.next(300), Some(400));
         assert_eq!(given.failures_at(400).map(|failure| failure.number).collect::<Vec<_>>(), [1]);
         assert_eq!(given.saved(899, 2), 600);
+        assert_eq!(timeline(50.0).saved(1000, 1), 500);
     }
 }

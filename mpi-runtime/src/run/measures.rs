@@ -14,7 +14,7 @@ use crate::record::{
     EvalFigures, ExchangedFigures, MemoryFigures, ProgressiveFigures, Status, SyncFigures,
     TrainFigures, TrainerSync, WaitFigures, WireFigures, WireOfRank, write_atomically,
 };
-use crate::recovery::played::Played;
+use crate::recovery::played::{Played, Saved};
 use crate::run::Run;
 use crate::run::job::{Outcome, Session};
 use crate::run::reporter::Recorder;
@@ -30,7 +30,8 @@ impl Session<'_> {
         let embedding = self.run.embedding_traffic();
         let mut own =
             vec![rss_bytes(), embedding.bytes_sent, plan.embedding_bytes(self.world.rank)];
-        own.push(self.played.as_ref().map_or(0, Played::rows_saved));
+        let saved = self.played.as_ref().map(Played::saved).unwrap_or_default();
+        own.extend(saved.to_words());
         for traffic in [embedding, self.run.dense_traffic()] {
             own.extend(traffic.to_words());
         }
@@ -69,7 +70,8 @@ impl Session<'_> {
         });
         summary.recovery = self.played.as_ref().map(|played| {
             let mode = plan.job.config.recovery.mode.map_or("", RecoveryMode::name);
-            played.figures(mode, of(3).sum())
+            let ranks = all.chunks(own.len()).map(|words| [words[3], words[4], words[5]]);
+            played.figures(mode, ranks.fold(Saved::default(), Saved::and))
         });
         summary.memory = Some(MemoryFigures {
             rss_bytes_max: of(0).max(),
@@ -145,9 +147,9 @@ impl Session<'_> {
     }
 }
 
-/// What a rank sent and received: eight of the words of [`Session::measure`], from the fifth on.
+/// What a rank sent and received: eight of the words of [`Session::measure`], from the seventh on.
 fn wire_of_rank((rank, words): (usize, &[u64])) -> WireOfRank {
-    let (kinds, _) = words[4..].as_chunks::<TRAFFIC_WORDS>();
+    let (kinds, _) = words[6..].as_chunks::<TRAFFIC_WORDS>();
     let exchanged = |kind: usize| {
         let Traffic { messages_sent, bytes_sent, messages_received, bytes_received } =
             Traffic::from_words(kinds[kind]);

@@ -117,6 +117,8 @@ fn names_are_those_of_the_contract() {
         interval_s: Some(1.0),
         saves: Some(1),
         full_saves: Some(1.0),
+        seconds_saving: Some(1.0),
+        usage_bytes: Some(1),
     });
     summary.memory = Some(MemoryFigures {
         rss_bytes_max: Some(1),
@@ -170,7 +172,7 @@ const CONTRACT: &[(&str, &str)] = &[
     (
         "recovery",
         "failures mode pls pls_expected seconds_lost overhead_fraction interval_s saves \
-         full_saves",
+         full_saves seconds_saving usage_bytes",
     ),
     ("memory", "rss_bytes_max embedding_bytes dense_bytes"),
     ("wait", "data_seconds embedding_seconds sync_seconds"),
