@@ -151,3 +151,17 @@ fn every_method_goes_on_with_what_is_left() {
         assert!(full <= saves && full > 0.0, "{method}: {recovery}");
     }
 }
+
+/// A run that is told how often it fails saves by itself, as often as what a save takes says.
+#[test]
+fn checkpoints_are_as_far_apart_as_what_they_take_says() {
+    let folder = JOB.folder(250 * 128, 500);
+    // A first guess of next to nothing: due after the first hundred steps, which tell the pace.
+    let sets = ["recovery.mode=full", "recovery.mtbf_s=100", "recovery.save_s=1e-9"];
+    let ended = folder.train(2, "job.toml", "run", &sets);
+    let checkpoint = &folder.summary("run")["checkpoint"];
+    assert!(checkpoint["count"].as_u64() >= Some(2), "{checkpoint}");
+    let interval = checkpoint["interval_s"].as_f64().unwrap();
+    assert!((1.0..=100.0).contains(&interval), "{checkpoint}");
+    assert!(ended.stderr.contains("umbra: a checkpoint every "), "{}", ended.stderr);
+}

@@ -172,8 +172,9 @@ mod tests {
             let failures = Failures::new(seed, Times::Uniform { count, length });
             assert_eq!(failures.clone().count(), 3);
             for failure in failures {
-                let quarter = libm::floor(failure.time / (length / 4.0));
-                by_quarter[quarter as usize] += 1;
+                let quarter = |it: u32| failure.time < length / 4.0 * f64::from(it + 1);
+                let at = (0..4).find(|it| quarter(*it)).unwrap();
+                by_quarter[at as usize] += 1;
             }
         }
         assert!(by_quarter.iter().all(|count| (2850..3150).contains(count)), "{by_quarter:?}");

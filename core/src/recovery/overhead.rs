@@ -208,14 +208,14 @@ mod tests {
     fn drawn_failures_lose_what_is_expected() {
         let job = job();
         for interval in [2.0, 11.0, 20.0, 28.0, 50.0].map(|hours| hours * HOUR) {
-            let (mut lost, draws) = (0.0, 4000);
+            let (mut lost, draws) = (0.0, 4000u32);
             for seed in 0..draws {
-                let times = Failures::new(seed, Times::Exponential { mean: job.mtbf });
+                let times = Failures::new(seed.into(), Times::Exponential { mean: job.mtbf });
                 for failure in times.take_while(|failure| failure.time < job.length) {
                     lost += job.loss(failure.time % interval, 1);
                 }
             }
-            let ratio = lost / f64::from(draws as u32) / job.expected_loss(interval);
+            let ratio = lost / f64::from(draws) / job.expected_loss(interval);
             assert!((0.95..1.05).contains(&ratio), "{interval}: {ratio}");
         }
     }

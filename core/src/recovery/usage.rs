@@ -108,7 +108,6 @@ impl<'a> Sample<'a> {
         let buckets = table.slots.len() as u64 / u64::from(BUCKET);
         let hash = row.wrapping_mul(0x9E37_79B1);
         let bucket = (u64::from(hash) * buckets) >> 32;
-        #[expect(clippy::cast_possible_truncation, reason = "within the slots")]
         let first = table.slots.start as usize + (bucket as usize) * BUCKET as usize;
         let slots = &self.slots[first..][..BUCKET as usize];
         for slot in slots {
@@ -120,7 +119,7 @@ impl<'a> Sample<'a> {
         }
         // Any of them, as random as the order of accesses.
         let accesses = self.accesses.load(Relaxed).wrapping_mul(0x85EB_CA77);
-        let out = (accesses ^ row).wrapping_mul(0xC2B2_AE3D) >> 29;
+        let out = ((accesses ^ row).wrapping_mul(0xC2B2_AE3D) >> 16) % BUCKET;
         slots[out as usize].store(row, Relaxed);
     }
 
@@ -136,14 +135,14 @@ impl<'a> Sample<'a> {
 mod tests {
     use super::*;
 
-    const SLOTS: usize = 64;
+    const SLOTS: u32 = 64;
 
     fn with_sample(test: impl Fn(Sample<'_>)) {
         let tables = [
             Sampled { rows: 10..200, slots: 0..24 },
-            Sampled { rows: 300..1000, slots: 24..SLOTS as u32 },
+            Sampled { rows: 300..1000, slots: 24..SLOTS },
         ];
-        let slots = [const { AtomicU32::new(EMPTY) }; SLOTS];
+        let slots = [const { AtomicU32::new(EMPTY) }; SLOTS as usize];
         let accesses = AtomicU32::new(0);
         test(Sample { tables: &tables, slots: &slots, accesses: &accesses });
     }
@@ -163,7 +162,7 @@ mod tests {
     fn a_full_sample_takes_new_rows_and_no_more_than_it_has_slots_for() {
         with_sample(|sample| {
             (300..1000).for_each(|row| sample.add(row));
-            assert_eq!(sample.rows(1).count(), SLOTS - 24);
+            assert_eq!(sample.rows(1).count(), SLOTS as usize - 24);
             sample.add(301);
             assert!(sample.rows(1).any(|row| row == 301));
             assert_eq!(sample.rows(0).count(), 0);

@@ -1,11 +1,11 @@
 //! The configuration of a job: TOML file and `--set` arguments to checked types.
 //!
-//! Map: `keys.rs` defines every key and its range; `overrides.rs` takes `--set` apart; `read.rs`
-//! merges both into a table and remembers where each value came from; `types.rs`, `sync.rs`,
-//! `server.rs`, `switch.rs`, `checkpoint.rs` and `recovery.rs` hold the result; `validate.rs` checks keys against
-//! each other;
-//! `resolve.rs` adds what only the launch decides; `convert.rs` and `method.rs` make the core's
-//! types of the result; `error.rs` says what was wrong, and where it was said.
+//! Map: `key_list.rs` defines every key, `keys.rs` what one may hold; `overrides.rs` takes `--set`
+//! apart; `read.rs` merges both into a table and remembers where each value came from; `types.rs`,
+//! `sync.rs`, `server.rs`, `switch.rs`, `checkpoint.rs` and `recovery.rs` hold the result;
+//! `validate.rs` checks keys against each other; `resolve.rs` adds what only the launch decides;
+//! `convert.rs` and `method.rs` make the core's types of the result; `error.rs` says what was wrong,
+//! and where it was said.
 //!
 //! Invariant: a [`Config`] written with [`Config::to_toml`] reads back equal, so the run folder's
 //! `config.toml` and a checkpoint's repeat the run.
@@ -14,6 +14,7 @@ mod checkpoint;
 pub mod convert;
 mod error;
 mod every;
+mod key_list;
 pub mod keys;
 mod method;
 mod overrides;

@@ -188,9 +188,30 @@ fn a_mistake_in_the_file_is_given_with_its_line() {
             "jobs/small.toml:12: `train.epochs = \"1\"`: expected an integer from 1 to 1048576",
         ),
         (
-            "[recovery]\nmode = \"cpr\"\n",
-            "jobs/small.toml:12: `recovery.mode` (recovery from lost ranks) is not in this \
+            "[compress]\ndp_keep = 0.1\n",
+            "jobs/small.toml:11: `compress` (compression of what is sent) is not in this \
              version; leave it out",
+        ),
+        (
+            "[recovery]\nmode = \"cpr\"\n",
+            "jobs/small.toml:12: `recovery.mode = \"cpr\"`: expected \"full\", or failures that the run plays \
+             (recovery.inject.failures): after a real one everybody goes back to the last \
+             checkpoint",
+        ),
+        (
+            "[recovery]\nmode = \"full\"\n",
+            "`recovery.mtbf_s` is missing: give mean seconds between failures, which say how far \
+             apart checkpoints are, in the file or with --set recovery.mtbf_s=…",
+        ),
+        (
+            "[recovery.inject]\nfailures = \"gamma\"\n",
+            "`recovery.mode` is missing: give \"full\", \"partial\" or \"cpr\", as the run plays \
+             failures, in the file or with --set recovery.mode=…",
+        ),
+        (
+            "[recovery]\npriority = \"mfu\"\n",
+            "`recovery.inject.failures` is missing: give which failures the run is to play, since \
+             recovery.priority is given, in the file or with --set recovery.inject.failures=…",
         ),
         (
             "[train]\nepochs = \n",
@@ -323,6 +344,16 @@ fn keys_and_types_agree() {
         "run.max_time=60",
         "optim.sparse.decay_start_step=5",
         "optim.sparse.decay_steps=5",
+        "recovery.mode=cpr",
+        "recovery.mtbf_s=100",
+        "recovery.save_s=1",
+        "recovery.load_s=1",
+        "recovery.reschedule_s=1",
+        "recovery.inject.failures=gamma",
+        "recovery.inject.failure_shape=0.8",
+        "recovery.inject.failure_steps=[5]",
+        "recovery.inject.job_s=1000",
+        "recovery.inject.shards=4",
         "recovery.inject.nan_trainer=0",
         "recovery.inject.nan_step=5",
         "recovery.inject.stop_step=5",
@@ -377,6 +408,21 @@ fn keys_and_types_agree() {
                     ("sync.switch.policy", _) => &["sync.switch.to=gba"],
                     _ => &[],
                 };
+                // Failures that a run plays, and what it does about them.
+                let recovery: &[&str] = match key.path.strip_prefix("recovery.") {
+                    Some(_) => &[
+                        "recovery.mode=cpr",
+                        "recovery.mtbf_s=100",
+                        "recovery.save_s=1",
+                        "recovery.load_s=1",
+                        "recovery.reschedule_s=1",
+                        "recovery.inject.failures=steps",
+                        "recovery.inject.failure_shape=0.8",
+                        "recovery.inject.failure_steps=[5]",
+                        "recovery.inject.job_s=1000",
+                    ],
+                    None => &[],
+                };
                 let others = [
                     "data.valid=v.h5",
                     "train.early_stop.patience=1",
@@ -386,7 +432,7 @@ fn keys_and_types_agree() {
                     model,
                     &set,
                 ];
-                let result = minimal(&[&others[..], switch].concat());
+                let result = minimal(&[recovery, &others[..], switch].concat());
                 let expected = (*name == "rowwise_adagrad") && key.path == "optim.dense.kind";
                 assert!(result.is_ok() || expected, "{set}: {}", result.unwrap_err());
             }

@@ -1,4 +1,4 @@
-//! The configuration as types. Names are those of the file; `keys.rs` says what each may hold.
+//! The configuration as types. Names are those of the file; `key_list.rs` says what each may hold.
 //!
 //! A `Config` is written back, resolved, to the run folder and into checkpoints, and reads back to
 //! itself. `Option` fields are either truly optional or decided by the launch

@@ -132,7 +132,6 @@ impl Config {
             |key, expected: &str| Err(ConfigError::Missing { key, expected: expected.into() });
         let Some(failures) = inject.failures else {
             for (key, set) in [
-                ("recovery.mode", recovery.mode.is_some()),
                 ("recovery.priority", recovery.priority != Priority::None),
                 ("recovery.inject.job_s", inject.job_s.is_some()),
                 ("recovery.inject.failure_steps", !inject.failure_steps.is_empty()),
@@ -143,7 +142,7 @@ impl Config {
                     return missing("recovery.inject.failures", &expected);
                 }
             }
-            return Ok(());
+            return self.check_spacing();
         };
         for (key, is_there, expected) in [
             ("recovery.mode", recovery.mode.is_some(), "\"full\", \"partial\" or \"cpr\""),
@@ -180,6 +179,34 @@ impl Config {
             }
             _ => Ok(()),
         }
+    }
+
+    /// A run that plays no failures and says what it does about them.
+    fn check_spacing(&self) -> Result<(), ConfigError> {
+        let Some(mode) = self.recovery.mode else { return Ok(()) };
+        if mode != RecoveryMode::Full {
+            return Err(ConfigError::value(
+                "recovery.mode",
+                format!("{:?}", mode.name()),
+                "\"full\", or failures that the run plays (recovery.inject.failures): after a real \
+                 one everybody goes back to the last checkpoint",
+            ));
+        }
+        if self.recovery.mtbf_s.is_none() {
+            return Err(ConfigError::Missing {
+                key: "recovery.mtbf_s",
+                expected: "mean seconds between failures, which say how far apart checkpoints are"
+                    .into(),
+            });
+        }
+        if let Some(every) = self.checkpoint.every {
+            return Err(ConfigError::value(
+                "checkpoint.every",
+                every,
+                "none with recovery.mode = \"full\", which says how far apart checkpoints are",
+            ));
+        }
+        Ok(())
     }
 
     fn check_inject(&self) -> Result<(), ConfigError> {

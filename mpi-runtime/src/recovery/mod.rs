@@ -2,9 +2,10 @@
 //!
 //! Map: `planner.rs` how saves should be spaced, and its reason · `timeline.rs` which steps of a run
 //! have saves and failures · `image.rs` a partition's rows as they were last saved · `played.rs`
-//! failures that a run plays.
+//! failures that a run plays · `spacing.rs` how far apart checkpoints of a real run are.
 
 mod image;
 pub mod planner;
 pub mod played;
+pub mod spacing;
 mod timeline;

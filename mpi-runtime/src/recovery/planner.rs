@@ -4,7 +4,8 @@ use core::fmt;
 
 use umbra_core::recovery::overhead::{Choice, Job, Outlook, Recovery};
 
-use crate::config::{Priority, RecoveryConfig, RecoveryMode};
+use super::spacing::Spacing;
+use crate::config::{Config, Priority, RecoveryConfig, RecoveryMode};
 use crate::rows::usage::{By, SaveFirst};
 
 /// What a job does about failures.
@@ -43,6 +44,16 @@ pub fn save_first(config: &RecoveryConfig, cardinality: &[u64]) -> Option<SaveFi
     };
     let (tables, share) = (config.priority_tables, config.priority_share);
     Some(SaveFirst::of_the_largest(by, cardinality, tables, share))
+}
+
+impl Config {
+    /// How far apart checkpoints are, where what they take decides that.
+    #[must_use]
+    pub fn spacing(&self) -> Option<Spacing> {
+        let RecoveryConfig { mode, mtbf_s, save_s, .. } = self.recovery;
+        let real = mode.is_some() && self.recovery.inject.failures.is_none();
+        mtbf_s.filter(|_| real).map(|mtbf| Spacing::new(mtbf, save_s))
+    }
 }
 
 /// The way taken, and what the others would cost.

@@ -202,6 +202,6 @@ impl Played {
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a small number")]
-const fn count(number: f64) -> u32 {
+fn count(number: f64) -> u32 {
     number.round() as u32
 }

@@ -27,6 +27,11 @@ impl Due {
         Self { every, global_batch, since: Duration::ZERO, rate: 0.0 }
     }
 
+    /// Another time between two.
+    pub(super) const fn space(&mut self, seconds: f64) {
+        self.every = Some(Every::Seconds(seconds));
+    }
+
     /// The step at which a stretch that begins at `step` should end for a checkpoint's sake, if
     /// for one's.
     #[must_use]

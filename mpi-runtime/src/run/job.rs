@@ -10,7 +10,7 @@ use std::time::Instant;
 use crate::checkpoint::{Checkpoint, Folders};
 use crate::comm::watch::Lost;
 use crate::comm::{self, Comm};
-use crate::config::{Config, Save, Seconds, SyncMethod};
+use crate::config::{Config, Every, Save, Seconds, SyncMethod};
 use crate::error::Error;
 use crate::launch::environment::{self, Cores};
 use crate::launch::processor::Pins;
@@ -18,6 +18,7 @@ use crate::launch::signals::Signals;
 use crate::launch::world::World;
 use crate::record::{self, RunFolder, Summary, SyncSwitch, say};
 use crate::recovery::played::Played;
+use crate::recovery::spacing::Spacing;
 use crate::run::deadline::Deadline;
 use crate::run::due::Due;
 use crate::run::going_on::{self, Kept};
@@ -132,7 +133,10 @@ pub fn train(
         Some(stragglers) => stragglers.beside(report, Arc::clone(signals)),
         None => report,
     });
-    let due = Due::new(plan.job.config.checkpoint.every, plan.job.global_batch() as u64);
+    let spacing = plan.job.config.spacing();
+    let every = spacing.map(|spacing| Every::Seconds(spacing.interval()));
+    let every = every.or(plan.job.config.checkpoint.every);
+    let due = Due::new(every, plan.job.global_batch() as u64);
     let folders = Folders::new(plan.job.config.checkpoint.dir.clone());
     // By its name, which all ranks know alike.
     let own = |checkpoint: &&Checkpoint| checkpoint.dir() == folders.of(step);
@@ -196,6 +200,8 @@ pub fn train(
         summary,
         deadline,
         due,
+        spacing,
+        written: Duration::ZERO,
         played,
         folders,
         begun: saved,
@@ -301,6 +307,10 @@ pub(super) struct Session<'w> {
     pub(super) deadline: Deadline,
     /// When the next checkpoint is.
     pub(super) due: Due,
+    /// Where what checkpoints take says how far apart they are.
+    pub(super) spacing: Option<Spacing>,
+    /// What the last one took that was written in the background.
+    pub(super) written: Duration,
     /// Failures that it plays.
     pub(super) played: Option<Played>,
     pub(super) folders: Folders,

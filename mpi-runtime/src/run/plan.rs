@@ -257,7 +257,8 @@ impl Plan {
     #[must_use]
     pub fn saves_in_background(&self) -> bool {
         let checkpoint = &self.job.config.checkpoint;
-        checkpoint.background && (checkpoint.every.is_some() || self.keeps_best())
+        let on_the_way = checkpoint.every.is_some() || self.job.config.spacing().is_some();
+        checkpoint.background && (on_the_way || self.keeps_best())
     }
 
     /// The first step after `step` at which the validation data are scored, a window of progressive

@@ -4,6 +4,7 @@
 //! on the way that can't be written is a warning; the last one, which nobody would go on without,
 //! is an error.
 
+use core::time::Duration;
 use std::time::Instant;
 
 use umbra_core::kernel;
@@ -13,6 +14,7 @@ use super::job::Session;
 use crate::checkpoint::{self, After, Folders, Link, Manifest, Saved, Saver, say_unwritten};
 use crate::error::Error;
 use crate::record::{SAVED, build_hash, say};
+use crate::recovery::planner::Span;
 use crate::recovery::played::Played;
 
 impl Run<'_> {
@@ -109,7 +111,7 @@ impl Session<'_> {
         }
         self.due.saved();
         self.expose(start);
-        Ok(())
+        self.space(start.elapsed())
     }
 
     /// Saves this step with all rows, and waits for it.
@@ -144,6 +146,7 @@ impl Session<'_> {
     pub(super) fn finish_save(&mut self) {
         if let Some(saved) = self.run.wait_for_save() {
             self.saved(saved);
+            self.written = saved.took;
             let figures = self.summary.checkpoint.get_or_insert_default();
             *figures.seconds_background.get_or_insert_default() += saved.took.as_secs_f64();
         }
@@ -160,6 +163,34 @@ impl Session<'_> {
 
     fn after(&self, best: bool) -> After {
         After { keep: self.run.plan.job.config.checkpoint.keep, best }
+    }
+
+    /// Says how far apart the next checkpoints are, where what they take decides: this one has kept
+    /// training for `waited`. *Collective.*
+    fn space(&mut self, waited: Duration) -> Result<(), Error> {
+        let Some(spacing) = &mut self.spacing else { return Ok(()) };
+        let own = [waited, self.written].map(|time| time.as_secs_f64().to_bits());
+        let mut all = vec![0; own.len() * self.world.size];
+        self.control.all_gather(&own, &mut all, "what a checkpoint took")?;
+        let most = |index| {
+            let times = all.iter().skip(index).step_by(own.len());
+            times.map(|bits| f64::from_bits(*bits)).fold(0.0, f64::max)
+        };
+        if spacing.measured(most(0), most(1)) {
+            self.due.space(spacing.interval());
+            if self.world.rank == 0 {
+                say(&format!(
+                    "umbra: a checkpoint every {}: training waits {} for one, and it is written \
+                     for {}; a failure comes every {}",
+                    Span(spacing.interval()),
+                    Span(most(0)),
+                    Span(most(1)),
+                    Span(spacing.mtbf())
+                ));
+            }
+        }
+        self.summary.checkpoint.get_or_insert_default().interval_s = Some(spacing.interval());
+        Ok(())
     }
 
     /// Training has waited since `start`.

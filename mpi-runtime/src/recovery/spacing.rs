@@ -1,0 +1,84 @@
+//! How far apart the checkpoints of a real run are, from what they are measured to take.
+//!
+//! After a failure everybody goes back to the last one, so Young's interval is the best one
+//! (`umbra_core::recovery::overhead`). What a save costs is what training waits for it; one that is
+//! written meanwhile costs the file system as well, so the next begins when it has rested for a
+//! while. Invariant: fed with times that all ranks agree on, it says the same on all.
+
+use umbra_core::recovery::overhead::{Costs, Job};
+
+/// The time between two checkpoints.
+#[derive(Clone, Copy, Debug)]
+pub struct Spacing {
+    mtbf: f64,
+    interval: f64,
+}
+
+impl Spacing {
+    /// Of a job that fails every `mtbf` seconds in the mean; a save is believed to take `save`
+    /// seconds, until one has been measured.
+    #[must_use]
+    pub fn new(mtbf: f64, save: Option<f64>) -> Self {
+        let interval = save.map_or(FIRST, |save| young(mtbf, save)).min(mtbf);
+        Self { mtbf, interval }
+    }
+
+    /// Seconds from one to the next.
+    #[must_use]
+    pub const fn interval(&self) -> f64 {
+        self.interval
+    }
+
+    /// Mean seconds between failures.
+    #[must_use]
+    pub const fn mtbf(&self) -> f64 {
+        self.mtbf
+    }
+
+    /// A save has kept training for `waited` seconds, and another was `written` for so many, if
+    /// one was. True when the interval becomes another one.
+    pub fn measured(&mut self, waited: f64, written: f64) -> bool {
+        let interval = young(self.mtbf, waited).max(REST * written).clamp(LEAST, self.mtbf);
+        let other = (interval / self.interval).ln().abs() > NEARLY.ln();
+        if other {
+            self.interval = interval;
+        }
+        other
+    }
+}
+
+fn young(mtbf: f64, save: f64) -> f64 {
+    let costs = Costs { save, load: 0.0, reschedule: 0.0 };
+    Job { length: mtbf, mtbf, shards: 1, part: 1.0, costs }.young_interval()
+}
+
+/// Seconds until the first one, which is measured.
+const FIRST: f64 = 60.0;
+/// Seconds between two, at least.
+const LEAST: f64 = 1.0;
+/// Of an interval the file system is busy for one of so many parts, at most.
+const REST: f64 = 4.0;
+/// Intervals that differ less are the same one.
+const NEARLY: f64 = 1.25;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn intervals_follow_what_saves_take() {
+        let hour = 3600.0;
+        assert!((Spacing::new(28.0 * hour, Some(336.0)).interval() - 8230.0).abs() < 1.0);
+        let mut spacing = Spacing::new(8.0 * hour, None);
+        assert_eq!(spacing.interval(), FIRST);
+        // √(2 × .5 s × 8 h), and the same again.
+        assert!(spacing.measured(0.5, 2.0) && !spacing.measured(0.51, 2.0));
+        assert!((spacing.interval() - 169.7).abs() < 0.1);
+        // What is written in the background for long is written less often.
+        assert!(spacing.measured(0.5, 120.0));
+        assert_eq!(spacing.interval(), 480.0);
+        // However dear: once in the time in which a failure comes.
+        assert!(spacing.measured(1e6, 1e6));
+        assert_eq!(spacing.interval(), 8.0 * hour);
+    }
+}
