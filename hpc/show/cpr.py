@@ -4,16 +4,19 @@ The paper's evaluation (arXiv 2011.02999, section 5), played: a job of 56 hours 
 its full recovery takes as much as there.
 
 table   overhead and AUC of every way to recover, against the run of the same seed without a failure
-draws   portion of lost samples of drawn failures against what was to be expected
+draws   overhead of a full recovery, and portion of lost samples of a partial one against what was to be expected, over
+        hundreds of failures
 losses  AUC lost by portion of lost samples, of all rows together and of those saved first
 costs   what counting updates takes of a step, and a save of a part against one of all
 """
 
+import json
 import os
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from statistics import mean, median, stdev
 
-from runs import Runs, mpirun
+from runs import UMBRA, Runs
 from show import Show, phases
 
 HOUR = 3600
@@ -29,6 +32,7 @@ DATA = {
     "synthetic": {"train.batch_size": 1024},
 }
 PRIORITIES = ["mfu", "ssu", "scar"]
+RELEASE = os.path.dirname(UMBRA)
 show, runs = Show("cpr", SEEDS), Runs("cpr")
 
 
@@ -49,7 +53,7 @@ def ways(target):
 def train(what, name, seed, sets):
     """The summary of a run on one rank and thread."""
     sets = runs.files(what) | DATA[what] | {"sync.method": "none", "train.worker_threads": 1, "seed": seed} | sets
-    return runs.train(f"{what}-{name}-{seed}", f"hpc/show/shadow-{what}.toml", sets, mpirun(1))
+    return runs.train(f"{what}-{name}-{seed}", f"hpc/show/shadow-{what}.toml", sets, [])
 
 
 def all_of(what, named, seeds):
@@ -86,14 +90,11 @@ def table():
                      pls=mean(one.get("pls", 0) for one in recovery), failures=sum(one.get("failures", 0) for one in recovery))
             if name in ("mfu", "ssu"):
                 worst[f"{what}, {name}"] = (less, error)
-            if name != "none" and what == "synthetic":
-                ids = f"overhead_{name}"
-                if name == "full":
-                    show.at_least(ids, overhead(found[name]), 0.08)
-                elif name in ("mfu", "ssu"):
-                    show.at_most(ids, overhead(found[name]), 0.0053)
-                else:
-                    show.measured(ids, overhead(found[name]))
+            # Of a full recovery it is in "draws": it depends on when failures come, and few do here.
+            if what == "synthetic" and name in ("mfu", "ssu"):
+                show.at_most(f"overhead_{name}", overhead(found[name]), 0.0053)
+            elif what == "synthetic" and name not in ("none", "full"):
+                show.measured(f"overhead_{name}", overhead(found[name]))
             if name == "full" and less != 0:
                 raise SystemExit(f"show: {what}: a full recovery has other bits than no failure")
     for name, (less, error) in worst.items():
@@ -105,21 +106,26 @@ def table():
 
 def draws():
     print("== draws", flush=True)
+    what = "frappe" if runs.files("frappe") else "synthetic"
+    # Few steps: when failures come is what is asked, not what is learnt.
+    short = {"train.max_examples": 128 * 400, "train.epochs": 1, "train.batch_size": 128}
+    full = all_of(what, {"draws-full": failing() | short | {"recovery.mode": "full"}}, range(1, 201))["draws-full"]
+    show.at_least("overhead_full", overhead(full), 0.08)
+    shares = [one["recovery"]["overhead_fraction"] for one in full]
+    show.measured("overhead_full_uncertainty", stdev(shares) / len(shares) ** 0.5)
     for times, extra in (("exponential", {}), ("gamma", {"recovery.inject.failure_shape": 0.8})):
-        # Few steps: when failures come is what is asked, not what is learnt.
-        sets = failing(times) | extra | {"recovery.mode": "cpr", "recovery.pls_target": 0.02, "train.max_examples": 128 * 200}
-        found = all_of("frappe" if runs.files("frappe") else "synthetic", {times: sets}, range(1, 301))[times]
+        sets = failing(times) | short | extra | {"recovery.mode": "cpr", "recovery.pls_target": 0.02}
+        found = all_of(what, {f"draws-{times}": sets}, range(1, 301))[f"draws-{times}"]
         recovery = [one["recovery"] for one in found]
         lost, expected = (sum(one[key] for one in recovery) for key in ("pls", "pls_expected"))
+        drawn, due = sum(one["failures"] for one in recovery), len(found) * JOB / MTBF
         end = "" if times == "exponential" else f"_{times}"
-        show.measured(f"failures_drawn{end}", sum(one["failures"] for one in recovery))
-        show.measured(f"pls_uncertainty{end}", stdev(one["pls"] for one in recovery) * len(found) ** 0.5 / expected)
-        if times == "exponential":
-            show.at_least("failures_drawn_least", sum(one["failures"] for one in recovery), 200)
-            show.at_least("pls_measured_over_expected", lost / expected, 0.9)
-            show.at_most("pls_measured_over_expected_most", lost / expected, 1.1)
-        else:
-            show.measured(f"pls_measured_over_expected{end}", lost / expected)
+        # Of those that were drawn: how many that were is chance alone.
+        ratio = lost / drawn / (expected / due)
+        show.at_least(f"failures_drawn{end}", drawn, 200)
+        show.measured(f"failures_drawn_over_expected{end}", drawn / due)
+        show.at_least(f"pls_measured_over_expected{end}", ratio, 0.9)
+        show.at_most(f"pls_measured_over_expected{end}_", ratio, 1.1)
 
 
 def losses():
@@ -150,15 +156,20 @@ def costs():
                                       "recovery.pls_target": 1}
     ways = {"plain": plain, "all": cpr} | {name: cpr | {"recovery.priority": name} for name in ("mfu", "ssu")}
     found = {name: [] for name in ways}
-    for turn in range(9):
+    for turn in range(3):
         # In turn, forwards and backwards.
         for name in list(ways)[:: 1 if turn % 2 == 0 else -1]:
             found[name].append(train("synthetic", f"costs-{name}", turn + 1, ways[name]))
-    seconds = {name: [one["seconds"] for one in each] for name, each in found.items()}
+    # Whole runs differ by more than what is asked: nanoseconds of an update with and without, and a step of the model that
+    # users begin with, whose 26 rows an example are updated one by one here.
+    counting = [json.loads(subprocess.check_output([f"{RELEASE}/examples/usage_costs"])) for _ in range(3)]
+    step = [UMBRA, "bench", "--steps-only", "--batch", "128", "--workers", "1", "--json", "-"]
+    step = json.loads(subprocess.run(step, capture_output=True, check=True).stdout)
+    example_ns = 1e9 / max(one["examples_per_second"] for one in step["steps"])
     for name, bound in (("mfu", 0.01), ("ssu", 0.005)):
-        shares = [own / base - 1 for own, base in zip(seconds[name], seconds["plain"])]
-        show.at_most(f"{name}_cost_share", median(shares), bound)
-        show.measured(f"{name}_cost_share_uncertainty", 1.25 * stdev(shares) / len(shares) ** 0.5)
+        more = [one[name] - one["none"] for one in counting]
+        show.measured(f"{name}_ns_of_an_update", median(more))
+        show.at_most(f"{name}_cost_share", 26 * median(more) / example_ns, bound)
         rows = found[name][0]["memory"]["embedding_bytes"]
         show.measured(f"{name}_memory_share", found[name][0]["recovery"]["usage_bytes"] / rows)
         part = [one["recovery"]["seconds_saving"] / one["recovery"]["saves"] for one in found[name]]

@@ -10,6 +10,7 @@ cd "$(dirname "$0")/../.."
 hpc/setup.sh --quiet
 . hpc/env.sh
 cargo build --workspace --release -q --bin umbra
+cargo build -p umbra-core --release -q --example usage_costs
 UMBRA=$(realpath "${CARGO_TARGET_DIR:-target}/release/umbra")
 export UMBRA
 python3 -B hpc/show/cpr.py

@@ -1,7 +1,7 @@
 //! Which rows have been updated since they were saved: what a save of a part looks at.
 //!
 //! arXiv 2011.02999, section 4.3. *Counts* are 4 bytes a row (MFU, most frequently used). A *sample*
-//! is a list of as many rows as a save takes, filled by every second access (SSU, sub-sampled used).
+//! is a list of as many rows as a save takes, filled by some of the accesses (SSU, sub-sampled used).
 //! Here it is a set: a row has a place among the few that its number gives it, and pushes another
 //! one out when all are taken, so it holds a row once and costs a look at one cache line.
 //!
@@ -49,13 +49,13 @@ pub struct Sampled {
 
 /// Slots that a row can be in: half a cache line.
 pub const BUCKET: u32 = 8;
-/// One access in so many is sampled.
-const PERIOD: u32 = 2;
+/// One call in so many is sampled: between two saves there are far more than a set has slots for.
+const PERIOD: u32 = 8;
 /// Nobody's slot.
 pub const EMPTY: u32 = u32::MAX;
 
 impl<'a> Usage<'a> {
-    /// What the rows of one call are counted in: of a sample every second call alone.
+    /// What the rows of one call are counted in: of a sample one call in eight.
     #[inline(always)]
     pub(crate) fn of_a_call(self) -> Self {
         let Self::Sample(sample) = self else { return self };
@@ -67,8 +67,12 @@ impl<'a> Usage<'a> {
     /// Asks for what counting the row at `index` will touch.
     #[inline(always)]
     pub(crate) fn prefetch(&self, index: usize) {
-        if let Self::Counts(counts) = self {
-            prefetch(&counts[index]);
+        match self {
+            Self::None => {}
+            Self::Counts(counts) => prefetch(&counts[index]),
+            Self::Sample(sample) => {
+                sample.bucket(index).into_iter().flatten().take(1).for_each(prefetch)
+            }
         }
     }
 
@@ -98,18 +102,25 @@ impl<'a> Usage<'a> {
 }
 
 impl<'a> Sample<'a> {
-    fn add(&self, index: usize) {
+    /// The slots that the row at `index` can be in; `None` where it is not sampled.
+    #[inline(always)]
+    fn bucket(&self, index: usize) -> Option<&'a [AtomicU32]> {
         #[expect(clippy::cast_possible_truncation, reason = "rows have numbers of 32 bits")]
         let row = index as u32;
         let at = self.tables.partition_point(|table| table.rows.end <= row);
-        let Some(table) = self.tables.get(at).filter(|table| table.rows.contains(&row)) else {
-            return;
-        };
+        let table = self.tables.get(at).filter(|table| table.rows.contains(&row))?;
         let buckets = table.slots.len() as u64 / u64::from(BUCKET);
         let hash = row.wrapping_mul(0x9E37_79B1);
         let bucket = (u64::from(hash) * buckets) >> 32;
         let first = table.slots.start as usize + (bucket as usize) * BUCKET as usize;
-        let slots = &self.slots[first..][..BUCKET as usize];
+        Some(&self.slots[first..][..BUCKET as usize])
+    }
+
+    #[inline(always)]
+    fn add(&self, index: usize) {
+        let Some(slots) = self.bucket(index) else { return };
+        #[expect(clippy::cast_possible_truncation, reason = "rows have numbers of 32 bits")]
+        let row = index as u32;
         for slot in slots {
             match slot.load(Relaxed) {
                 EMPTY => return slot.store(row, Relaxed),
@@ -172,11 +183,11 @@ mod tests {
     }
 
     #[test]
-    fn every_second_call_is_sampled() {
+    fn one_call_in_eight_is_sampled() {
         with_sample(|sample| {
             let usage = Usage::Sample(sample);
-            let sampled = (0..10).filter(|_| matches!(usage.of_a_call(), Usage::Sample(_)));
-            assert_eq!(sampled.count(), 5);
+            let sampled = (0..80).filter(|_| matches!(usage.of_a_call(), Usage::Sample(_)));
+            assert_eq!(sampled.count(), 10);
         });
     }
 

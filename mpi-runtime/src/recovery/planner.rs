@@ -93,7 +93,8 @@ pub struct Span(pub f64);
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            seconds @ 0.0..120.0 => write!(f, "{seconds:.3} s"),
+            seconds @ 0.0..1.0 => write!(f, "{:.1} ms", seconds * 1e3),
+            seconds @ 1.0..120.0 => write!(f, "{seconds:.1} s"),
             seconds @ 120.0..7200.0 => write!(f, "{:.1} min", seconds / 60.0),
             seconds => write!(f, "{:.1} h", seconds / 3600.0),
         }

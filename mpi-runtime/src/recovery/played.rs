@@ -12,7 +12,7 @@
 use core::time::Duration;
 use std::time::Instant;
 
-use umbra_core::recovery::failures::{Failures, Times};
+use umbra_core::recovery::failures::{Failure, Failures, Times};
 use umbra_core::recovery::largest::Histogram;
 use umbra_core::recovery::overhead::{Costs, Job, Recovery};
 
@@ -137,29 +137,43 @@ impl Played {
 
     /// Does what is to be done after step `step`.
     pub fn play(&mut self, step: u64) {
-        let Self { plan, timeline, images, layout, histogram, counted, .. } = self;
-        if timeline.save_at(step).is_some() {
-            counted.saves += 1;
-            let start = Instant::now();
-            for image in images {
-                counted.rows_saved += image.save_first(layout, histogram);
-            }
-            counted.saving += start.elapsed();
+        // A failure and a save in one step come in the order of their times.
+        let save = self.timeline.save_at(step).map(|number| self.timeline.time_of(number));
+        let failures: Vec<Failure> = self.timeline.failures_at(step).collect();
+        let early = failures.iter().filter(|it| save.is_some_and(|time| it.time < time)).count();
+        let (early, late) = failures.split_at(early);
+        early.iter().for_each(|failure| self.fail(*failure, step, step - 1));
+        if save.is_some() {
+            self.save();
         }
-        let since = timeline.seconds(step - timeline.saved(step, self.cycle));
-        for failure in timeline.failures_at(step) {
-            counted.failures += 1;
-            if plan.taken.recovery == Recovery::Full {
-                counted.seconds_lost += since;
-                continue;
-            }
-            counted.pls += plan.job.loss(since, self.lost);
-            let shards = plan.job.shards;
-            let takes = |shard| self.failures.takes(failure.number, shard, shards, self.lost);
-            let lost: Vec<bool> = (0..shards).map(takes).collect();
-            for image in &self.images {
-                image.revert(layout, |row| lost[(row % shards) as usize]);
-            }
+        late.iter().for_each(|failure| self.fail(*failure, step, step));
+    }
+
+    fn save(&mut self) {
+        let Self { images, layout, histogram, counted, .. } = self;
+        counted.saves += 1;
+        let start = Instant::now();
+        for image in images {
+            counted.rows_saved += image.save_first(layout, histogram);
+        }
+        counted.saving += start.elapsed();
+    }
+
+    /// Shards are lost after step `step`; the last save was up to step `saved_until`.
+    fn fail(&mut self, failure: Failure, step: u64, saved_until: u64) {
+        let Self { plan, timeline, images, layout, counted, failures, lost, .. } = self;
+        let since = timeline.seconds(step - timeline.saved(saved_until, self.cycle));
+        counted.failures += 1;
+        if plan.taken.recovery == Recovery::Full {
+            counted.seconds_lost += since;
+            return;
+        }
+        counted.pls += plan.job.loss(since, *lost);
+        let shards = plan.job.shards;
+        let takes = |shard| failures.takes(failure.number, shard, shards, *lost);
+        let taken: Vec<bool> = (0..shards).map(takes).collect();
+        for image in images {
+            image.revert(layout, |row| taken[(row % shards) as usize]);
         }
     }
 

@@ -48,6 +48,11 @@ impl Timeline {
         (self.save_step(number) == step && step < self.steps).then_some(number)
     }
 
+    /// Seconds until save number `number`.
+    pub(super) fn time_of(&self, number: u64) -> f64 {
+        number as f64 * self.interval
+    }
+
     /// The failures after step `step`.
     pub(super) fn failures_at(&self, step: u64) -> impl Iterator<Item = Failure> + '_ {
         self.failures.iter().filter(move |(at, _)| *at == step).map(|(_, failure)| *failure)
@@ -84,7 +89,7 @@ impl Timeline {
     }
 
     fn save_step(&self, number: u64) -> u64 {
-        if number == 0 { 0 } else { step_of(number as f64 * self.interval, self.step_s) }
+        if number == 0 { 0 } else { step_of(self.time_of(number), self.step_s) }
     }
 }
 
