@@ -2,7 +2,7 @@
 //! rows with and without it, in turn in one process. `hpc/show/cpr.py` reads the line.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
 
-use std::sync::atomic::AtomicU32;
+use core::sync::atomic::AtomicU32;
 use std::time::Instant;
 
 use umbra_core::optim::{Optimizer, OptimizerKind, SparseOptimizer};
