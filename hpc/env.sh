@@ -20,8 +20,7 @@ export PRTE_MCA_hwloc_default_binding_policy="${PRTE_MCA_hwloc_default_binding_p
 export OMPI_MCA_btl_vader_single_copy_mechanism="${OMPI_MCA_btl_vader_single_copy_mechanism:-none}"
 # Lustre and NFS are often mounted without file locks; umbra's files have one writer.
 export HDF5_USE_FILE_LOCKING="${HDF5_USE_FILE_LOCKING:-BEST_EFFORT}"
-# Large allocations ask for huge pages (glibc 2.35 and later), as umbra's tables do by themselves: `prepare`
-# is 4 % faster with its key maps in them.
+# Large allocations ask for huge pages (glibc 2.35 and later), as umbra's tables do by themselves.
 export GLIBC_TUNABLES="${GLIBC_TUNABLES:-glibc.malloc.hugetlb=1}"
 # In a Slurm step, pools of threads follow the cores of the step.
 if [ -n "${SLURM_CPUS_PER_TASK:-}" ]; then

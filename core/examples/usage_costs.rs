@@ -1,5 +1,5 @@
-//! Nanoseconds that counting an update takes (arXiv 2011.02999, section 4.3): the same updates of
-//! rows with and without it, in turn in one process. `hpc/show/cpr.py` reads the line.
+//! Nanoseconds that counting an update takes (arXiv 2011.02999): the same updates of rows with and
+//! without it, in turn in one process. `hpc/show/cpr.py` reads the line.
 #![allow(clippy::unwrap_used, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
 
 use core::sync::atomic::AtomicU32;

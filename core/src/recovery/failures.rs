@@ -1,8 +1,7 @@
 //! When shards are lost, and which: drawn.
 //!
-//! arXiv 2011.02999, section 3: times to failure of production jobs follow a gamma distribution
-//! best, with a hazard that is nearly constant after a high start. A gamma of shape 1 is the
-//! exponential distribution; below 1 failures come in bursts.
+//! Times between failures are exponential, which have no memory, or gamma: with shape 1 these are
+//! the same, below 1 failures come in bursts.
 //!
 //! Gamma: G. Marsaglia, W. W. Tsang, "A simple method for generating gamma variables", ACM TOMS 26,
 //! 2000. Invariant: a function of the seed alone.

@@ -3,8 +3,8 @@
 //! "CPR: understanding and improving failure tolerant training for deep learning recommendation
 //! with partial recovery", arXiv 2011.02999. When one of the ranks that hold rows is lost, its rows
 //! come back as they were last saved, and all others go on as they are. What that costs is a share
-//! of what was learnt, the *portion of lost samples* (PLS); what it saves is the work that everybody
-//! would do again, and saves: they may be far apart.
+//! of what was learnt, the *portion of lost samples* (PLS); what it saves is the work that
+//! everybody would do again, and saves: they may be far apart.
 //!
 //! - [`overhead`]: what saving and recovering take of a job's time, and which interval is best
 //! - [`failures`]: when shards are lost, drawn

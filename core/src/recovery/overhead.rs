@@ -1,14 +1,14 @@
 //! What saving and recovering take of a job's time, and how far apart saves should be.
 //!
-//! arXiv 2011.02999, section 4: with saves every T seconds that take s each, failures every F
+//! arXiv 2011.02999: with saves every T seconds that take s each, failures every F
 //! seconds in the mean, and l + r seconds until a lost shard is there again,
 //!
 //! - a *full* recovery takes everybody back to the last save: s·L/T + (l + r + T/2)·L/F of a job of
 //!   L seconds, least at T = √(2sF) (J. W. Young, "A first order approximation to the optimum
 //!   checkpoint interval", CACM 17, 1974);
-//! - a *partial* one takes the lost shard back alone: s·L/T + (l + r)·L/F, the less the larger T is.
-//!   What bounds T is what is lost: of N shards the lost one misses half an interval in the mean, so
-//!   the expected portion of lost samples is T / (2FN).
+//! - a *partial* one takes the lost shard back alone: s·L/T + (l + r)·L/F, the less the larger T
+//!   is. What bounds T is what is lost: of N shards the lost one misses half an interval in the
+//!   mean, so the expected portion of lost samples is T / (2FN).
 //!
 //! Where even the interval that the allowed loss leaves makes a partial recovery the dearer one,
 //! the full one is chosen.
@@ -153,7 +153,8 @@ mod tests {
 
     const HOUR: f64 = 3600.0;
 
-    /// The job of the paper's evaluation, with costs that make its full recovery as dear as there.
+    /// 56 hours with a failure every 28, at costs at which a full recovery takes what the paper's
+    /// abstract says, 8.2 to 8.5 %.
     fn job() -> Job {
         let costs = Costs { save: 336.0, load: 100.0, reschedule: 200.0 };
         Job { length: 56.0 * HOUR, mtbf: 28.0 * HOUR, shards: 18, part: 1.0, costs }

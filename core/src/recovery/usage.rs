@@ -1,9 +1,9 @@
 //! Which rows have been updated since they were saved: what a save of a part looks at.
 //!
-//! arXiv 2011.02999, section 4.3. *Counts* are 4 bytes a row (MFU, most frequently used). A *sample*
-//! is a list of as many rows as a save takes, filled by some of the accesses (SSU, sub-sampled used).
-//! Here it is a set: a row has a place among the few that its number gives it, and pushes another
-//! one out when all are taken, so it holds a row once and costs a look at one cache line.
+//! arXiv 2011.02999. *Counts* are 4 bytes a row (MFU, most frequently used). A *sample* is a list
+//! of as many rows as a save takes, filled by some of the accesses (SSU, sub-sampled used). Here
+//! it is a set: a row has a place among the few that its number gives it, and pushes another one
+//! out when all are taken, so it holds a row once and costs a look at one cache line.
 //!
 //! Invariants: entries are relaxed atomics, like rows. Where workers share a table two that count
 //! at once may count once, which a choice of rows can bear. Rows of the small tables are not

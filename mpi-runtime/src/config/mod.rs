@@ -4,8 +4,8 @@
 //! apart; `read.rs` merges both into a table and remembers where each value came from; `types.rs`,
 //! `sync.rs`, `server.rs`, `switch.rs`, `checkpoint.rs` and `recovery.rs` hold the result;
 //! `validate.rs` checks keys against each other; `resolve.rs` adds what only the launch decides;
-//! `convert.rs` and `method.rs` make the core's types of the result; `error.rs` says what was wrong,
-//! and where it was said.
+//! `convert.rs` and `method.rs` make the core's types of the result; `error.rs` says what was
+//! wrong, and where it was said.
 //!
 //! Invariant: a [`Config`] written with [`Config::to_toml`] reads back equal, so the run folder's
 //! `config.toml` and a checkpoint's repeat the run.

@@ -194,9 +194,9 @@ fn a_mistake_in_the_file_is_given_with_its_line() {
         ),
         (
             "[recovery]\nmode = \"cpr\"\n",
-            "jobs/small.toml:12: `recovery.mode = \"cpr\"`: expected \"full\", or failures that the run plays \
-             (recovery.inject.failures): after a real one everybody goes back to the last \
-             checkpoint",
+            "jobs/small.toml:12: `recovery.mode = \"cpr\"`: expected \"full\", or failures that \
+             the run plays (recovery.inject.failures): after a real one everybody goes back to \
+             the last checkpoint",
         ),
         (
             "[recovery]\nmode = \"full\"\n",

@@ -7,7 +7,7 @@
 //! configuration, for the saves and failures that this run had.
 //!
 //! Invariants: between two stretches of training. All ranks play the same failures at the same
-//! steps, each on its own partitions, and say nothing to each other.
+//! steps, each on its own partitions, and train on when all have.
 
 use core::time::Duration;
 use std::time::Instant;
@@ -135,8 +135,9 @@ impl Played {
         self.timeline.next(step)
     }
 
-    /// Does what is to be done after step `step`.
-    pub fn play(&mut self, step: u64) {
+    /// Does what is to be done after step `step`. True when that was anything: nobody may train
+    /// until all ranks have done it.
+    pub fn play(&mut self, step: u64) -> bool {
         // A failure and a save in one step come in the order of their times.
         let save = self.timeline.save_at(step).map(|number| self.timeline.time_of(number));
         let failures: Vec<Failure> = self.timeline.failures_at(step).collect();
@@ -147,6 +148,7 @@ impl Played {
             self.save();
         }
         late.iter().for_each(|failure| self.fail(*failure, step, step));
+        save.is_some() || !failures.is_empty()
     }
 
     fn save(&mut self) {

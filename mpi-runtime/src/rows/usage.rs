@@ -1,6 +1,6 @@
 //! Which rows are saved first, and the memory for what is remembered of their updates.
 //!
-//! arXiv 2011.02999, section 4.3: of the large tables a save has a share of the rows alone, and
+//! arXiv 2011.02999: of the large tables a save has a share of the rows alone, and
 //! comes the more often. Small tables, which are few rows together, are in every save. Each large
 //! table has a share of its own: rows of all that compete for one left out those with few updates
 //! for good, and on Frappe more was lost.

@@ -383,8 +383,11 @@ impl Session<'_> {
             self.change_asked = ended.change_asked;
             let early = ended.incomplete && ended.change_asked;
             self.run.state.step = if early { ended.steps } else { end };
-            if let Some(played) = &mut self.played {
-                played.play(self.run.state.step);
+            if let Some(played) = &mut self.played
+                && played.play(self.run.state.step)
+            {
+                // Nobody asks for rows that are on their way back.
+                self.control.barrier("rows that come back", true)?;
             }
         }
         let JobState { step, best_step, .. } = self.run.state;

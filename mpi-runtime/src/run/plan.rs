@@ -218,8 +218,10 @@ impl Plan {
         let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
         let available: Option<u64> =
             line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok());
+        // A run that plays failures has an image of its rows.
+        let images = 1 + u64::from(self.job.config.recovery.inject.failures.is_some());
         let (rows, dense) =
-            (self.embedding_bytes(rank), self.dense_bytes() + self.served_bytes(rank));
+            (images * self.embedding_bytes(rank), self.dense_bytes() + self.served_bytes(rank));
         let state = ranks_on_node as u64 * (rows + dense);
         // Trainers' own replicas are in a checkpoint beside the model.
         let copies = ranks_on_node as u64 * (rows + 2 * dense);
