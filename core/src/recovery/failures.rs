@@ -62,22 +62,18 @@ impl Failures {
         Self { stream: stream(0), victims: stream(1), times, number: 0, time: 0.0, used: 0 }
     }
 
-    /// Whether shard `shard` of `shards` is among the `lost` ones of failure number `number`. Each
-    /// is as likely as any other.
-    #[must_use]
-    pub fn takes(&self, number: u64, shard: u32, shards: u32, lost: u32) -> bool {
+    /// Of each of `shards` shards whether it is among the `lost` ones of failure number `number`.
+    /// Each is as likely as any other.
+    pub fn taken(&self, number: u64, shards: u32, lost: u32) -> impl Iterator<Item = bool> {
         // Selection sampling (Knuth, TAOCP 2, algorithm S): with as many shards to look at and as
         // many to take as are left.
-        let mut left = lost.min(shards);
-        for it in 0..=shard {
-            let index = number * u64::from(shards) + u64::from(it);
-            let taken = self.victims.below(index, u64::from(shards - it)) < u64::from(left);
-            if it == shard {
-                return taken;
-            }
+        let (victims, mut left) = (self.victims, lost);
+        (0..shards).map(move |shard| {
+            let index = number * u64::from(shards) + u64::from(shard);
+            let taken = victims.below(index, u64::from(shards - shard)) < u64::from(left);
             left -= u32::from(taken);
-        }
-        false
+            taken
+        })
     }
 
     fn uniform(&mut self) -> f64 {
@@ -185,9 +181,17 @@ mod tests {
         let (shards, lost, draws) = (7, 3, 7000);
         let mut counts = [0u32; 7];
         for number in 0..draws {
-            let taken = |shard| failures.takes(number, shard, shards, lost);
-            assert_eq!((0..shards).filter(|shard| taken(*shard)).count(), 3);
-            (0..7).zip(&mut counts).for_each(|(shard, count)| *count += u32::from(taken(shard)));
+            let taken = failures.taken(number, shards, lost);
+            assert_eq!(
+                taken
+                    .zip(&mut counts)
+                    .map(|(it, count)| {
+                        *count += u32::from(it);
+                        u32::from(it)
+                    })
+                    .sum::<u32>(),
+                lost
+            );
         }
         assert!(counts.iter().all(|count| (2800..3200).contains(count)), "{counts:?}");
     }

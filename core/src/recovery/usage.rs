@@ -88,17 +88,6 @@ impl<'a> Usage<'a> {
             Self::Sample(sample) => sample.add(index),
         }
     }
-
-    /// All rows have been saved.
-    pub fn clear(&self) {
-        match self {
-            Self::None => {}
-            Self::Counts(counts) => counts.iter().for_each(|count| count.store(0, Relaxed)),
-            Self::Sample(sample) => {
-                sample.slots.iter().for_each(|slot| slot.store(EMPTY, Relaxed));
-            }
-        }
-    }
 }
 
 impl<'a> Sample<'a> {
@@ -132,6 +121,11 @@ impl<'a> Sample<'a> {
         let accesses = self.accesses.load(Relaxed).wrapping_mul(0x85EB_CA77);
         let out = ((accesses ^ row).wrapping_mul(0xC2B2_AE3D) >> 16) % BUCKET;
         slots[out as usize].store(row, Relaxed);
+    }
+
+    /// Lets all rows go: what it held has been saved.
+    pub fn clear(&self) {
+        self.slots.iter().for_each(|slot| slot.store(EMPTY, Relaxed));
     }
 
     /// The rows of table number `table` that it holds.
@@ -177,7 +171,7 @@ mod tests {
             sample.add(301);
             assert!(sample.rows(1).any(|row| row == 301));
             assert_eq!(sample.rows(0).count(), 0);
-            Usage::Sample(sample).clear();
+            sample.clear();
             assert_eq!(sample.rows(1).count(), 0);
         });
     }
@@ -197,7 +191,5 @@ mod tests {
         let usage = Usage::Counts(&counts);
         [1, 1, 2].iter().for_each(|row| usage.of_a_call().count(*row));
         assert_eq!(counts.each_ref().map(|count| count.load(Relaxed)), [0, 2, 1]);
-        usage.clear();
-        assert!(counts.iter().all(|count| count.load(Relaxed) == 0));
     }
 }

@@ -204,6 +204,11 @@ fn a_mistake_in_the_file_is_given_with_its_line() {
              apart checkpoints are, in the file or with --set recovery.mtbf_s=…",
         ),
         (
+            "[recovery]\nmtbf_s = 5\n",
+            "`recovery.mode` is missing: give \"full\", what is done about failures, beside \
+             recovery.mtbf_s, in the file or with --set recovery.mode=…",
+        ),
+        (
             "[recovery.inject]\nfailures = \"gamma\"\n",
             "`recovery.mode` is missing: give \"full\", \"partial\" or \"cpr\", as the run plays \
              failures, in the file or with --set recovery.mode=…",

@@ -4,8 +4,8 @@ use umbra_core::sync::{Method, Rounds};
 
 use super::error::ConfigError;
 use super::{
-    Config, FailureTimes, Gate, Layout, ModelKind, OptimKind, OptimSection, Priority, RecoveryMode,
-    Save, Schedule, Structure, SyncConfig, SyncMethod,
+    Config, FailureTimes, Gate, Layout, ModelKind, OptimKind, OptimSection, Priority,
+    RecoveryConfig, RecoveryMode, Save, Schedule, Structure, SyncConfig, SyncMethod,
 };
 
 impl Config {
@@ -131,9 +131,16 @@ impl Config {
         let missing =
             |key, expected: &str| Err(ConfigError::Missing { key, expected: expected.into() });
         let Some(failures) = inject.failures else {
+            // What only played failures use.
+            let plain = RecoveryConfig::default();
             for (key, set) in [
-                ("recovery.priority", recovery.priority != Priority::None),
+                ("recovery.priority", recovery.priority != plain.priority),
+                ("recovery.load_s", recovery.load_s.is_some()),
+                ("recovery.reschedule_s", recovery.reschedule_s.is_some()),
                 ("recovery.inject.job_s", inject.job_s.is_some()),
+                ("recovery.inject.shards", inject.shards.is_some()),
+                ("recovery.inject.lost_shards", inject.lost_shards != plain.inject.lost_shards),
+                ("recovery.inject.failure_shape", inject.failure_shape.is_some()),
                 ("recovery.inject.failure_steps", !inject.failure_steps.is_empty()),
             ] {
                 if set {
@@ -160,6 +167,13 @@ impl Config {
                 return missing(key, &format!("{expected}, as the run plays failures"));
             }
         }
+        if inject.shards.is_some_and(|shards| inject.lost_shards > shards) {
+            return Err(ConfigError::value(
+                "recovery.inject.lost_shards",
+                inject.lost_shards,
+                "no more than recovery.inject.shards",
+            ));
+        }
         match failures {
             FailureTimes::Gamma if inject.failure_shape.is_none() => {
                 missing("recovery.inject.failure_shape", "the shape of the gamma distribution")
@@ -183,7 +197,14 @@ impl Config {
 
     /// A run that plays no failures and says what it does about them.
     fn check_spacing(&self) -> Result<(), ConfigError> {
-        let Some(mode) = self.recovery.mode else { return Ok(()) };
+        let RecoveryConfig { mode, mtbf_s, save_s, .. } = self.recovery;
+        let Some(mode) = mode else {
+            let given = mtbf_s.map(|_| "recovery.mtbf_s").or(save_s.map(|_| "recovery.save_s"));
+            return given.map_or(Ok(()), |given| {
+                let expected = format!("\"full\", what is done about failures, beside {given}");
+                Err(ConfigError::Missing { key: "recovery.mode", expected })
+            });
+        };
         if mode != RecoveryMode::Full {
             return Err(ConfigError::value(
                 "recovery.mode",
@@ -192,7 +213,7 @@ impl Config {
                  one everybody goes back to the last checkpoint",
             ));
         }
-        if self.recovery.mtbf_s.is_none() {
+        if mtbf_s.is_none() {
             return Err(ConfigError::Missing {
                 key: "recovery.mtbf_s",
                 expected: "mean seconds between failures, which say how far apart checkpoints are"

@@ -31,20 +31,15 @@ impl PartitionImage {
         self.partition.usage().map_or(0, UsageMemory::bytes)
     }
 
-    /// Saves all rows. Returns how many.
-    pub(super) fn save(&mut self) -> u64 {
-        for (saved, word) in self.words.iter_mut().zip(self.partition.words()) {
-            *saved = word.load(Relaxed);
-        }
-        if let Some(usage) = self.partition.usage() {
-            usage.usage().clear();
-        }
-        self.partition.table().rows() as u64
-    }
-
-    /// Saves the rows that `layout` has first, and all of the small tables. Returns how many.
-    pub(super) fn save_first(&mut self, layout: &TableLayout, histogram: &mut Histogram) -> u64 {
-        let Some(rule) = &layout.save_first else { return self.save() };
+    /// Saves the rows that `layout` has first and all of the small tables; all rows where it has
+    /// none first. Returns how many.
+    pub(super) fn save(&mut self, layout: &TableLayout, histogram: &mut Histogram) -> u64 {
+        let Some(rule) = &layout.save_first else {
+            for (saved, word) in self.words.iter_mut().zip(self.partition.words()) {
+                *saved = word.load(Relaxed);
+            }
+            return self.partition.table().rows() as u64;
+        };
         let mut rows = 0;
         for table in 0..layout.numbering().fields() {
             let places = layout.range_of(self.partition.number, table);
@@ -74,8 +69,8 @@ impl PartitionImage {
             chosen.iter().for_each(|place| self.save_row(*place, &mut rows));
         }
         // Rows that were not saved keep their counts.
-        if let Some(usage @ Usage::Sample(_)) = self.partition.usage().map(|usage| usage.usage()) {
-            usage.clear();
+        if let Some(Usage::Sample(sample)) = self.partition.usage().map(|usage| usage.usage()) {
+            sample.clear();
         }
         rows
     }

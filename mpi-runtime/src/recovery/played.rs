@@ -156,7 +156,7 @@ impl Played {
         counted.saves += 1;
         let start = Instant::now();
         for image in images {
-            counted.rows_saved += image.save_first(layout, histogram);
+            counted.rows_saved += image.save(layout, histogram);
         }
         counted.saving += start.elapsed();
     }
@@ -172,8 +172,7 @@ impl Played {
         }
         counted.pls += plan.job.loss(since, *lost);
         let shards = plan.job.shards;
-        let takes = |shard| failures.takes(failure.number, shard, shards, *lost);
-        let taken: Vec<bool> = (0..shards).map(takes).collect();
+        let taken: Vec<bool> = failures.taken(failure.number, shards, *lost).collect();
         for image in images {
             image.revert(layout, |row| taken[(row % shards) as usize]);
         }

@@ -19,12 +19,12 @@ pub(super) struct Timeline {
 
 impl Timeline {
     /// A job of `length` seconds in `steps` steps with these `failures`, and a save every
-    /// `interval` seconds.
+    /// `interval` seconds, after every step at most.
     pub(super) fn new(steps: u64, length: f64, interval: f64, failures: Failures) -> Self {
         let step_s = length / steps as f64;
         let within = failures.take_while(|failure| failure.time < length);
         let failures = within.map(|failure| (step_of(failure.time, step_s), failure)).collect();
-        Self { steps, step_s, interval, failures }
+        Self { steps, step_s, interval: interval.max(step_s), failures }
     }
 
     /// The same with failures after these `steps`, ascending.
@@ -95,7 +95,8 @@ impl Timeline {
 
 /// The first step that has ended at `time`, at least 1.
 fn step_of(time: f64, step_s: f64) -> u64 {
-    floor((time / step_s).ceil()).max(1)
+    // A whole number of steps stays one, however it is rounded.
+    floor((time / step_s - 1e-9).ceil()).max(1)
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a number of steps")]
@@ -116,14 +117,23 @@ mod tests {
 
     #[test]
     fn saves_are_as_far_apart_as_asked_and_none_is_at_the_end() {
-        let cases = [(0.7, 142), (1.0, 99), (3.3, 30), (33.0, 3), (50.0, 1), (100.0, 0), (1e3, 0)];
+        let cases = [
+            (1e-300, 999),
+            (0.7, 142),
+            (1.0, 99),
+            (3.3, 30),
+            (33.0, 3),
+            (50.0, 1),
+            (100.0, 0),
+            (1e3, 0),
+        ];
         for (interval, count) in cases {
             let timeline = timeline(interval).with_failures_after(&[]);
             let (mut step, mut number) = (0, 0);
             while let Some(next) = timeline.next(step) {
                 number += 1;
                 assert_eq!(timeline.save_at(next), Some(number), "{interval}");
-                let expected = f64::from(u32::try_from(number).unwrap_or(0)) * interval;
+                let expected = f64::from(u32::try_from(number).unwrap_or(0)) * timeline.interval;
                 assert!((timeline.seconds(next) - expected).abs() <= 0.1 + 1e-9, "{interval}");
                 assert!((step + 1..next).all(|it| timeline.save_at(it).is_none()), "{interval}");
                 assert_eq!(timeline.saved(next, 1), next);
