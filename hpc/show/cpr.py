@@ -75,7 +75,8 @@ def overhead(each):
 
 def table():
     print("== table", flush=True)
-    worst = {}
+    # Of both data sets the larger overhead; of each the AUC lost.
+    taken, worst = {}, {}
     for what, seeds in (("frappe", SEEDS), ("synthetic", SEEDS[:5])):
         if runs.files(what) is None:
             continue
@@ -89,16 +90,19 @@ def table():
                      interval_h=recovery[0].get("interval_s", 0) / HOUR, auc_loss=less, uncertainty=error,
                      pls=mean(one.get("pls", 0) for one in recovery), failures=sum(one.get("failures", 0) for one in recovery))
             if name in ("mfu", "ssu"):
-                worst[f"{what}, {name}"] = (less, error)
+                worst[f"{what}_{name}"] = (less, error)
             # Of a full recovery it is in "draws": it depends on when failures come, and few do here.
-            if what == "synthetic" and name in ("mfu", "ssu"):
-                show.at_most(f"overhead_{name}", overhead(found[name]), 0.0053)
-            elif what == "synthetic" and name not in ("none", "full"):
-                show.measured(f"overhead_{name}", overhead(found[name]))
+            if name not in ("none", "full"):
+                taken[name] = max(taken.get(name, 0), overhead(found[name]))
             if name == "full" and less != 0:
                 raise SystemExit(f"show: {what}: a full recovery has other bits than no failure")
+    for name, share in taken.items():
+        if name in ("mfu", "ssu"):
+            show.at_most(f"overhead_{name}", share, 0.0053)
+        else:
+            show.measured(f"overhead_{name}", share)
     for name, (less, error) in worst.items():
-        show.at_most(f"auc_loss {name}", less, max(0.0002, 2 * error))
+        show.at_most(f"auc_loss_{name}", less, max(0.0002, 2 * error))
     less, error = max(worst.values())
     show.measured("auc_loss_mean", less)
     show.measured("auc_loss_uncertainty", error)
@@ -125,7 +129,7 @@ def draws():
         show.at_least(f"failures_drawn{end}", drawn, 200)
         show.measured(f"failures_drawn_over_expected{end}", drawn / due)
         show.at_least(f"pls_measured_over_expected{end}", ratio, 0.9)
-        show.at_most(f"pls_measured_over_expected{end}_", ratio, 1.1)
+        show.at_most(f"pls_measured_over_expected_most{end}", ratio, 1.1)
 
 
 def losses():

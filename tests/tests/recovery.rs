@@ -165,3 +165,33 @@ fn checkpoints_are_as_far_apart_as_what_they_take_says() {
     assert!((1.0..=100.0).contains(&interval), "{checkpoint}");
     assert!(ended.stderr.contains("umbra: a checkpoint every "), "{}", ended.stderr);
 }
+
+/// `umbra plan`: the job whose full recovery takes 8.46 %, as the formula of `overhead.rs` has it.
+#[test]
+fn a_plan_has_every_way_to_recover_and_says_what_is_missing() {
+    let folder = Folder::new();
+    let job = ["plan", "--length", "56h", "--mtbf", "28 h", "--shards", "18"];
+    let costs = ["--save", "336", "--load", "100 s", "--reschedule", "200"];
+    let plan = |more: &[&str]| folder.umbra(1, &[&job[..], more].concat());
+    let told = plan(&[&costs[..], &["--pls", "0.02,0.0001"]].concat()).fine();
+    for line in [
+        "everybody goes back                      2.3 h     8.46 %          0",
+        "lost rows go back                        2.3 h     4.38 %    0.00224",
+        "lost rows, PLS of 0.02 allowed          20.2 h     0.76 %    0.01876",
+        "cpr, PLS of 0.02 allowed: lost rows go back",
+        "cpr, PLS of 0.0001 allowed: everybody goes back: lost rows alone would cost more",
+    ] {
+        assert!(told.stdout.contains(line), "{line}\n{}", told.stdout);
+    }
+    for (more, message) in [
+        (&["--save", "soon"][..], "expected seconds above 0, or a time"),
+        (&["--save", "1", "--pls", "2"], "umbra: --pls 2: expected a number above 0, 1 at most"),
+        (&["--save", "1", "--share", "0"], "umbra: --share 0: expected a number above 0"),
+        (&[], "--save <TIME>"),
+        (&["--bytes-per-s", "1e9", "-c", "none.toml"], "none.toml: No such file"),
+    ] {
+        let ended = plan(more);
+        assert_eq!(ended.code, 2, "{more:?}: {}", ended.stderr);
+        assert!(ended.stderr.contains(message), "{more:?}: {}", ended.stderr);
+    }
+}

@@ -3,6 +3,8 @@
 //! Names are the contract of README.md. Every figure is measured; one that does not apply is
 //! absent, never zero.
 
+mod recovery;
+
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -11,6 +13,8 @@ use umbra_core::sync::server::Tally;
 use super::{build_hash, write_atomically};
 use crate::config::Job;
 use crate::error::Error;
+
+pub use recovery::RecoveryFigures;
 
 /// Its name in a run folder.
 pub(super) const NAME: &str = "summary.json";
@@ -377,42 +381,6 @@ pub struct CheckpointFigures {
     /// Time between two.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interval_s: Option<f64>,
-}
-
-/// Failures and what they cost.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct RecoveryFigures {
-    /// Ranks lost.
-    pub failures: u64,
-    /// `recovery.mode`.
-    pub mode: String,
-    /// Portion of lost samples.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub pls: Option<f64>,
-    /// What was to be expected of it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub pls_expected: Option<f64>,
-    /// Work done again.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub seconds_lost: Option<f64>,
-    /// Saving, loading and lost work over training.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub overhead_fraction: Option<f64>,
-    /// Seconds from save to save of all rows.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub interval_s: Option<f64>,
-    /// Saves, of all rows or a part of them.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub saves: Option<u64>,
-    /// How many saves of all rows they were together.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub full_saves: Option<f64>,
-    /// What choosing and copying rows took, on the slowest rank.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub seconds_saving: Option<f64>,
-    /// Memory for the choice of rows that are saved first, over all ranks.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub usage_bytes: Option<u64>,
 }
 
 /// Memory.

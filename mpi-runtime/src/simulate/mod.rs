@@ -97,6 +97,13 @@ impl Virtual {
         let cores = if file.cores == 0 { worker_threads + 1 } else { file.cores };
         let job = config.resolve(ranks, 1, cores)?;
         let config = &job.config;
+        if config.recovery.inject.failures.is_some() {
+            return Err(Error::Usage(
+                "recovery.inject.failures: rows are lost in runs of umbra train, not in virtual \
+                 time yet; leave it out"
+                    .into(),
+            ));
+        }
         let changes = !config.sync.switch.is_off();
         if changes && file.fidelity == Fidelity::Training {
             return Err(Error::Usage(
