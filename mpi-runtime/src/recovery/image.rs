@@ -209,7 +209,8 @@ mod tests {
     fn what_has_been_saved_counts_anew_and_what_comes_back_too() {
         let (layout, partition) = partition(By::Updates);
         let mut image = PartitionImage::new(&partition);
-        (0..8).for_each(|place| update(&layout, &partition, place, 8 - place as u32, 0.1));
+        let times = (1..=8).rev();
+        (0..8).zip(times).for_each(|(place, times)| update(&layout, &partition, place, times, 0.1));
         let histogram = &mut [0; 1 << 16];
         let mut next = |image: &mut PartitionImage| {
             let before = saved(image);
