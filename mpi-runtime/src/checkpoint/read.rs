@@ -64,6 +64,14 @@ impl Checkpoint {
         }
     }
 
+    /// The same one, opened again where it stands. *Not collective.*
+    ///
+    /// # Errors
+    /// As [`open_here`](Self::open_here).
+    pub fn again(&self) -> Result<Self, CheckpointError> {
+        Self::open_here(&self.dir)
+    }
+
     /// The one with the rows that this one has not.
     pub(super) fn base(&self) -> Option<&Self> {
         self.base.as_deref()

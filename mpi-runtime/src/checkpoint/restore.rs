@@ -85,6 +85,23 @@ impl Checkpoint {
         self.read_model(control, &Target { dense, ..*target }, Some(&grown))
     }
 
+    /// Reads the rows of the partitions `lost` alone, whoever holds them now. Returns the bytes that
+    /// this rank read. *Collective over `control`; `lost` equal on all ranks.*
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn read_lost(
+        &self,
+        control: &Comm,
+        target: &Target<'_>,
+        lost: &[u32],
+    ) -> Result<u64, Error> {
+        control.agree(self.fits_rows(target.layout).map_err(Error::from))?;
+        let rows = self.read_rows(control, target, None, Some(lost))?;
+        control.barrier(WHAT, true)?;
+        control.agree(rows.map_err(Error::from))
+    }
+
     fn read_model(
         &self,
         control: &Comm,
@@ -93,7 +110,7 @@ impl Checkpoint {
     ) -> Result<u64, Error> {
         let dense = self.read_dense(control, target.dense)?;
         let dense = control.agree(dense.map_err(Error::from))?;
-        let rows = self.read_rows(control, target, grown)?;
+        let rows = self.read_rows(control, target, grown, None)?;
         // Own files take as long as they take.
         control.barrier(WHAT, true)?;
         Ok(dense + control.agree(rows.map_err(Error::from))?)
@@ -194,6 +211,7 @@ impl Checkpoint {
         control: &Comm,
         target: &Target<'_>,
         grown: Option<&Grown<'_>>,
+        only: Option<&[u32]>,
     ) -> Result<ReadBytes, Lost> {
         let Target { layout, partitions, .. } = target;
         let (here, numbering) = (layout.partitioning, layout.numbering());
@@ -202,7 +220,8 @@ impl Checkpoint {
         let record_len = self.manifest.row_width + self.manifest.row_state_len;
         let kept = grown.map_or(record_len, |grown| grown.words);
         let written = (self.manifest.partitions, rows, record_len);
-        let plan = Files::new(written, here, &owners, grown.is_some());
+        let plan = Files::new(written, here, &owners, grown.is_some()).of_partitions(here, only);
+        let wanted = |owner: u32| only.is_none_or(|only| only.contains(&owner));
         let mut source = plan.source(self, control.rank());
         let store = |row: u32, record: &[u32]| {
             let owner = here.partition(row);
@@ -217,6 +236,9 @@ impl Checkpoint {
             source.next_block(|row, record| {
                 let row = grown.map_or(row, |grown| grown.row(row, numbering));
                 let record = &record[..kept];
+                if !wanted(here.partition(row)) {
+                    return;
+                }
                 let owner = owners[here.partition(row) as usize];
                 if owner == control.rank() {
                     store(row, record);
@@ -300,8 +322,8 @@ impl Grown<'_> {
 struct Files {
     /// Partitions of the run that wrote them.
     written: Partitioning,
-    /// By file.
-    readers: Vec<usize>,
+    /// By file; `None` of files that nobody needs.
+    readers: Vec<Option<usize>>,
     rows: u32,
     record_len: usize,
     /// Whether every row belongs to its reader.
@@ -328,8 +350,18 @@ impl Files {
                 holders[file as usize % holders.len()]
             }
         };
-        let readers = (0..written).map(reader).collect();
+        let readers = (0..written).map(|file| Some(reader(file))).collect();
         Self { written: Partitioning { partitions: written }, readers, rows, record_len, stay }
+    }
+
+    /// Those of them that have rows of the partitions `only`.
+    fn of_partitions(mut self, here: Partitioning, only: Option<&[u32]>) -> Self {
+        if let (true, Some(only)) = (self.stay, only) {
+            for (file, reader) in (0..).zip(&mut self.readers) {
+                *reader = reader.filter(|_| only.contains(&here.partition(file)));
+            }
+        }
+        self
     }
 
     /// Records read at a time.
@@ -350,13 +382,15 @@ impl Files {
     fn rounds(&self) -> u64 {
         let mut blocks = std::collections::BTreeMap::<usize, u64>::new();
         for (file, reader) in (0..).zip(&self.readers) {
-            *blocks.entry(*reader).or_default() += self.blocks(file);
+            if let Some(reader) = reader {
+                *blocks.entry(*reader).or_default() += self.blocks(file);
+            }
         }
         blocks.into_values().max().unwrap_or(0)
     }
 
     fn source<'a>(&'a self, checkpoint: &'a Checkpoint, rank: usize) -> Source<'a> {
-        let files = (0..).zip(&self.readers).filter(|(_, reader)| **reader == rank);
+        let files = (0..).zip(&self.readers).filter(|(_, reader)| **reader == Some(rank));
         let mut files: Vec<u32> = files.map(|(file, _)| file).collect();
         files.reverse();
         Source { plan: self, checkpoint, files, open: None, block: vec![], ended: Ok(0) }

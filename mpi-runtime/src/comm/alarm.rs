@@ -8,9 +8,9 @@
 
 use std::sync::Arc;
 
-use crossbeam_channel::{Sender, bounded};
+use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 
-use crate::comm::watch::Watch;
+use crate::comm::watch::{LOOK, Waiting, Watch};
 
 /// An alarm that is set: it goes off unless it is dropped, or set again, in time.
 pub(crate) struct Alarm {
@@ -24,11 +24,17 @@ impl Alarm {
         let watch = Arc::clone(watch);
         // A system that gives no thread gives no deadline either.
         let _ = std::thread::Builder::new().name("alarm".into()).spawn(move || {
+            // A rank that is lost is no reason: the call beside it says so itself.
+            let mut waiting = Waiting::default();
             loop {
-                match watch.receive(&sets, &what) {
-                    Ok(Some(())) => {}
-                    Ok(None) => return,
-                    Err(lost) => watch.end_process(1, &lost),
+                match sets.recv_timeout(LOOK) {
+                    Ok(()) => waiting = Waiting::default(),
+                    Err(RecvTimeoutError::Disconnected) => return,
+                    Err(RecvTimeoutError::Timeout) => {
+                        if let Err(lost) = waiting.check_time(&watch, &what) {
+                            watch.end_process(1, &lost);
+                        }
+                    }
                 }
             }
         });

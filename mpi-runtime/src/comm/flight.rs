@@ -8,7 +8,7 @@
 use core::ffi::c_int;
 
 use super::pending::Request;
-use super::{count, raw};
+use super::{count, loss, raw};
 
 /// Requests, and what each of them needs.
 pub(super) struct Flight<T> {
@@ -53,6 +53,9 @@ impl<T> Flight<T> {
                 self.done.as_mut_ptr(),
                 raw::no_statuses(),
             );
+        }
+        if loss::has_happened() {
+            return;
         }
         let done = &mut self.done[..usize::try_from(found).unwrap_or(0)];
         // From the back: taking one out moves only what lies behind it.

@@ -17,7 +17,7 @@ use mpi::traits::{AsRaw, Equivalence};
 
 use super::flight::Flight;
 use super::pending::{Pending, Request};
-use super::{Comm, count, raw};
+use super::{Comm, count, loss, raw};
 use crate::comm::watch::{Backoff, Waiting};
 
 /// Point-to-point messages of `u32` words between all ranks; messages to oneself stay in process.
@@ -190,7 +190,7 @@ impl Mailbox {
                 message.as_mut_ptr(),
                 status.as_mut_ptr(),
             );
-            if found == 0 {
+            if found == 0 || loss::has_happened() {
                 return false;
             }
             raw::MPI_Get_count(status.as_ptr(), kind, &raw mut length);
@@ -258,10 +258,22 @@ impl Mailbox {
     }
 }
 
+impl Mailbox {
+    /// Leaves to MPI for ever what it may still use.
+    fn abandon(&mut self) {
+        core::mem::forget(core::mem::take(&mut self.sending));
+        core::mem::forget(core::mem::take(&mut self.arriving));
+    }
+}
+
 impl Drop for Mailbox {
     /// MPI must not be left with a pointer into freed memory, nor another rank with a message that
     /// nobody takes: each is told how many were sent to it, and takes them all.
     fn drop(&mut self) {
+        if self.comm.epoch != loss::epoch() || loss::has_happened() {
+            self.abandon();
+            return;
+        }
         let nothing = vec![0; self.comm.size];
         let sent = core::mem::take(&mut self.sent);
         let mut told = Some(self.comm.start_all_to_all(sent, nothing));
@@ -278,9 +290,13 @@ impl Drop for Mailbox {
             if due.as_ref().is_some_and(|(_, due)| self.is_done(due)) {
                 return;
             }
-            self.comm
-                .watch
-                .or_end(waiting.check(&self.comm.watch, &"the last messages of all ranks"));
+            let waited = waiting.check(&self.comm.watch, &"the last messages of all ranks");
+            if loss::has_happened() {
+                // The next wait of this thread says so; an unwinding one has none.
+                self.abandon();
+                return;
+            }
+            self.comm.watch.or_end(waited);
             self.comm.pause(&mut backoff);
         }
     }

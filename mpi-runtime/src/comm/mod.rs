@@ -13,6 +13,7 @@
 //! - [`post`]: what is larger than a message · `first.rs`: bytes to the first rank, and from it
 //! - [`reduce`]: sums, by `doubling.rs` · `alarm.rs`: deadlines of what can't be polled
 //! - `last_words.rs`: the end of a process, and who else hears why
+//! - [`loss`]: ranks that are lost, `everyone.rs`: those that are left
 //!
 //! Invariants: a [`Comm`] is made on the main thread, in one order on every rank, is used by one
 //! thread, and is dropped before MPI is finalised. A buffer lent to MPI outlives its request. A
@@ -22,10 +23,12 @@
 
 mod alarm;
 mod doubling;
+mod everyone;
 mod first;
 mod flight;
 pub mod guard;
 mod last_words;
+pub mod loss;
 mod mailbox;
 mod pending;
 pub mod post;
@@ -43,11 +46,12 @@ use std::sync::Arc;
 use mpi::traits::{AsRaw, Equivalence};
 
 use crate::comm::traffic::{Meter, Traffic, of_barrier, of_exchange};
-use crate::comm::watch::{Backoff, LOOK, Lost, Watch};
+use crate::comm::watch::{Backoff, LOOK, Lost, Waiting, Watch};
 use crate::error::Error;
 use pending::Pending;
 
 pub(crate) use alarm::Alarm;
+pub use everyone::Everyone;
 pub use first::ToFirst;
 pub(crate) use last_words::exit_saying;
 pub use last_words::{abort, abort_saying, hand_on, on_end};
@@ -62,6 +66,8 @@ pub struct Comm {
     poll: Option<Duration>,
     /// By how much waits may be longer than the watch allows.
     grace: Duration,
+    /// Of which it is.
+    epoch: u64,
     watch: Arc<Watch>,
     meter: Arc<Meter>,
     /// MPICH's handle is an integer, which alone would make this Sync.
@@ -74,21 +80,6 @@ pub struct Comm {
 unsafe impl Send for Comm {}
 
 impl Comm {
-    /// All ranks, in a communicator of its own. *Collective over all processes*, main thread only,
-    /// while a `World` is there.
-    ///
-    /// # Errors
-    /// When not all ranks come.
-    pub(crate) fn of_all_ranks(watch: Arc<Watch>) -> Result<Self, Lost> {
-        let world = core::mem::ManuallyDrop::new(Self::new(raw::world(), watch));
-        // SAFETY: the handle is the world's; the new one's place stays until the operation is done.
-        let made = Pending::start(vec![raw::no_comm()], |new, request| unsafe {
-            raw::MPI_Comm_idup(world.handle, new.as_mut_ptr(), request);
-        });
-        let handle = made.wait(&world, "a communicator", false)?[0];
-        Ok(Self::new(handle, Arc::clone(&world.watch)))
-    }
-
     /// The ranks of `members` in a communicator of their own, in the order of their ranks; `None`
     /// on the others. *Collective over this communicator*, main thread only; `members` equal on all
     /// ranks.
@@ -105,6 +96,10 @@ impl Comm {
         let _alarm = Alarm::set(&self.watch, format!("MPI_Comm_split of {} ranks", self.size));
         // SAFETY: the handle is live, the out-pointer is valid.
         unsafe { raw::MPI_Comm_split(self.handle, color, 0, &raw mut handle) };
+        Waiting::default().check(&self.watch, &"a communicator")?;
+        if member {
+            loss::add(handle);
+        }
         Ok(member.then(|| Self::new(handle, Arc::clone(&self.watch))))
     }
 
@@ -122,6 +117,7 @@ impl Comm {
             size: number(size),
             poll: None,
             grace: Duration::ZERO,
+            epoch: loss::epoch(),
             watch,
             meter: Arc::default(),
             not_sync: PhantomData,
@@ -426,6 +422,11 @@ impl Comm {
 impl Drop for Comm {
     /// The standard calls freeing collective; libraries do it without talking to other ranks.
     fn drop(&mut self) {
+        if self.epoch != loss::epoch() || loss::has_happened() {
+            // It may have operations that never end.
+            return;
+        }
+        loss::remove(self.handle);
         let _alarm = Alarm::set(&self.watch, format!("MPI_Comm_free of {} ranks", self.size));
         // SAFETY: the handle is live and this was its only user.
         unsafe { raw::MPI_Comm_free(&raw mut self.handle) };

@@ -6,7 +6,7 @@
 
 use core::mem::ManuallyDrop;
 
-use super::{Comm, raw};
+use super::{Comm, loss, raw};
 use crate::comm::watch::{Backoff, Lost, Waiting};
 
 /// A non-blocking operation: MPI may use its buffers until it is done.
@@ -24,12 +24,12 @@ impl Request {
         Self(handle)
     }
 
-    /// Whether it is done; stays so.
+    /// Whether it is done; stays so, unless a rank is lost: then nothing is.
     pub(super) fn is_done(&mut self) -> bool {
         let mut done = 0;
         // SAFETY: a live request or, once it was done, the null one, which is done.
         unsafe { raw::MPI_Test(&raw mut self.0, &raw mut done, raw::no_status()) };
-        done != 0
+        done != 0 && !loss::has_happened()
     }
 }
 
@@ -64,8 +64,11 @@ impl<B> Pending<B> {
     pub(super) fn wait(mut self, comm: &Comm, what: &str, patient: bool) -> Result<B, Lost> {
         let (mut waiting, mut backoff) = (Waiting::patient(comm.grace), Backoff::default());
         while !self.is_done() {
-            if !patient {
-                waiting.check(&comm.watch, &format_args!("{what} of {} ranks", comm.size))?;
+            let what = format_args!("{what} of {} ranks", comm.size);
+            if patient {
+                Waiting::check_loss(&what)?;
+            } else {
+                waiting.check(&comm.watch, &what)?;
             }
             comm.pause(&mut backoff);
         }

@@ -1,8 +1,9 @@
 //! The MPI functions that the runtime calls, by their own names: each is the library's, guarded.
 //!
 //! Nothing else names `mpi::ffi`, so no call can forget the guard. Errors are fatal in MPI
-//! (MPI_ERRORS_ARE_FATAL, the default), so a call that returns has succeeded and returns nothing
-//! here.
+//! (MPI_ERRORS_ARE_FATAL, the default), so a call that returns has succeeded; where the library
+//! survives the loss of a rank, calls return errors and `loss` hears of every one of them. Either
+//! way they return nothing here.
 
 use core::ffi::{c_int, c_void};
 use core::time::Duration;
@@ -10,6 +11,7 @@ use core::time::Duration;
 pub(super) use mpi::ffi::{MPI_Comm, MPI_Datatype, MPI_Message, MPI_Request, MPI_Status};
 
 use super::guard::{guarded, guarded_at_last};
+use std::sync::OnceLock;
 
 macro_rules! guarded_functions {
     ($($name:ident($($argument:ident: $kind:ty),* $(,)?);)*) => {$(
@@ -19,7 +21,7 @@ macro_rules! guarded_functions {
         #[allow(non_snake_case, clippy::too_many_arguments, reason = "the standard's")]
         pub(super) unsafe fn $name($($argument: $kind),*) {
             // SAFETY: the caller's word.
-            guarded(|| unsafe { mpi::ffi::$name($($argument),*) });
+            super::loss::hear(guarded(|| unsafe { mpi::ffi::$name($($argument),*) }));
         }
     )*};
 }
@@ -78,6 +80,81 @@ guarded_functions! {
         received_starts: *const c_int, received_kind: MPI_Datatype, comm: MPI_Comm,
         request: *mut MPI_Request,
     );
+}
+
+/// What a library has that survives the loss of a rank: User-Level Failure Mitigation, of the MPI
+/// Forum's working group on fault tolerance. They are looked up when the program runs, so that one
+/// program runs on libraries with and without.
+pub(super) struct FaultTolerance {
+    revoke: unsafe extern "C" fn(MPI_Comm) -> c_int,
+    shrink: unsafe extern "C" fn(MPI_Comm, *mut MPI_Comm) -> c_int,
+}
+
+impl FaultTolerance {
+    /// Of the library that this process runs on, where it is there and switched on. *Not
+    /// collective; once MPI has been started.*
+    pub(super) fn get() -> Option<&'static Self> {
+        static FOUND: OnceLock<Option<FaultTolerance>> = OnceLock::new();
+        FOUND.get_or_init(Self::look).as_ref()
+    }
+
+    fn look() -> Option<Self> {
+        let [revoke, shrink] = [c"MPIX_Comm_revoke", c"MPIX_Comm_shrink"].map(|name| {
+            // SAFETY: the name ends with a zero.
+            let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+            (!found.is_null()).then_some(found)
+        });
+        let (revoke, shrink) = (revoke?, shrink?);
+        let (mut value, mut there) = (core::ptr::null_mut::<c_int>(), 0);
+        // SAFETY: the out-pointers are valid; an attribute that is there points to an int.
+        let on = guarded(|| unsafe {
+            let value = (&raw mut value).cast();
+            mpi::ffi::MPI_Comm_get_attr(world(), MPI_FT, value, &raw mut there);
+            there != 0
+        }) && !value.is_null()
+            && unsafe { *value } != 0;
+        // SAFETY: functions of these names have these types (mpi-ext.h).
+        on.then(|| unsafe {
+            Self {
+                revoke: core::mem::transmute::<*mut c_void, _>(revoke),
+                shrink: core::mem::transmute::<*mut c_void, _>(shrink),
+            }
+        })
+    }
+
+    /// Calls on `comm` return errors from now on, on every rank.
+    ///
+    /// # Safety
+    /// The handle is live.
+    pub(super) unsafe fn revoke(&self, comm: MPI_Comm) {
+        // What it says was heard already.
+        guarded(|| unsafe { (self.revoke)(comm) });
+    }
+
+    /// The ranks of `comm` that are left, in a communicator of their own, in their order; the null
+    /// one when that failed. *Collective over those left.*
+    ///
+    /// # Safety
+    /// The handle is live.
+    pub(super) unsafe fn shrink(&self, comm: MPI_Comm) -> MPI_Comm {
+        let mut new = no_comm();
+        let code = guarded(|| unsafe { (self.shrink)(comm, &raw mut new) });
+        if code == 0 { new } else { no_comm() }
+    }
+}
+
+/// The attribute of Open MPI that says whether fault tolerance is on (mpi.h of version 5).
+const MPI_FT: c_int = 12;
+
+/// Calls on `comm`, and on what is made of it, return errors from now on.
+///
+/// # Safety
+/// The handle is live.
+pub(super) unsafe fn return_errors(comm: MPI_Comm) {
+    // SAFETY: the caller's word; the handler is the library's.
+    guarded(|| unsafe {
+        mpi::ffi::MPI_Comm_set_errhandler(comm, mpi::ffi::RSMPI_ERRORS_RETURN);
+    });
 }
 
 /// Ends the job on every rank with this exit code, and this process in any case: the library may

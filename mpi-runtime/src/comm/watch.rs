@@ -5,6 +5,7 @@ use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use core::time::Duration;
 use std::time::Instant;
 
+use crate::comm::loss;
 use crate::error::Error;
 
 /// How long a wait may take on this rank, and what happens then.
@@ -57,8 +58,12 @@ impl Watch {
     }
 
     /// Says why and ends the job with this exit code on every rank. Of several threads that come
-    /// here for one cause, the first speaks.
+    /// here for one cause, the first speaks. Where the job goes on without a rank that is lost,
+    /// only this thread's work ends: whatever is in its way follows from that.
     pub fn end_job(&self, code: u8, why: &dyn Display) -> ! {
+        if loss::is_survived() {
+            loss::unwind();
+        }
         crate::comm::abort_saying(i32::from(code), &self.last_words(why))
     }
 
@@ -91,7 +96,7 @@ impl Watch {
     ) -> Result<Option<T>, Lost> {
         let mut waiting = Waiting::default();
         loop {
-            match channel.recv_timeout(LOOK) {
+            match channel.recv_timeout(GLANCE) {
                 Ok(item) => return Ok(Some(item)),
                 Err(crossbeam_channel::RecvTimeoutError::Disconnected) => return Ok(None),
                 Err(crossbeam_channel::RecvTimeoutError::Timeout) => {
@@ -105,18 +110,27 @@ impl Watch {
 /// A wait that was given up. Whoever was waited for is lost, as far as this rank can tell; what
 /// becomes of the job is the caller's decision ([`Watch::or_end`] is the usual one).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "waited {} s for {what} and gave up (run.watchdog_s = {})",
-    waited.as_secs(),
-    limit.as_secs()
-)]
-pub struct Lost {
-    /// What was waited for.
-    pub what: String,
-    /// How long.
-    pub waited: Duration,
-    /// How long was allowed.
-    pub limit: Duration,
+pub enum Lost {
+    /// It took too long.
+    #[error(
+        "waited {} s for {what} and gave up (run.watchdog_s = {})",
+        waited.as_secs(),
+        limit.as_secs()
+    )]
+    Overdue {
+        /// What was waited for.
+        what: String,
+        /// How long.
+        waited: Duration,
+        /// How long was allowed.
+        limit: Duration,
+    },
+    /// A rank has gone: what comes from MPI is not to be believed any more.
+    #[error("a rank was lost during the wait for {what}")]
+    Gone {
+        /// What was waited for.
+        what: String,
+    },
 }
 
 impl From<Lost> for Error {
@@ -153,18 +167,35 @@ impl Waiting {
         Self { looked: Instant::now(), waited: Duration::ZERO, grace }
     }
 
+    /// A rank is lost, and with it whatever is waited for.
+    ///
+    /// # Errors
+    /// When that is so.
+    pub fn check_loss(what: &dyn Display) -> Result<(), Lost> {
+        if loss::has_happened() { Err(Lost::Gone { what: what.to_string() }) } else { Ok(()) }
+    }
+
     /// Counts the time since the last look, at most [`LOOK`] of it. To be called at least every
     /// `LOOK`.
     ///
     /// # Errors
-    /// When the limit is passed: the wait is given up.
+    /// When the limit is passed, or a rank is lost: the wait is given up.
     pub fn check(&mut self, watch: &Watch, what: &dyn Display) -> Result<(), Lost> {
+        Self::check_loss(what)?;
+        self.check_time(watch, what)
+    }
+
+    /// As [`check`](Self::check), of what no rank that is lost can keep: threads here.
+    ///
+    /// # Errors
+    /// When the limit is passed.
+    pub fn check_time(&mut self, watch: &Watch, what: &dyn Display) -> Result<(), Lost> {
         let now = Instant::now();
         self.waited += now.duration_since(self.looked).min(LOOK);
         self.looked = now;
         if self.waited > watch.limit().saturating_add(self.grace) {
             let (waited, limit) = (self.waited, watch.limit());
-            return Err(Lost { what: what.to_string(), waited, limit });
+            return Err(Lost::Overdue { what: what.to_string(), waited, limit });
         }
         Ok(())
     }
@@ -172,6 +203,9 @@ impl Waiting {
 
 /// Longest time between two looks at a wait.
 pub const LOOK: Duration = Duration::from_secs(1);
+
+/// Longest sleep of a wait for threads here, which a loss ends as well.
+pub const GLANCE: Duration = Duration::from_millis(20);
 
 /// Longest sleep of [`Backoff::wait`].
 const LONGEST_SLEEP: Duration = Duration::from_millis(1);

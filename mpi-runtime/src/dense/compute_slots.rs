@@ -7,7 +7,7 @@
 
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
-use crate::comm::watch::{LOOK, Lost, Waiting, Watch};
+use crate::comm::watch::{GLANCE, Lost, Waiting, Watch};
 
 /// A counted right to compute.
 pub struct Turns {
@@ -32,7 +32,7 @@ impl Turns {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         while *free == 0 {
             waiting.check(&self.watch, &"a turn to compute")?;
-            free = self.freed.wait_timeout(free, LOOK).unwrap_or_else(PoisonError::into_inner).0;
+            free = self.freed.wait_timeout(free, GLANCE).unwrap_or_else(PoisonError::into_inner).0;
         }
         *free -= 1;
         Ok(())

@@ -17,7 +17,7 @@ use umbra_core::sync::Wait;
 use umbra_core::units::Nanos;
 
 use crate::comm::reduce::Sums;
-use crate::comm::watch::{Backoff, LOOK};
+use crate::comm::watch::{Backoff, GLANCE, LOOK, Waiting};
 use crate::dense::endpoints::{DriveError, Endpoints, Ends};
 use crate::dense::seat::{Gaps, Seat, Seated, Workers};
 use crate::launch::processor::thread_time;
@@ -45,6 +45,8 @@ pub fn drive(seats: Vec<Seat<'_>>, ends: Endpoints<'_>) -> Result<Vec<Gaps>, Dri
 fn turns(seats: &mut [Seated<'_>], ends: &mut Ends<'_>) -> Result<(), DriveError> {
     let (mut backoff, mut counted, mut pieces) = (Backoff::default(), thread_time(), 0);
     loop {
+        // Also of seats that wait for nobody else: their workers have gone.
+        Waiting::check_loss(&"a turn of the synchronization")?;
         let mut moved = false;
         for seated in seats.iter_mut().filter(|seated| !seated.finished) {
             if seated.turn(ends)? {
@@ -86,7 +88,7 @@ fn rest(seats: &[Seated<'_>], backoff: &mut Backoff, ends: &Ends<'_>) {
         for gate in &gates {
             select.recv(gate);
         }
-        let _ = select.ready_timeout(LOOK);
+        let _ = select.ready_timeout(GLANCE);
         return;
     }
     let longest = |seated: &Seated<'_>| match seated.waits {

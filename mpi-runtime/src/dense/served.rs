@@ -8,10 +8,12 @@
 //! that was brought is applied or dropped, and values, state and version of all servers are of one
 //! moment.
 
+use core::ops::Range;
 use core::sync::atomic::AtomicU32;
 use core::time::Duration;
 use std::io;
 
+use umbra_core::dense::replica::load;
 use umbra_core::sync::owned::{OwnedDispatcher, OwnedShard};
 use umbra_core::sync::reduction::TAIL;
 use umbra_core::sync::server::{Dispatcher, Reached, Relay, Shard, Tally};
@@ -54,6 +56,15 @@ struct OwnShard {
     slice: usize,
     owned: OwnedShard,
     parameters: usize,
+}
+
+/// What a rank has left of servers and workers.
+#[derive(Clone, Debug, Default)]
+pub struct Remains {
+    /// Slices: number, values, and the planes of their state one after the other.
+    pub slices: Vec<(usize, Vec<f32>, Vec<f32>)>,
+    /// The replica that a worker trained with last. `[replica_len]`
+    pub trained_with: Option<Vec<f32>>,
 }
 
 /// A stretch of training as servers see it.
@@ -138,6 +149,33 @@ impl Served {
     /// Their optimizer state: of every slice its planes, one after the other.
     pub fn state(&self) -> impl Iterator<Item = &[f32]> {
         self.shards.iter().map(|shard| &*shard.owned.state)
+    }
+
+    /// What this rank has when servers were lost: the slices that it serves, with their state, and
+    /// what a worker of its trained with.
+    #[must_use]
+    pub fn remains(&self) -> Remains {
+        let slices = self.shards.iter().map(|OwnShard { slice, owned, .. }| {
+            (*slice, owned.values.to_vec(), owned.state.to_vec())
+        });
+        let trained_with = self.own.first().map(|(_, _, replica)| {
+            let mut values = vec![0.0; replica.len()];
+            load(replica, &mut values);
+            values
+        });
+        Remains { slices: slices.collect(), trained_with }
+    }
+
+    /// Aggregates of a step.
+    #[must_use]
+    pub fn versions_per_step(&self) -> f64 {
+        self.serving.streams as f64 / f64::from(self.serving.rule.members)
+    }
+
+    /// The elements of a slice, of `elements`.
+    #[must_use]
+    pub fn slice(&self, slice: usize, elements: usize) -> Range<usize> {
+        self.method.slice(slice, elements)
     }
 
     /// Brings the state of all slices, as [`Self::state`] has it, into the order of the whole:

@@ -69,11 +69,12 @@ impl View {
         self.ranks[number]
     }
 
-    /// The view of the next epoch, after the ranks of `lost` have left.
-    #[must_use]
-    pub fn without(&self, lost: &[usize]) -> Self {
-        let left = self.ranks.iter().copied().filter(|rank| !lost.contains(rank));
-        Self { epoch: self.epoch + 1, ranks: left.collect() }
+    /// The view of the next epoch, in which only the ranks `left` are left: the n-th of them is rank
+    /// n.
+    fn of_those(&self, left: &[usize]) -> Self {
+        let stays = |(_, rank): &(usize, &usize)| self.contains(**rank);
+        let ranks = left.iter().enumerate().filter(stays).map(|(now, _)| now);
+        Self { epoch: self.epoch + 1, ranks: ranks.collect() }
     }
 }
 
@@ -88,18 +89,16 @@ pub struct Roles {
     pub sync_ps: View,
     /// Partitions of the tables over all ranks.
     pub partitions: u32,
+    /// The rank that holds each of them.
+    holders: Arc<[usize]>,
 }
 
 impl Roles {
     /// Every rank trains and holds rows; the first `sync_ps` also hold the center.
     #[must_use]
     pub fn collocated(size: usize, sync_ps: usize, partitions_per_rank: usize) -> Self {
-        Self {
-            trainers: View::new(0..size),
-            embedding_ps: View::new(0..size),
-            sync_ps: View::new(0..sync_ps),
-            partitions: partitions(size, partitions_per_rank),
-        }
+        let (trainers, sync_ps) = (View::new(0..size), View::new(0..sync_ps));
+        Self::new(trainers, View::new(0..size), sync_ps, partitions_per_rank)
     }
 
     /// The first `trainers` ranks train, the `embedding_ps` ranks after them hold rows, the
@@ -112,45 +111,58 @@ impl Roles {
         partitions_per_rank: usize,
     ) -> Self {
         let servers = trainers + embedding_ps;
-        Self {
-            trainers: View::new(0..trainers),
-            embedding_ps: View::new(trainers..servers),
-            sync_ps: View::new(servers..servers + sync_ps),
-            partitions: partitions(embedding_ps, partitions_per_rank),
-        }
+        let sync_ps = View::new(servers..servers + sync_ps);
+        let (trainers, embedding_ps) = (View::new(0..trainers), View::new(trainers..servers));
+        Self::new(trainers, embedding_ps, sync_ps, partitions_per_rank)
     }
 
-    /// The roles of the next epoch, after the ranks of `lost` have left; `None` when nobody is left
-    /// who trains or holds rows. There are as many partitions as before, dealt to those left.
+    fn new(trainers: View, embedding_ps: View, sync_ps: View, partitions_per_rank: usize) -> Self {
+        let count = embedding_ps.len() * partitions_per_rank;
+        let holders = (0..count).map(|partition| embedding_ps.rank_of(partition % embedding_ps.len()));
+        let holders: Arc<[usize]> = holders.collect();
+        let partitions = u32::try_from(count).unwrap_or(u32::MAX);
+        Self { trainers, embedding_ps, sync_ps, partitions, holders }
+    }
+
+    /// The roles of the next epoch, in which only the ranks `left` are left, ascending: the n-th of
+    /// them is rank n. `None` when nobody of them trains or holds rows. Whoever is left keeps its
+    /// partitions, and those of the others are dealt to whoever has fewest; as many ranks hold the
+    /// center as before, while there are so many.
     #[must_use]
-    pub fn without(&self, lost: &[usize]) -> Option<Self> {
-        let roles = Self {
-            trainers: self.trainers.without(lost),
-            embedding_ps: self.embedding_ps.without(lost),
-            sync_ps: self.sync_ps.without(lost),
-            partitions: self.partitions,
-        };
-        (!roles.trainers.is_empty() && !roles.embedding_ps.is_empty()).then_some(roles)
+    pub fn of_those(&self, left: &[usize]) -> Option<Self> {
+        let [trainers, embedding_ps, mut sync_ps] =
+            [&self.trainers, &self.embedding_ps, &self.sync_ps].map(|view| view.of_those(left));
+        if trainers.is_empty() || embedding_ps.is_empty() {
+            return None;
+        }
+        let missing = self.sync_ps.len() - sync_ps.len();
+        let others = (0..left.len()).filter(|rank| !sync_ps.contains(*rank)).take(missing);
+        let mut holds: Vec<usize> = others.chain(sync_ps.ranks().iter().copied()).collect();
+        holds.sort_unstable();
+        sync_ps.ranks = holds.into();
+        let mut held = vec![0; left.len()];
+        let stay = self.holders.iter().map(|holder| left.binary_search(holder).ok());
+        let mut holders: Vec<Option<usize>> = stay.collect();
+        holders.iter().flatten().for_each(|holder| held[*holder] += 1);
+        for lost in holders.iter_mut().filter(|holder| holder.is_none()) {
+            let fewest = embedding_ps.ranks().iter().copied().min_by_key(|rank| held[*rank])?;
+            held[fewest] += 1;
+            *lost = Some(fewest);
+        }
+        let holders = holders.into_iter().flatten().collect();
+        Some(Self { trainers, embedding_ps, sync_ps, partitions: self.partitions, holders })
     }
 
     /// The rank that holds a partition.
     #[must_use]
     pub fn rank_of(&self, partition: u32) -> usize {
-        self.embedding_ps.rank_of(partition as usize % self.embedding_ps.len())
+        self.holders[partition as usize]
     }
 
-    /// The partitions that a rank holds.
+    /// The partitions that a rank holds, ascending.
     pub fn partitions_of(&self, rank: usize) -> impl Iterator<Item = u32> + '_ {
-        let number = self.embedding_ps.number_of(rank);
-        let holds = move |partition: &u32| {
-            number.is_some_and(|number| *partition as usize % self.embedding_ps.len() == number)
-        };
-        (0..self.partitions).filter(holds)
+        (0u32..).zip(self.holders.iter()).filter(move |(_, holder)| **holder == rank).map(|it| it.0)
     }
-}
-
-fn partitions(ranks: usize, per_rank: usize) -> u32 {
-    u32::try_from(ranks * per_rank).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]
@@ -188,32 +200,44 @@ mod tests {
         ] {
             one_to_one(&roles, size);
             for lost in 0..size {
-                let Some(left) = roles.without(&[lost]) else {
+                let left: Vec<usize> = (0..size).filter(|rank| *rank != lost).collect();
+                let Some(now) = roles.of_those(&left) else {
                     assert_eq!(size, 1);
                     continue;
                 };
-                one_to_one(&left, size);
-                assert_eq!(left.partitions, roles.partitions);
-                assert_eq!((left.trainers.epoch(), left.sync_ps.epoch()), (1, 1));
-                let had: usize = [&roles.trainers, &roles.embedding_ps, &roles.sync_ps]
-                    .map(|view| usize::from(view.contains(lost)))
-                    .iter()
-                    .sum();
-                let count = |roles: &Roles| {
-                    roles.trainers.len() + roles.embedding_ps.len() + roles.sync_ps.len()
-                };
-                assert_eq!(count(&left), count(&roles) - had, "rank {lost} of {roles:?}");
+                one_to_one(&now, size - 1);
+                assert_eq!(now.partitions, roles.partitions);
+                assert_eq!((now.trainers.epoch(), now.sync_ps.epoch()), (1, 1));
+                assert_eq!(now.sync_ps.len(), roles.sync_ps.len(), "a center is replaced");
+                let trains = usize::from(roles.trainers.contains(lost));
+                assert_eq!(now.trainers.len(), roles.trainers.len() - trains);
+                for (rank, before) in left.iter().enumerate() {
+                    let [had, has]: [Vec<u32>; 2] = [
+                        roles.partitions_of(*before).collect(),
+                        now.partitions_of(rank).collect(),
+                    ];
+                    assert!(had.iter().all(|partition| has.contains(partition)), "it keeps its own");
+                }
             }
         }
     }
 
     #[test]
     fn those_behind_a_rank_that_left_move_up() {
-        let roles = Roles::separate(3, 2, 1, 2).without(&[1]).unwrap().without(&[3]).unwrap();
-        assert_eq!((roles.trainers.ranks(), roles.trainers.epoch()), (&[0, 2][..], 2));
-        assert_eq!(roles.trainers.number_of(2), Some(1));
-        assert_eq!(roles.trainers.number_of(1), None);
-        assert_eq!(roles.partitions_of(4).collect::<Vec<_>>(), [0, 1, 2, 3]);
-        assert_eq!(roles.without(&[4]), None, "nobody holds rows");
+        let roles = Roles::separate(3, 2, 1, 2).of_those(&[0, 2, 3, 4, 5]).unwrap();
+        assert_eq!((roles.trainers.ranks(), roles.trainers.epoch()), (&[0, 1][..], 1));
+        assert_eq!(roles.embedding_ps.ranks(), [2, 3]);
+        // The first of those with rows, and the center.
+        let roles = roles.of_those(&[0, 1, 3]).unwrap();
+        assert_eq!((roles.embedding_ps.ranks(), roles.sync_ps.ranks()), (&[2][..], &[0][..]));
+        assert_eq!(roles.partitions_of(2).collect::<Vec<_>>(), [0, 1, 2, 3]);
+        assert_eq!(roles.of_those(&[0, 1]), None, "nobody holds rows");
+    }
+
+    #[test]
+    fn partitions_of_a_lost_rank_go_to_who_has_fewest() {
+        let roles = Roles::collocated(4, 0, 3).of_those(&[0, 1, 3]).unwrap();
+        let held = [0, 1, 2].map(|rank| roles.partitions_of(rank).collect::<Vec<_>>());
+        assert_eq!(held, [vec![0, 2, 4, 8], vec![1, 5, 6, 9], vec![3, 7, 10, 11]]);
     }
 }

@@ -14,6 +14,8 @@ use std::sync::Arc;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::flag;
 
+use crate::comm::loss;
+
 /// What has been asked of this process. Cheap to clone and to ask.
 #[derive(Clone, Debug)]
 pub struct Signals {
@@ -97,6 +99,10 @@ impl Signals {
 pub fn install_panic_hook(rank: usize, size: usize, host: &str, abort_saying: fn(i32, &str) -> !) {
     let place = if size > 1 { format!("[{rank}/{size} {host}] ") } else { String::new() };
     std::panic::set_hook(Box::new(move |panic| {
+        if loss::is_survived() {
+            // It follows from the loss: a thread found another one gone, and is gone now itself.
+            return;
+        }
         let payload = panic.payload();
         let message = payload
             .downcast_ref::<&str>()

@@ -12,7 +12,7 @@ use mpi::traits::Communicator;
 
 use crate::comm::guard::{ThreadLevel, guarded};
 use crate::comm::watch::{Lost, Watch};
-use crate::comm::{self, Alarm, Comm};
+use crate::comm::{self, Alarm, Comm, Everyone, loss};
 use crate::error::Error;
 use crate::launch::environment::{self, Cores};
 
@@ -37,7 +37,8 @@ pub struct World {
     pub threads: ThreadLevel,
     /// Deadlines of this rank.
     watch: Arc<Watch>,
-    /// Its end is MPI's.
+    everyone: Everyone,
+    /// Its end is MPI's; `None` of those that are left after a loss.
     universe: Option<Universe>,
 }
 
@@ -76,7 +77,8 @@ impl World {
         let (rank, size) = (number(world.rank()), number(world.size()));
         let host = mpi::environment::processor_name().unwrap_or(host);
         let watch = Arc::new(Watch::new(limit, prefix(rank, size, &host)));
-        Ok(Self { rank, size, host, threads, watch, universe: Some(universe) })
+        let everyone = Everyone::at_first();
+        Ok(Self { rank, size, host, threads, watch, everyone, universe: Some(universe) })
     }
 
     /// "[rank/size host]"
@@ -96,7 +98,31 @@ impl World {
     /// # Errors
     /// When not all ranks come.
     pub fn communicator(&self, watch: &Arc<Watch>) -> Result<Comm, Lost> {
-        Comm::of_all_ranks(Arc::clone(watch))
+        self.everyone.communicator(Arc::clone(watch))
+    }
+
+    /// The ranks that are left after a loss, and who of the old ones each of them was. The next
+    /// epoch begins. *Collective over those left, main thread only; all other threads that used MPI
+    /// have ended, and this world is of no more use.*
+    ///
+    /// # Errors
+    /// When those left can't be found, or one more is lost meanwhile.
+    pub fn left(&self) -> Result<(Self, Comm, Vec<usize>), Error> {
+        let everyone = self.everyone.left(&self.watch).ok_or_else(|| {
+            Error::Launch("the MPI library can't say which ranks are left".to_owned())
+        })?;
+        let limit = self.watch.limit();
+        // Until it is known which rank this one is.
+        let watch = Arc::new(Watch::new(limit, self.watch.prefix().to_owned()));
+        let control = everyone.communicator(watch)?;
+        let (rank, size) = (control.rank(), control.size());
+        let before = control.all_gather_varied(&[self.rank as u64], "the ranks that are left")?;
+        let before = before.into_iter().flatten();
+        let before = before.map(|rank| usize::try_from(rank).unwrap_or(usize::MAX)).collect();
+        let watch = Arc::new(Watch::new(limit, prefix(rank, size, &self.host)));
+        let (host, threads) = (self.host.clone(), self.threads);
+        let control = everyone.communicator(Arc::clone(&watch))?;
+        Ok((Self { rank, size, host, threads, watch, everyone, universe: None }, control, before))
     }
 
     /// Version of the MPI library in one line.
@@ -136,6 +162,11 @@ impl World {
 impl Drop for World {
     /// Finalising waits for all ranks.
     fn drop(&mut self) {
+        if self.universe.is_none() || loss::epoch() > 0 {
+            // MPI does not always end where ranks were lost. Whoever uses it ends the process.
+            core::mem::forget(self.universe.take());
+            return;
+        }
         let _alarm = Alarm::set(&self.watch, format!("MPI_Finalize of {} ranks", self.size));
         drop(self.universe.take());
     }

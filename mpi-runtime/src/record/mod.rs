@@ -23,7 +23,7 @@ pub use progress::{Progress, SAVED, say};
 pub use run_folder::{Claim, RunFolder};
 pub use summary::{
     CheckpointFigures, EvalFigures, ExchangedFigures, MemoryFigures, ProgressiveFigures,
-    RecoveryFigures, Status, Summary, SyncFigures, SyncSwitch, TrainFigures, TrainerSync,
+    RankLoss, RecoveryFigures, Status, Summary, SyncFigures, SyncSwitch, TrainFigures, TrainerSync,
     WaitFigures, WireFigures, WireOfRank,
 };
 

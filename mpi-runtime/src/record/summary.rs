@@ -14,7 +14,7 @@ use super::{build_hash, write_atomically};
 use crate::config::Job;
 use crate::error::Error;
 
-pub use recovery::RecoveryFigures;
+pub use recovery::{RankLoss, RecoveryFigures};
 
 /// Its name in a run folder.
 pub(super) const NAME: &str = "summary.json";

@@ -212,6 +212,7 @@ impl Played {
             full_saves: Some(full_saves),
             seconds_saving: partial.then(|| Duration::from_nanos(saved.nanoseconds).as_secs_f64()),
             usage_bytes: Some(saved.usage_bytes).filter(|bytes| *bytes > 0),
+            losses: vec![],
         }
     }
 }

@@ -8,7 +8,7 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use crossbeam_channel::Receiver;
 
-use crate::comm::Mailbox;
+use crate::comm::{Mailbox, loss};
 use crate::comm::watch::Backoff;
 use crate::rows::router::{Counters, Router};
 
@@ -33,7 +33,8 @@ pub fn carry(
     counters: &Counters,
 ) {
     let (mut backoff, mut drained) = (Backoff::default(), false);
-    loop {
+    // After a loss there is nobody to carry for.
+    while !loss::has_happened() {
         let mut moved = false;
         let quiet = ending.quiet.load(Relaxed);
         for (to, words) in outgoing.try_iter().filter(|_| !quiet) {

@@ -235,6 +235,22 @@ impl Services {
     }
 }
 
+impl Services {
+    /// As [`finish`](Self::finish), when a rank is lost: of what was under way, what is here is
+    /// done, and nothing else.
+    pub fn abandon(mut self) -> Vec<Partition> {
+        self.ending.stop.store(true, Relaxed);
+        let end = |threads: &mut Vec<JoinHandle<()>>| {
+            // Some were left by unwinding.
+            threads.drain(..).for_each(|thread| drop(thread.join()));
+        };
+        end(&mut self.links);
+        self.requests.drain(..).for_each(|requests| drop(requests.send(Errand::End)));
+        end(&mut self.threads);
+        self.partitions
+    }
+}
+
 /// The ranks that hold rows, ascending, with their partitions.
 fn destinations(roles: &Roles) -> Vec<Destination> {
     let mut held = std::collections::BTreeMap::<usize, Vec<u32>>::new();

@@ -96,7 +96,7 @@ fn find_here(config: &Config, passed_over: &mut Vec<PathBuf>) -> Result<Option<C
 
 /// The one that `LATEST` names, or else the newest that is whole, but for those that were
 /// `passed_over`. Says what else it passes over, and why.
-fn newest(
+pub(super) fn newest(
     folders: &Folders,
     passed_over: &mut Vec<PathBuf>,
 ) -> Result<Option<Checkpoint>, CheckpointError> {

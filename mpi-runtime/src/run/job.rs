@@ -9,14 +9,14 @@ use std::time::Instant;
 
 use crate::checkpoint::{Checkpoint, Folders};
 use crate::comm::watch::Lost;
-use crate::comm::{self, Comm};
-use crate::config::{Config, Every, Save, Seconds, SyncMethod};
+use crate::comm::{self, Comm, loss};
+use crate::config::{Config, Every, RecoveryMode, Save, Seconds, SyncMethod};
 use crate::error::Error;
 use crate::launch::environment::{self, Cores};
 use crate::launch::processor::Pins;
 use crate::launch::signals::Signals;
 use crate::launch::world::World;
-use crate::record::{self, RunFolder, Summary, SyncSwitch, say};
+use crate::record::{self, RankLoss, RunFolder, Summary, SyncSwitch, say};
 use crate::recovery::played::Played;
 use crate::recovery::spacing::Spacing;
 use crate::run::deadline::Deadline;
@@ -191,7 +191,14 @@ pub fn train(
     if let (Some(played), true) = (&played, first) {
         say(&format!("umbra: plays failures: {}", played.plan));
     }
-    let mut session = Session {
+    let may = first && world.size > 1;
+    if may && loss::is_survivable() && played.is_none() {
+        say("umbra: a rank that is lost is gone on without, inside the job");
+    } else if may && session_recovers(&run.plan.job.config) && played.is_none() {
+        say("umbra: warning: this launch of MPI ends the job when a rank is lost; it goes on from \
+             the newest checkpoint when it is started again (umbra launch)");
+    }
+    let session = Session {
         world,
         control,
         signals,
@@ -203,6 +210,8 @@ pub fn train(
         spacing,
         written: Duration::ZERO,
         played,
+        losses: vec![],
+        from: from.or(warm),
         folders,
         begun: saved,
         saved,
@@ -215,16 +224,37 @@ pub fn train(
         stragglers,
         change_asked: false,
     };
+    to_its_end(session)
+}
+
+/// Trains what is left to train, on whoever is left, and ends the run. *Collective, main thread
+/// only.*
+pub(super) fn to_its_end(mut session: Session<'_>) -> Result<Outcome, Error> {
     // While its threads live: nobody else could end them.
     let ended = loop {
-        match control.watch().end_if_lost(session.train()) {
-            Ok(End::Change(to)) => session = control.watch().end_if_lost(session.change(to))?,
+        let watch = session.control.watch();
+        let trained = if session.played.is_some() {
+            Ok(session.train())
+        } else {
+            loss::survive(|| watch.end_if_lost(session.train()))
+        };
+        let Ok(trained) = trained else { return session.without_the_lost() };
+        match session.control.watch().end_if_lost(trained) {
+            Ok(End::Change(to)) => {
+                let watch = Arc::clone(session.world.watch());
+                session = watch.end_if_lost(session.change(to))?;
+            }
             Ok(End::Stopped) => break Ok(true),
             Ok(End::Done) => break Ok(false),
             Err(error) => break Err(error),
         }
     };
     session.finish(ended)
+}
+
+/// It is told what to do about lost ranks.
+const fn session_recovers(config: &Config) -> bool {
+    matches!(config.recovery.mode, Some(RecoveryMode::Partial | RecoveryMode::Cpr))
 }
 
 /// Asks for a stop when the time has come; the first rank's heart beats a few times a second.
@@ -313,6 +343,10 @@ pub(super) struct Session<'w> {
     pub(super) written: Duration,
     /// Failures that it plays.
     pub(super) played: Option<Played>,
+    /// Ranks that were lost, and how it went on.
+    pub(super) losses: Vec<RankLoss>,
+    /// What the run began from.
+    pub(super) from: Option<Checkpoint>,
     pub(super) folders: Folders,
     /// Step of the newest checkpoint that was written or begun.
     pub(super) begun: u64,

@@ -11,7 +11,7 @@ use crate::dense::seat::Gaps;
 use crate::error::Error;
 use crate::measure::counters::{READING_WORDS, Reading};
 use crate::record::{
-    EvalFigures, ExchangedFigures, MemoryFigures, ProgressiveFigures, Status, SyncFigures,
+    EvalFigures, ExchangedFigures, MemoryFigures, ProgressiveFigures, RecoveryFigures, Status, SyncFigures,
     TrainFigures, TrainerSync, WaitFigures, WireFigures, WireOfRank, write_atomically,
 };
 use crate::recovery::played::{Played, Saved};
@@ -73,6 +73,20 @@ impl Session<'_> {
             let ranks = all.chunks(own.len()).map(|words| [words[3], words[4], words[5]]);
             played.figures(mode, ranks.fold(Saved::default(), Saved::and))
         });
+        if let (Some(last), Some(side)) = (self.losses.last_mut(), &self.run.trainer) {
+            last.next_step_unix = side.shared.first_step.get();
+        }
+        if !self.losses.is_empty() {
+            let losses = core::mem::take(&mut self.losses);
+            let mode = plan.job.config.recovery.mode.unwrap_or(RecoveryMode::Partial);
+            summary.recovery = Some(RecoveryFigures {
+                failures: losses.iter().map(|loss| loss.ranks.len() as u64).sum(),
+                mode: mode.name().to_owned(),
+                pls: Some(losses.iter().map(|loss| loss.pls).sum()),
+                losses,
+                ..RecoveryFigures::default()
+            });
+        }
         summary.memory = Some(MemoryFigures {
             rss_bytes_max: of(0).max(),
             embedding_bytes: Some(of(2).sum()),

@@ -83,10 +83,7 @@ impl Plan {
         .map_err(|error| Error::Data(error.to_string()))?;
         layout.save_first = save_first(&config.recovery, train.cardinality());
         let (slices, order) = cut(&job);
-        let steps_per_epoch = steps_per_epoch(train.rows(), &order);
-        let global_batch = job.global_batch() as u64;
-        let wanted = config.train.max_examples.map_or(u64::MAX, |n| n.div_ceil(global_batch));
-        let steps = (steps_per_epoch * u64::from(config.train.epochs)).min(wanted);
+        let (steps_per_epoch, steps) = steps(&job, &order, &train);
         let plan = Self {
             slices,
             pins: Pins::default(),
@@ -113,6 +110,27 @@ impl Plan {
     pub fn with_method(mut self, method: SyncMethod) -> Result<Self, Error> {
         self.job.method = method;
         (self.slices, self.order) = cut(&self.job);
+        self.check_counts()?;
+        Ok(self)
+    }
+
+    /// The same from now on on the ranks `left`, ascending: the n-th of them is rank n. Whatever of
+    /// it was taken out is opened again.
+    ///
+    /// # Errors
+    /// When the run can't go on without the others, and as [`Plan::new`].
+    pub fn of_those(mut self, left: &[usize]) -> Result<Self, Error> {
+        let roles = self.roles.of_those(left).ok_or_else(|| {
+            Error::Launch("nobody is left that trains, or nobody that holds rows".to_owned())
+        })?;
+        self.job.trainers = roles.trainers.len();
+        self.job.embedding_ps = roles.embedding_ps.len();
+        self.job.sync_ps = roles.sync_ps.len();
+        self.roles = roles;
+        (self.slices, self.order) = cut(&self.job);
+        (self.steps_per_epoch, self.steps) = steps(&self.job, &self.order, &self.train);
+        self.valid = open_compatible(&self.job.config.data.valid, &self.train)?;
+        self.test = open_compatible(&self.job.config.data.test, &self.train)?;
         self.check_counts()?;
         Ok(self)
     }
@@ -342,6 +360,14 @@ fn cut(job: &Job) -> (usize, TrainOrder) {
         shuffle: config.data.shuffle,
     };
     (slices, order)
+}
+
+/// Steps of an epoch, and of the run.
+fn steps(job: &Job, order: &TrainOrder, train: &Dataset) -> (u64, u64) {
+    let (of_epoch, config) = (steps_per_epoch(train.rows(), order), &job.config.train);
+    let global_batch = job.global_batch() as u64;
+    let wanted = config.max_examples.map_or(u64::MAX, |n| n.div_ceil(global_batch));
+    (of_epoch, (of_epoch * u64::from(config.epochs)).min(wanted))
 }
 
 fn gibibytes(bytes: u64) -> f64 {

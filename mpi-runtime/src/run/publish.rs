@@ -141,9 +141,19 @@ impl Run<'_> {
         values: impl FnOnce(&TrainerThreads) -> Vec<f32>,
         what: &str,
     ) -> Result<Vec<f32>, Lost> {
-        let first = self.plan.roles.trainers.rank_of(0);
+        self.gather_of(0, values, what)
+    }
+
+    /// What the trainer of this number has, on all ranks.
+    pub(super) fn gather_of(
+        &self,
+        trainer: usize,
+        values: impl FnOnce(&TrainerThreads) -> Vec<f32>,
+        what: &str,
+    ) -> Result<Vec<f32>, Lost> {
+        let rank = self.plan.roles.trainers.rank_of(trainer);
         let own = match &self.trainer {
-            Some(side) if self.world.rank == first => values(side),
+            Some(side) if self.world.rank == rank => values(side),
             _ => vec![],
         };
         let mut numbers = vec![0; self.world.size];

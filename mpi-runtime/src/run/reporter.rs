@@ -105,6 +105,19 @@ impl Recorder {
         });
     }
 
+    /// The run goes on at `step` on other ranks.
+    pub fn goes_on(&self, plan: &Plan, step: u64) {
+        self.with(|inner| {
+            inner.workers_total = plan.order.workers_total as u64;
+            inner.steps_per_epoch = plan.steps_per_epoch;
+            inner.before = inner.seconds();
+            inner.since = None;
+            // What lost ranks had counted is gone.
+            inner.last.0 =
+                Reading { steps: step * inner.workers_total, ..Reading::default() };
+        });
+    }
+
     /// Training starts or stops: evaluation time is not training time.
     pub fn set_training(&self, training: bool) {
         self.with(|inner| {

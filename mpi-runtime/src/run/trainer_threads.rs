@@ -10,7 +10,7 @@ use umbra_core::dense::replica::{element, load, store};
 use umbra_datasets::{Pipeline, train_on_request};
 
 use crate::comm::Comm;
-use crate::comm::watch::{Backoff, Waiting, Watch};
+use crate::comm::watch::{Backoff, Lost, Waiting, Watch};
 use crate::config::BatchNormScope;
 use crate::dense::bsp::Bsp;
 use crate::dense::replica_sync::{DenseSync, StepEnd, TrainerEnd};
@@ -61,7 +61,10 @@ impl TrainerThreads {
     ) -> Result<Self, Error> {
         let config = &plan.job.config;
         let (mut shared, losses) = match before {
-            Some(Left { shared, losses }) => (shared, losses),
+            Some(Left { mut shared, losses }) => {
+                shared.watch = Arc::clone(watch);
+                (shared, losses)
+            }
             None => (Trainer::new(plan.model, config, signals, watch)?, vec![]),
         };
         let number = plan.roles.trainers.number_of(rank).unwrap_or(0);
@@ -140,6 +143,27 @@ impl TrainerThreads {
             pipeline.join();
         }
         Left { shared, losses }
+    }
+
+    /// As [`finish`](Self::finish), when a rank is lost: with its own replica.
+    ///
+    /// # Errors
+    /// When the reader does not end in time.
+    pub(super) fn abandon(self, watch: &Watch) -> Result<Left, Lost> {
+        let Self { shared, workers, losses, pipeline, own, .. } = self;
+        drop(workers);
+        if let Some(pipeline) = pipeline {
+            let (mut waiting, mut backoff) = (Waiting::default(), Backoff::default());
+            while !pipeline.is_finished() {
+                waiting.check_time(watch, &"the end of the reader thread")?;
+                backoff.wait();
+            }
+            pipeline.join();
+        }
+        if let Some(own) = own {
+            store(&shared.replica, &own);
+        }
+        Ok(Left { shared, losses })
     }
 
     /// Keeps a copy of the replica, once, that training goes on with.

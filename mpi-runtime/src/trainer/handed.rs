@@ -61,6 +61,7 @@ impl Worker {
             // And so are both gradients.
             reading.embedding_ns += self.client.settle(true)?;
             counters.add(&reading);
+            trainer.first_step.made();
             if hand.words.send(Word::Settled).is_err() {
                 return Ok(stop);
             }

@@ -19,7 +19,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use core::time::Duration;
 use std::io;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use umbra_core::dense::replica::{Update, all_finite, interpolate, store, update};
 use umbra_core::model::{Gradients, Input, Model, StepKey};
@@ -72,10 +72,38 @@ pub struct Trainer {
     pub stop_step: Option<u64>,
     /// A test's wish: steps take so many times longer than they do, while they have these numbers.
     pub slow: Option<(f64, Range<u64>)>,
+    /// When it made its first step.
+    pub first_step: FirstStep,
     /// Requests to stop.
     pub signals: Arc<Signals>,
     /// Deadlines.
     pub watch: Arc<Watch>,
+}
+
+/// When a trainer made its first step, since the last time it was forgotten.
+#[derive(Debug, Default)]
+pub struct FirstStep(AtomicU64);
+
+impl FirstStep {
+    /// A step has been made.
+    pub fn made(&self) {
+        if self.0.load(Relaxed) == 0 {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            // Of several workers the first.
+            let _ = self.0.compare_exchange(0, now.as_secs_f64().to_bits(), Relaxed, Relaxed);
+        }
+    }
+
+    /// Seconds since 1970; `None` before it.
+    #[must_use]
+    pub fn get(&self) -> Option<f64> {
+        Some(f64::from_bits(self.0.load(Relaxed))).filter(|seconds| *seconds > 0.0)
+    }
+
+    /// The next step is the first.
+    pub fn forget(&self) {
+        self.0.store(0, Relaxed);
+    }
 }
 
 impl Trainer {
@@ -119,6 +147,7 @@ impl Trainer {
             panic_step: None,
             stop_step: config.recovery.inject.stop_step,
             slow: None,
+            first_step: FirstStep::default(),
             signals: Arc::clone(signals),
             watch: Arc::clone(watch),
         })
@@ -259,6 +288,7 @@ impl Worker {
             since_round += 1;
             // Before the gate: the round there carries this step.
             counters.add(&reading);
+            trainer.first_step.made();
             if let StepEnd::Gate { gates, every } = step_end
                 && since_round == every
             {

@@ -36,4 +36,50 @@ pub struct RecoveryFigures {
     /// Memory for the choice of rows that are saved first, over all ranks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage_bytes: Option<u64>,
+    /// Ranks that were lost, in their order, of a job that went on without them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub losses: Vec<RankLoss>,
+}
+
+/// Ranks that were lost at a time, and how the job went on.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RankLoss {
+    /// As they were numbered then.
+    pub ranks: Vec<usize>,
+    /// The step at which it went on.
+    pub step: u64,
+    /// The step of the checkpoint with their rows; absent where there was none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub from_step: Option<u64>,
+    /// Their partitions.
+    pub partitions: Vec<u32>,
+    /// Portion of lost samples.
+    pub pls: f64,
+    /// Bytes of rows that were read again, over all ranks.
+    pub bytes_read: u64,
+    /// From the moment that a rank heard of it, until all could train on.
+    pub seconds: f64,
+    /// When the first rank's trainer had made its next step, seconds since 1970.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_step_unix: Option<f64>,
+}
+
+impl RankLoss {
+    /// In a sentence; `left` ranks are left.
+    #[must_use]
+    pub fn says(&self, left: usize) -> String {
+        let ranks: Vec<String> = self.ranks.iter().map(ToString::to_string).collect();
+        let which = if ranks.len() == 1 { "rank" } else { "ranks" };
+        let came = match (self.partitions.len(), self.from_step) {
+            (0, _) => "no rows went with it".to_owned(),
+            (count, Some(step)) => format!("its {count} partitions are those of step {step}"),
+            (count, None) => format!("its {count} partitions are as they began"),
+        };
+        format!(
+            "{which} {} lost: {left} ranks go on at step {} after {:.3} s; {came}",
+            ranks.join(", "),
+            self.step,
+            self.seconds
+        )
+    }
 }

@@ -1,0 +1,461 @@
+//! A run that goes on without ranks that were lost, inside the job.
+//!
+//! "CPR: understanding and improving failure tolerant training for deep learning recommendation
+//! with partial recovery", arXiv 2011.02999: ranks that did not fail keep what they have, and only
+//! the rows of the lost ones come back from a checkpoint.
+//!
+//! Everything that a rank does between two agreements is given up on all of them (`comm::loss`).
+//! Those left keep their rows, replicas and optimizer state, find each other in a new world, deal
+//! out what the others had (`Roles::of_those`), and begin a stretch of training where they are. A
+//! trainer's replica has whole steps only.
+//!
+//! | method | dense parameters |
+//! | --- | --- |
+//! | `bsp` | those of the trainer that is furthest; a step that none has ended is made again |
+//! | servers | slices stay; a lost slice is what a worker trained with last, its optimizer state as it was when training last stopped |
+//! | others | every trainer keeps its own; center and global model are their mean |
+//!
+//! Invariants: the main threads of all ranks are here together, and no other thread of theirs uses
+//! MPI. One more rank that is lost meanwhile ends the job, as where the library can't go on: it is
+//! started again from its checkpoint (`umbra launch`).
+
+use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use core::time::Duration;
+use std::sync::Arc;
+use std::time::Instant;
+
+use umbra_core::dense::replica::{load, store};
+use umbra_core::sync::Published;
+
+use super::change::Carried;
+use super::going_on::{self, Kept};
+use super::job::{Outcome, Session, stop_in_time, to_its_end};
+use super::plan::Plan;
+use super::reporter::Recorder;
+use super::sections::{Begin, JobState};
+use super::stragglers::Stragglers;
+use super::{Run, TrainerThreads};
+use crate::checkpoint::{Checkpoint, Dense, Folders, Target};
+use crate::comm::Comm;
+use crate::config::RecoveryMode;
+use crate::dense::mean::average_once;
+use crate::dense::served::Remains;
+use crate::error::Error;
+use crate::launch::world::World;
+use crate::record::{RankLoss, RunFolder, say};
+use crate::rows::tables::Partition;
+
+/// What a rank has left of a run that it gave up.
+struct Left {
+    plan: Plan,
+    state: JobState,
+    carried: Carried,
+    /// On a rank that has something of servers.
+    served: Option<Remains>,
+    /// Steps that its workers have made, in steps of the data: the most of any, and the mean.
+    made: Option<(u64, f64)>,
+}
+
+impl Run<'_> {
+    /// Ends all threads of a run in which a rank was lost. *Not collective.*
+    fn abandon(mut self) -> Result<Left, Error> {
+        let traffic = [self.embedding_traffic(), self.dense_traffic()];
+        let (reading, center) = (self.reading(), self.counters.center.read());
+        let served = self.sync.served();
+        let tally = served.and_then(crate::dense::served::Served::tally).cloned();
+        let tally = tally.or(self.tally.take());
+        let (remains, is_served) = (served.map(|served| served.remains()), served.is_some());
+        let made = self.trainer.is_some().then(|| self.made(is_served));
+        let Self { control, services, heartbeat, trainer, dense, sync, saver, .. } = self;
+        let trainer = trainer.map(|side| side.abandon(control.watch())).transpose()?;
+        if let Some(saver) = saver {
+            saver.finish();
+        }
+        let partitions = Some(services.abandon());
+        heartbeat.finish();
+        drop((dense, sync));
+        let Self { plan, state, gaps, trained, trace, .. } = self;
+        let carried =
+            Carried { partitions, trainer, reading, center, traffic, tally, gaps, trained, trace };
+        Ok(Left { plan, state, carried, served: remains, made })
+    }
+
+    /// How far the workers of this rank are, in steps of the data.
+    fn made(&self, is_served: bool) -> (u64, f64) {
+        let steps = || self.counters.worker_steps().map(|steps| steps.load(Relaxed));
+        let mean = steps().sum::<u64>() as f64 / steps().count().max(1) as f64;
+        if is_served {
+            // Workers make as many steps as they can, each of one batch of a stream.
+            let share = self.plan.workers() as f64 / self.plan.order.workers_total as f64;
+            return (whole(mean * share), mean * share);
+        }
+        (steps().max().unwrap_or(0), mean)
+    }
+
+    /// Brings together what those left have: see the table above. `step` is where they go on.
+    fn take_over(&mut self, served: Option<&Remains>, step: u64) -> Result<(), Error> {
+        self.begin_at(step);
+        if self.is_served() {
+            return self.serve_what_is_left(served, step);
+        }
+        let model = match self.sync.published() {
+            Published::Replica => self.follow_the_furthest()?,
+            Published::First => self.gather_first()?,
+            Published::Mean | Published::Center => self.gather_mean()?,
+        };
+        self.sync.begin_again(&model);
+        Ok(())
+    }
+
+    /// Every trainer goes on with the replica and the state of the one with most updates.
+    fn follow_the_furthest(&mut self) -> Result<Vec<f32>, Error> {
+        let mut updates = vec![0; self.world.size];
+        self.control.all_gather(&[self.updates()], &mut updates, "updates of replicas")?;
+        let trainers = self.plan.roles.trainers.ranks().iter().map(|rank| updates[*rank]);
+        let (first, most) = trainers.enumerate().fold((0, 0), |(first, most), (at, updates)| {
+            if updates > most { (at, updates) } else { (first, most) }
+        });
+        let words = |words: &[AtomicU32]| {
+            let mut values = vec![0.0; words.len()];
+            load(words, &mut values);
+            values
+        };
+        let replica =
+            self.gather_of(first, |side| words(&side.shared.replica), "the furthest replica")?;
+        let state =
+            self.gather_of(first, |side| words(&side.shared.state), "its optimizer state")?;
+        if let Some(TrainerThreads { shared, .. }) = &self.trainer {
+            store(&shared.replica, &replica);
+            store(&shared.state, &state);
+            shared.updates.store(most, Relaxed);
+        }
+        Ok(replica)
+    }
+
+    /// The mean of all replicas.
+    fn gather_mean(&mut self) -> Result<Vec<f32>, Error> {
+        let mut mean = vec![];
+        if let (Some(side), Some(dense)) = (&self.trainer, &mut self.dense) {
+            let own = side.shared.replica.iter().map(|word| word.load(Relaxed));
+            let words: Vec<AtomicU32> = own.map(AtomicU32::new).collect();
+            average_once(dense, &words)?;
+            mean = vec![0.0; words.len()];
+            load(&words, &mut mean);
+        }
+        Ok(self.gather_of(0, |_| mean, "the mean of replicas")?)
+    }
+
+    /// Servers go on with the slices that are left, and with what a worker knows of the others.
+    fn serve_what_is_left(&mut self, left: Option<&Remains>, step: u64) -> Result<(), Error> {
+        let none = Remains::default();
+        let left = left.unwrap_or(&none);
+        let model = self.plan.model;
+        let (elements, parameters) = (model.replica_len(), model.parameters_len());
+        // Who has trained a batch has had parameters of this stretch.
+        let trained_with = self.control.all_gather_varied(
+            left.trained_with.as_deref().unwrap_or_default(),
+            "what workers trained with",
+        )?;
+        let fetched = |values: &&Vec<f32>| values.iter().any(|value| *value != 0.0);
+        let mut values = match trained_with.iter().find(fetched) {
+            Some(values) => values.clone(),
+            None => self.gather_first()?,
+        };
+        let state_of = |side: &TrainerThreads| {
+            let mut state = vec![0.0; side.shared.state.len()];
+            load(&side.shared.state, &mut state);
+            state
+        };
+        let mut state = self.gather_of(0, state_of, "optimizer state of slices")?;
+        let planes = state.len().checked_div(parameters).unwrap_or(0);
+        let mut own = vec![];
+        for (slice, values, state) in &left.slices {
+            own.push(u32::try_from(*slice).unwrap_or(u32::MAX));
+            own.extend(values.iter().chain(state).map(|value| value.to_bits()));
+        }
+        let Some(served) = self.sync.served_mut() else { return Ok(()) };
+        for words in self.control.all_gather_varied(&own, "slices that are left")? {
+            let mut rest = words.as_slice();
+            while let [slice, of_slice @ ..] = rest {
+                let range = served.slice(*slice as usize, elements);
+                let trained = range.start.min(parameters)..range.end.min(parameters);
+                let (own, mut after) = of_slice.split_at(range.len());
+                read(&mut values[range], own);
+                for plane in 0..planes {
+                    let (own, behind) = after.split_at(trained.len());
+                    let at = plane * parameters;
+                    read(&mut state[at + trained.start..at + trained.end], own);
+                    after = behind;
+                }
+                rest = after;
+            }
+        }
+        let version = whole(served.versions_per_step() * step as f64);
+        served.begin_again(&values, &state, version);
+        Ok(())
+    }
+
+    /// Reads the rows of `lost` partitions. Returns the bytes that all ranks have read together.
+    fn read_lost(&self, checkpoint: &Checkpoint, lost: &[u32]) -> Result<u64, Error> {
+        let dense = Dense { model: &self.plan.model, replica: &[], state: &[] };
+        let (layout, partitions) = (&self.plan.layout, &self.services.partitions);
+        let target = Target { dense, layout, partitions };
+        let own = checkpoint.read_lost(self.control, &target, lost)?;
+        let mut all = vec![0; self.world.size];
+        self.control.all_gather(&[own], &mut all, "bytes of lost rows")?;
+        Ok(all.into_iter().sum())
+    }
+}
+
+fn read(values: &mut [f32], words: &[u32]) {
+    values.iter_mut().zip(words).for_each(|(value, word)| *value = f32::from_bits(*word));
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count of steps")]
+const fn whole(steps: f64) -> u64 {
+    steps as u64
+}
+
+impl Session<'_> {
+    /// Goes on to the end of the run on the ranks that are left. *Collective over those; main thread
+    /// only.*
+    ///
+    /// # Errors
+    /// As a run does. The job ends where those left can't go on.
+    pub(super) fn without_the_lost(self) -> Result<Outcome, Error> {
+        let begun = Instant::now();
+        let Self { world, .. } = self;
+        let alone = world.watch().clone();
+        let end = |error: Error| -> ! { alone.end_job(error.exit_code(), &error) };
+        let Self { run, recorder, losses, .. } = self;
+        let mut losses = losses;
+        // What the first step after the last loss was is known by now.
+        if let (Some(last), Some(side)) = (losses.last_mut(), &run.trainer) {
+            last.next_step_unix = side.shared.first_step.get();
+        }
+        let left = run.abandon().unwrap_or_else(|error| end(error));
+        let (world, control, before) = world.left().unwrap_or_else(|error| end(error));
+        let end = |error: Error| -> ! { world.watch().end_job(error.exit_code(), &error) };
+        let size = self.world.size;
+        let lost: Vec<usize> = (0..size).filter(|rank| !before.contains(rank)).collect();
+        if let Err(error) = may_go_on(&before, &lost, size) {
+            end(error);
+        }
+        let shared = Shared {
+            signals: self.signals,
+            deadline: &self.deadline,
+            folders: &self.folders,
+            from: self.from.as_ref(),
+        };
+        let went_on = go_on(&world, &control, left, (&before, &lost), &shared, recorder);
+        let (run, recorder, stragglers, mut loss) = went_on.unwrap_or_else(|error| end(error));
+        loss.seconds = begun.elapsed().as_secs_f64();
+        if world.rank == 0 {
+            say(&format!("umbra: {}", loss.says(world.size)));
+        }
+        losses.push(loss);
+        let summary = self.summary;
+        let session = Session {
+            world: &world,
+            control: &control,
+            run,
+            recorder,
+            summary,
+            losses,
+            stragglers,
+            signals: self.signals,
+            deadline: self.deadline,
+            due: self.due,
+            spacing: self.spacing,
+            written: self.written,
+            played: None,
+            folders: self.folders,
+            from: self.from,
+            begun: self.saved,
+            saved: self.saved,
+            saved_whole: self.saved_whole,
+            valid: self.valid,
+            progressive: self.progressive,
+            seconds: self.seconds,
+            publishing: self.publishing,
+            switches: self.switches,
+            change_asked: self.change_asked,
+        };
+        to_its_end(session)
+    }
+}
+
+/// Those left are the job: more than half of it, or the half with its first rank. Where a network is
+/// parted, the other part ends.
+fn may_go_on(left: &[usize], lost: &[usize], size: usize) -> Result<(), Error> {
+    if lost.is_empty() {
+        return Err(Error::Failure("a call of MPI failed, and all ranks are there".to_owned()));
+    }
+    let half = 2 * left.len() == size && left.contains(&0);
+    if 2 * left.len() > size || half {
+        return Ok(());
+    }
+    Err(Error::Launch(format!(
+        "{} of {size} ranks were lost: those left can't know that they are the job",
+        lost.len()
+    )))
+}
+
+/// What of a session a run goes on with.
+struct Shared<'a> {
+    signals: &'a Arc<crate::launch::signals::Signals>,
+    deadline: &'a super::deadline::Deadline,
+    folders: &'a Folders,
+    /// What the run began from.
+    from: Option<&'a Checkpoint>,
+}
+
+type WentOn<'w> = (Run<'w>, Option<Recorder>, Option<Stragglers>, RankLoss);
+
+/// Starts the run again on the ranks `left` of those before, without the `lost`. *Collective.*
+fn go_on<'w>(
+    world: &'w World,
+    control: &'w Comm,
+    remains: Left,
+    (left, lost): (&[usize], &[usize]),
+    shared: &Shared<'_>,
+    recorder: Option<Recorder>,
+) -> Result<WentOn<'w>, Error> {
+    let Left { plan, mut state, mut carried, served, made } = remains;
+    control.watch().set_limit(plan.job.config.run.watchdog());
+    let (bsp, batch_before) = (plan.synchronous(), plan.job.global_batch() as u64);
+    let partitions_of = |rank: &usize| plan.roles.partitions_of(*rank).collect::<Vec<u32>>();
+    let mut lost_partitions: Vec<u32> = lost.iter().flat_map(partitions_of).collect();
+    lost_partitions.sort_unstable();
+    // In the steps of those before, then in examples, which mean the same to all.
+    let own = made.map_or([0, 0], |(most, mean)| [1 + most, mean.to_bits()]);
+    let mut all = vec![0; own.len() * control.size()];
+    control.all_gather(&own, &mut all, "steps that were made")?;
+    let workers = || all.chunks(own.len()).filter(|rank| rank[0] > 0);
+    let steps = if bsp {
+        workers().map(|rank| rank[0] - 1).max().unwrap_or(0)
+    } else {
+        let sum: f64 = workers().map(|rank| f64::from_bits(rank[1])).sum();
+        whole(sum / workers().count().max(1) as f64)
+    };
+    let steps = steps.max(state.step);
+    let examples = steps * batch_before;
+    let plan = control.agree(plan.of_those(left))?;
+    let step = (examples / plan.job.global_batch() as u64).min(plan.steps);
+    let total = plan.steps * plan.job.global_batch() as u64;
+
+    let found = if control.rank() == 0 {
+        let newest = going_on::newest(shared.folders, &mut vec![])?;
+        newest.map_or_else(|| shared.from.map(Checkpoint::again).transpose(), |it| Ok(Some(it)))
+    } else {
+        Ok(None)
+    };
+    let found: Option<Checkpoint> = control.agree(found.map_err(Error::from))?;
+    let mut there = [u64::from(found.is_some())];
+    control.broadcast(&mut there, "the checkpoint with lost rows", false)?;
+    let checkpoint = (there == [1]).then(|| Checkpoint::tell(control, found)).transpose()?;
+    let everybody = plan.job.config.recovery.mode == Some(RecoveryMode::Full);
+    let step = match (&checkpoint, everybody) {
+        (Some(checkpoint), true) => going_on::step_here(&plan, checkpoint),
+        (None, true) => 0,
+        (_, false) => step,
+    };
+    state.step = step;
+
+    let partitions = carried.partitions.take().unwrap_or_default();
+    let partitions = own_partitions(partitions, &plan, world.rank);
+    carried.partitions = Some(control.agree(partitions)?);
+    let rate_factor = state.rate_factor.clone();
+    let recorder = match recorder {
+        Some(recorder) => Some(recorder),
+        None if world.rank == 0 => Some(record_again(&plan, &world.host, rate_factor, step)?),
+        None => None,
+    };
+    let report = recorder.as_ref().map(Recorder::heartbeat);
+    let report =
+        report.map(|report| stop_in_time(report, shared.deadline, Arc::clone(shared.signals)));
+    let stragglers = if world.rank == 0 { Stragglers::new(&plan) } else { None };
+    let report = report.map(|report| match &stragglers {
+        Some(stragglers) => stragglers.beside(report, Arc::clone(shared.signals)),
+        None => report,
+    });
+    let begin = Begin { state, worker_steps: vec![], left: carried };
+    let mut run = Run::start(world, control, plan, shared.signals, Some(begin), report)?;
+    let mut bytes_read = 0;
+    match (&checkpoint, everybody) {
+        (Some(checkpoint), true) => {
+            run.resume(checkpoint, step, Kept::Model)?;
+        }
+        (Some(checkpoint), false) => {
+            bytes_read = run.read_lost(checkpoint, &lost_partitions)?;
+            run.take_over(served.as_ref(), step)?;
+        }
+        (None, true) => {
+            return Err(Error::Failure("there is no checkpoint to go back to".to_owned()));
+        }
+        // Lost rows are as they were at the beginning.
+        (None, false) => run.take_over(served.as_ref(), step)?,
+    }
+    if let Some(side) = &mut run.trainer {
+        side.shared.first_step.forget();
+    }
+    if let Some(recorder) = &recorder {
+        recorder.goes_on(&run.plan, step);
+    }
+    let saved = checkpoint.as_ref().map(|checkpoint| {
+        let manifest = &checkpoint.manifest;
+        (manifest.steps, manifest.steps * manifest.global_batch())
+    });
+    let share = lost_partitions.len() as f64 / f64::from(run.plan.roles.partitions);
+    let since = examples.saturating_sub(saved.map_or(0, |(_, examples)| examples));
+    let loss = RankLoss {
+        ranks: lost.to_vec(),
+        step,
+        from_step: saved.map(|(step, _)| step),
+        partitions: lost_partitions,
+        pls: if everybody { 0.0 } else { share * since as f64 / total.max(1) as f64 },
+        bytes_read,
+        ..RankLoss::default()
+    };
+    Ok((run, recorder, stragglers, loss))
+}
+
+/// This rank's partitions: those that it has, and with initial values those that are new to it.
+fn own_partitions(
+    mut held: Vec<Partition>,
+    plan: &Plan,
+    rank: usize,
+) -> Result<Vec<Partition>, Error> {
+    for number in plan.roles.partitions_of(rank) {
+        if held.iter().all(|partition| partition.number != number) {
+            let new = Partition::initialized(number, &plan.layout, &plan.model, plan.job.config.seed);
+            held.push(new.map_err(|error| Error::Launch(error.to_string()))?);
+        }
+    }
+    held.sort_unstable_by_key(|partition| partition.number);
+    Ok(held)
+}
+
+/// The records of a run whose first rank was lost, taken up by the one that is the first now.
+fn record_again(
+    plan: &Plan,
+    host: &str,
+    rate_factor: crate::state::RateFactor,
+    step: u64,
+) -> Result<Recorder, Error> {
+    let config = &plan.job.config;
+    let begun = Instant::now();
+    // A process that was killed has its locks until the system has cleaned up behind it.
+    let claim = loop {
+        match RunFolder::claim(config, host) {
+            Ok(claim) => break claim,
+            Err(error) if begun.elapsed() > CLEANED_UP => return Err(error),
+            Err(_) => std::thread::sleep(Duration::from_millis(10)),
+        }
+    };
+    let folder = RunFolder::open(claim, config, host, Some(step))?;
+    Ok(Recorder::new(folder, plan, rate_factor, step))
+}
+
+/// For the system to clean up behind a process that was killed.
+const CLEANED_UP: Duration = Duration::from_secs(10);
