@@ -66,7 +66,8 @@ pub fn epoch() -> u64 {
     EPOCH.load(Ordering::Acquire)
 }
 
-/// Does `work`, which is given up when a rank is lost: its threads unwind. *Main thread only.*
+/// Does `work`, which is given up when a rank is lost: its threads unwind, whenever they hear of it,
+/// until the next epoch begins. *Main thread only.*
 ///
 /// # Errors
 /// When a rank was lost.
@@ -74,9 +75,16 @@ pub fn survive<T>(work: impl FnOnce() -> T) -> Result<T, RankLost> {
     SURVIVES.store(is_survivable(), Ordering::Release);
     // What it leaves half done is not gone on with, but for what is said to be whole.
     let done = catch_unwind(AssertUnwindSafe(work));
-    let survived = is_survived();
-    SURVIVES.store(false, Ordering::Release);
-    done.map_err(|panic| if survived { RankLost } else { resume_unwind(panic) })
+    match done {
+        Ok(done) if !has_happened() => {
+            SURVIVES.store(false, Ordering::Release);
+            Ok(done)
+        }
+        // Another thread has heard of it already.
+        Ok(_) | Err(_) if is_survived() => Err(RankLost),
+        Ok(done) => Ok(done),
+        Err(panic) => resume_unwind(panic),
+    }
 }
 
 /// Leaves this thread's work, which has become impossible. Only where the loss [`is_survived`].
@@ -87,6 +95,7 @@ pub(super) fn unwind() -> ! {
 /// All threads of the epoch have ended: the next one begins, with communicators of its own.
 pub(super) fn begin_epoch() {
     live().clear();
+    SURVIVES.store(false, Ordering::Release);
     EPOCH.fetch_add(1, Ordering::AcqRel);
     LOST.store(false, Ordering::Release);
 }

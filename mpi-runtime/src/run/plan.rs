@@ -126,6 +126,10 @@ impl Plan {
         self.job.trainers = roles.trainers.len();
         self.job.embedding_ps = roles.embedding_ps.len();
         self.job.sync_ps = roles.sync_ps.len();
+        let config = &mut self.job.config.roles;
+        config.trainers = config.trainers.map(|_| roles.trainers.len());
+        config.embedding_ps = config.embedding_ps.map(|_| roles.embedding_ps.len());
+        config.sync_ps = config.sync_ps.map(|_| roles.sync_ps.len());
         self.roles = roles;
         (self.slices, self.order) = cut(&self.job);
         (self.steps_per_epoch, self.steps) = steps(&self.job, &self.order, &self.train);
