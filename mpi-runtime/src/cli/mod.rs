@@ -31,7 +31,7 @@ use clap::{Parser, Subcommand};
 use umbra_core::kernel::{self, Simd, UnknownSimd};
 
 use crate::comm::guard::ThreadLevel;
-use crate::comm::{self, Comm};
+use crate::comm::{self, Comm, loss};
 use crate::error::Error;
 use crate::launch::data_guard;
 use crate::launch::environment::{self, LaunchError};
@@ -187,6 +187,9 @@ fn with_world(
     {
         // A run whose summary says this already keeps it.
         comm::hand_on(&error.to_string());
+    }
+    if loss::epoch() > 0 || loss::has_happened() {
+        comm::leave(code);
     }
     // Communicators go before MPI does.
     drop(result);

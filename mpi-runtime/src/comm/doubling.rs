@@ -310,15 +310,8 @@ impl Comm {
         let (length, to) = (count(bytes.len()), count(to));
         // SAFETY: the buffer holds the count given, and outlives the request by the caller's duty.
         Request::of(|request| unsafe {
-            raw::MPI_Isend(
-                reading(bytes),
-                length,
-                u8::equivalent_datatype().as_raw(),
-                to,
-                tag,
-                self.handle,
-                request,
-            );
+            let message = (reading(bytes), length, u8::equivalent_datatype().as_raw());
+            raw::send(message, (to, tag), self.handle, request);
         })
     }
 

@@ -1,5 +1,6 @@
 //! All ranks that are left: what communicators are made of.
 
+use core::time::Duration;
 use std::sync::Arc;
 
 use super::pending::Pending;
@@ -42,7 +43,8 @@ impl Everyone {
         // Who has not heard of the loss yet hears of it now.
         // SAFETY: the handle is live.
         unsafe { library.revoke(self.0) };
-        let _alarm = Alarm::set(watch, "the ranks that are left".into());
+        let soon = Watch::new(watch.limit().min(LONGEST), watch.prefix().to_owned());
+        let _alarm = Alarm::set(&Arc::new(soon), "the ranks that are left".into());
         // SAFETY: as above.
         let left = unsafe { library.shrink(self.0) };
         if left == raw::no_comm() {
@@ -53,3 +55,7 @@ impl Everyone {
         Some(Self(left))
     }
 }
+
+/// For those left to find each other; it takes milliseconds. One more that is lost meanwhile is not
+/// always noticed.
+const LONGEST: Duration = Duration::from_secs(10);

@@ -50,6 +50,14 @@ pub(crate) fn exit_saying(code: i32, line: &str) -> ! {
     raw::exit(code)
 }
 
+/// Ends this process alone and at once, without a call of MPI: where ranks were lost, its end may
+/// wait for them. *Not collective, main thread.*
+pub(crate) fn leave(code: u8) -> ! {
+    // Nobody is left to tell.
+    let _ = std::io::stdout().flush();
+    raw::exit(i32::from(code))
+}
+
 /// As [`abort`], with last words on stderr. The process ends even where nobody takes them: a
 /// launcher that stands still leaves a pipe that is full. *Not collective, from any thread.*
 pub fn abort_saying(code: i32, line: &str) -> ! {

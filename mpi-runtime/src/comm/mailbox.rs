@@ -123,15 +123,8 @@ impl Mailbox {
         let kind = u32::equivalent_datatype().as_raw();
         // SAFETY: `words` is kept beside its request until the request is done.
         let request = Request::of(|request| unsafe {
-            raw::MPI_Isend(
-                words.as_ptr().cast(),
-                length,
-                kind,
-                rank,
-                TAG,
-                self.comm.handle,
-                request,
-            );
+            let message = (words.as_ptr().cast(), length, kind);
+            raw::send(message, (rank, TAG), self.comm.handle, request);
         });
         self.comm.meter.sent(size_of_val(&*words));
         self.sent[to] += 1;

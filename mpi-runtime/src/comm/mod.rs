@@ -13,7 +13,7 @@
 //! - [`post`]: what is larger than a message · `first.rs`: bytes to the first rank, and from it
 //! - [`reduce`]: sums, by `doubling.rs` · `alarm.rs`: deadlines of what can't be polled
 //! - `last_words.rs`: the end of a process, and who else hears why
-//! - [`loss`]: ranks that are lost, `everyone.rs`: those that are left
+//! - [`loss`]: ranks that are lost, `everyone.rs`: those that are left, `barrier.rs`: how they meet
 //!
 //! Invariants: a [`Comm`] is made on the main thread, in one order on every rank, is used by one
 //! thread, and is dropped before MPI is finalised. A buffer lent to MPI outlives its request. A
@@ -22,6 +22,7 @@
 #![allow(unsafe_code)]
 
 mod alarm;
+mod barrier;
 mod doubling;
 mod everyone;
 mod first;
@@ -54,6 +55,7 @@ pub(crate) use alarm::Alarm;
 pub use everyone::Everyone;
 pub use first::ToFirst;
 pub(crate) use last_words::exit_saying;
+pub(crate) use last_words::leave;
 pub use last_words::{abort, abort_saying, hand_on, on_end};
 pub use mailbox::Mailbox;
 
@@ -181,6 +183,9 @@ impl Comm {
     /// # Errors
     /// When not all come in time.
     pub fn barrier(&self, what: &str, patient: bool) -> Result<(), Lost> {
+        if loss::is_survivable() {
+            return self.barrier_of_messages(what, patient);
+        }
         self.meter.count(of_barrier(self.size));
         // SAFETY: no buffers.
         let start = |(): &mut (), request| unsafe { raw::MPI_Ibarrier(self.handle, request) };

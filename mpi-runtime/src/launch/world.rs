@@ -12,7 +12,7 @@ use mpi::traits::Communicator;
 
 use crate::comm::guard::{ThreadLevel, guarded};
 use crate::comm::watch::{Lost, Watch};
-use crate::comm::{self, Alarm, Comm, Everyone, loss};
+use crate::comm::{self, Alarm, Comm, Everyone};
 use crate::error::Error;
 use crate::launch::environment::{self, Cores};
 
@@ -162,9 +162,7 @@ impl World {
 impl Drop for World {
     /// Finalising waits for all ranks.
     fn drop(&mut self) {
-        if self.universe.is_none() || loss::epoch() > 0 {
-            // MPI does not always end where ranks were lost. Whoever uses it ends the process.
-            core::mem::forget(self.universe.take());
+        if self.universe.is_none() {
             return;
         }
         let _alarm = Alarm::set(&self.watch, format!("MPI_Finalize of {} ranks", self.size));

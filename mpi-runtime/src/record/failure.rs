@@ -52,6 +52,14 @@ pub fn is_done(folder: &Path) -> bool {
     serde_json::from_slice(&json).is_ok_and(|summary: Summary| summary.status == Status::Done)
 }
 
+/// Whether the run in `folder` has come to an end in order: it is done, or has stopped.
+#[must_use]
+pub fn has_ended(folder: &Path) -> bool {
+    let json = fs::read(folder.join(NAME)).unwrap_or_default();
+    let ended = |it: Summary| matches!(it.status, Status::Done | Status::Stopped);
+    serde_json::from_slice(&json).is_ok_and(ended)
+}
+
 /// Writes the path of the run folder to the file that `umbra launch` has named, if it did.
 pub(super) fn tell_supervisor(folder: &Path) {
     if let (Some(note), Ok(folder)) = (std::env::var_os(NOTE), folder.canonicalize()) {

@@ -17,7 +17,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
 
-pub use failure::{NOTE, fail, is_done, told_to_stop};
+pub use failure::{NOTE, fail, has_ended, is_done, told_to_stop};
 pub use metrics::Report;
 pub use progress::{Progress, SAVED, say};
 pub use run_folder::{Claim, RunFolder};

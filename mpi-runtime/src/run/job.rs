@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use crate::checkpoint::{Checkpoint, Folders};
 use crate::comm::watch::Lost;
+use crate::comm::loss::RankLost;
 use crate::comm::{self, Comm, loss};
 use crate::config::{Config, Every, RecoveryMode, Save, Seconds, SyncMethod};
 use crate::error::Error;
@@ -231,25 +232,40 @@ pub fn train(
 /// only.*
 pub(super) fn to_its_end(mut session: Session<'_>) -> Result<Outcome, Error> {
     // While its threads live: nobody else could end them.
-    let ended = loop {
+    loop {
         let watch = session.control.watch();
-        let trained = if session.played.is_some() {
-            Ok(session.train())
-        } else {
-            loss::survive(|| watch.end_if_lost(session.train()))
+        let work = |session: &mut Session<'_>| {
+            let ended = match watch.end_if_lost(session.train()) {
+                Ok(End::Change(to)) => return Ended::ToChange(to),
+                Ok(End::Stopped) => Ok(true),
+                Ok(End::Done) => Ok(false),
+                Err(error) => Err(error),
+            };
+            let concluded = watch.end_if_lost(session.conclude());
+            Ended::All(ended, concluded)
         };
-        let Ok(trained) = trained else { return session.without_the_lost() };
-        match session.control.watch().end_if_lost(trained) {
-            Ok(End::Change(to)) => {
+        let worked = if session.played.is_some() {
+            Ok(work(&mut session))
+        } else {
+            loss::survive(|| work(&mut session))
+        };
+        match worked {
+            Ok(Ended::All(ended, concluded)) => return session.finish(ended, concluded),
+            Ok(Ended::ToChange(to)) => {
                 let watch = Arc::clone(session.world.watch());
                 session = watch.end_if_lost(session.change(to))?;
             }
-            Ok(End::Stopped) => break Ok(true),
-            Ok(End::Done) => break Ok(false),
-            Err(error) => break Err(error),
+            Err(RankLost) => return session.without_the_lost(),
         }
-    };
-    session.finish(ended)
+    }
+}
+
+/// How far a session has come.
+enum Ended {
+    /// It goes on by another method.
+    ToChange(SyncMethod),
+    /// To its end: whether it was stopped, and what its figures came to.
+    All(Result<bool, Error>, Result<(), Error>),
 }
 
 /// It is told what to do about lost ranks.

@@ -2,8 +2,9 @@
 
 use core::time::Duration;
 use std::path::Path;
+use std::time::Instant;
 
-use crate::comm::Comm;
+use crate::comm::{Comm, loss};
 use crate::comm::traffic::{TRAFFIC_WORDS, Traffic};
 use crate::comm::watch::Lost;
 use crate::config::RecoveryMode;
@@ -11,7 +12,7 @@ use crate::dense::seat::Gaps;
 use crate::error::Error;
 use crate::measure::counters::{READING_WORDS, Reading};
 use crate::record::{
-    EvalFigures, ExchangedFigures, MemoryFigures, ProgressiveFigures, RecoveryFigures, Status, SyncFigures,
+    self, EvalFigures, ExchangedFigures, MemoryFigures, ProgressiveFigures, RecoveryFigures, Status, SyncFigures,
     TrainFigures, TrainerSync, WaitFigures, WireFigures, WireOfRank, write_atomically,
 };
 use crate::recovery::played::{Played, Saved};
@@ -59,7 +60,7 @@ impl Session<'_> {
             method: plan.job.method.name().into(),
             seconds_exposed: share(total.sync_ns).filter(|seconds| *seconds > 0.0),
             seconds_publish: published.then_some(self.publishing.as_secs_f64()),
-            switches: core::mem::take(&mut self.switches),
+            switches: self.switches.clone(),
             ..sync
         });
         summary.wire = several.then(|| WireFigures {
@@ -77,7 +78,7 @@ impl Session<'_> {
             last.next_step_unix = side.shared.first_step.get();
         }
         if !self.losses.is_empty() {
-            let losses = core::mem::take(&mut self.losses);
+            let losses = self.losses.clone();
             let mode = plan.job.config.recovery.mode.unwrap_or(RecoveryMode::Partial);
             summary.recovery = Some(RecoveryFigures {
                 failures: losses.iter().map(|loss| loss.ranks.len() as u64).sum(),
@@ -108,23 +109,21 @@ impl Session<'_> {
         Ok(readings.fold(Reading::default(), |sum, words| sum.plus(Reading::from_words(*words))))
     }
 
-    /// Ends the threads and writes the summary, whatever came before.
-    pub(super) fn finish(mut self, ended: Result<bool, Error>) -> Result<Outcome, Error> {
+    /// Fills in all figures, whatever came before. *Collective.*
+    ///
+    /// # Errors
+    /// When the trace can't be written.
+    pub(super) fn conclude(&mut self) -> Result<(), Error> {
         self.finish_save();
-        let watch = self.control.watch();
-        let total = watch.or_end(self.total_reading());
-        watch.or_end(self.measure(&total));
+        let total = self.total_reading()?;
+        self.measure(&total)?;
         if let Some(recorder) = &self.recorder {
             recorder.end_progress(total);
         }
-        let losses =
-            self.run.plan.job.config.run.step_losses.then(|| self.run.step_losses().to_vec());
-        let dir = self.run.plan.job.config.run.dir.clone();
         let traced = self.run.trace.as_ref().map_or(Ok(()), |trace| {
             let path = self.recorder.as_ref().map(Recorder::trace_path);
             trace.write(self.control, &self.world.host, path.as_deref())
         });
-        let traced = watch.end_if_lost(traced);
         self.summary.valid = figures_of(self.run.state.valid);
         let workers = self.run.plan.workers_per_trainer() as u64;
         self.summary.progressive = self.progressive.as_ref().map(|counted| ProgressiveFigures {
@@ -133,14 +132,28 @@ impl Session<'_> {
         });
         let reading = self.run.reading().steps / workers;
         self.summary.steps = Some(if self.run.is_served() { self.run.state.step } else { reading });
+        traced
+    }
+
+    /// Ends the threads and writes the summary: what was `concluded`, and how training `ended`. A
+    /// rank that is lost from here on is missed by nobody, unless it is the one that writes.
+    pub(super) fn finish(
+        self,
+        ended: Result<bool, Error>,
+        concluded: Result<(), Error>,
+    ) -> Result<Outcome, Error> {
+        let losses =
+            self.run.plan.job.config.run.step_losses.then(|| self.run.step_losses().to_vec());
+        let dir = self.run.plan.job.config.run.dir.clone();
         let (step, checkpoint) = (self.saved, self.folders.of(self.saved));
         let Self { world, control, run, recorder, mut summary, signals, .. } = self;
-        run.finish();
         summary.status = match ended {
             Ok(false) => Status::Done,
             Ok(true) => Status::Stopped,
             Err(_) => Status::Failed,
         };
+        // Heartbeats go before the summary is written: they may have something to say there.
+        let missed = loss::survive(|| drop(run.finish())).is_err();
         let signal = signals.stop_requested().unwrap_or(libc::SIGTERM);
         let ended = match ended {
             Ok(true) => Err(Error::Stopped { signal, step, checkpoint }),
@@ -148,18 +161,37 @@ impl Session<'_> {
         };
         summary.reason = ended.as_ref().err().map(ToString::to_string);
         let written = recorder.map_or(Ok(()), |recorder| {
-            traced?;
+            concluded?;
             if let Some(losses) = losses {
                 write_step_losses(&dir, &losses)?;
             }
             recorder.finish(&summary)
         });
-        let written = control.agree(written);
+        let written = match (missed, world.rank) {
+            (false, _) => control.watch().end_if_lost(control.agree(written)),
+            (true, 0) => written,
+            (true, _) => wait_for_the_end(&dir),
+        };
         ended?;
         written?;
         Ok(Outcome::Trained((world.rank == 0).then(|| (dir, Box::new(summary)))))
     }
 }
+
+/// A rank was lost when all was done: whether the one that writes the summary is left shows there.
+fn wait_for_the_end(dir: &Path) -> Result<(), Error> {
+    let begun = Instant::now();
+    while !record::has_ended(dir) {
+        if begun.elapsed() > WRITTEN {
+            return Err(Error::Failure("a rank was lost before the summary was written".into()));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
+/// For a summary to be written.
+const WRITTEN: Duration = Duration::from_secs(5);
 
 /// What a rank sent and received: eight of the words of [`Session::measure`], from the seventh on.
 fn wire_of_rank((rank, words): (usize, &[u64])) -> WireOfRank {
