@@ -102,6 +102,15 @@ impl Checkpoint {
         control.agree(rows.map_err(Error::from))
     }
 
+    /// Reads the replica and the optimizer state of an image that this rank has written itself.
+    /// `alone` is this rank's own communicator. *Not collective.*
+    ///
+    /// # Errors
+    /// When it does not fit or is damaged.
+    pub fn read_own_dense(&self, alone: &Comm, dense: Dense<'_>) -> Result<u64, Error> {
+        Ok(self.read_dense(alone, dense)??)
+    }
+
     fn read_model(
         &self,
         control: &Comm,

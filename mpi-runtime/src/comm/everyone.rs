@@ -56,6 +56,16 @@ impl Everyone {
     }
 }
 
+impl Comm {
+    /// This rank alone. *Not collective*, main thread only, once MPI has been started.
+    ///
+    /// # Errors
+    /// When it is not made in time.
+    pub(crate) fn alone(watch: Arc<Watch>) -> Result<Self, Lost> {
+        Everyone(raw::itself()).communicator(watch)
+    }
+}
+
 /// For those left to find each other; it takes milliseconds. One more that is lost meanwhile is not
 /// always noticed.
 const LONGEST: Duration = Duration::from_secs(10);

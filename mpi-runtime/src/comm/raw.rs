@@ -230,6 +230,8 @@ macro_rules! constants {
 constants! {
     /// MPI_COMM_WORLD.
     world: MPI_Comm = RSMPI_COMM_WORLD;
+    /// MPI_COMM_SELF.
+    itself: MPI_Comm = RSMPI_COMM_SELF;
     /// MPI_COMM_NULL.
     no_comm: MPI_Comm = RSMPI_COMM_NULL;
     /// MPI_REQUEST_NULL.

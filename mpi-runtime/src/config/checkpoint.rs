@@ -18,6 +18,13 @@ pub struct CheckpointConfig {
     /// What lies between two checkpoints of a run under way; without it, it has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub every: Option<Every>,
+    /// A folder of the node, in memory or on its own disk: every rank writes an image of what it has
+    /// there, for a job that is started again on the same nodes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub local_dir: Option<PathBuf>,
+    /// What lies between two images.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub local_every: Option<Every>,
     /// Newest checkpoints that are kept, beside the best.
     pub keep: usize,
     /// They are copied and written while training goes on.
@@ -47,6 +54,8 @@ impl Default for CheckpointConfig {
             dir: PathBuf::new(),
             save: Save::Last,
             every: None,
+            local_dir: None,
+            local_every: None,
             keep: 2,
             background: true,
             full_every: 1,

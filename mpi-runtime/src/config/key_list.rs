@@ -208,6 +208,8 @@ pub static KEYS: &[Key] = &[
     key("checkpoint.dir", Kind::Path, "default: run.dir/checkpoints"),
     key("checkpoint.save", Kind::Name { built: &["last", "best", "none"] }, "which model is kept"),
     key("checkpoint.every", Kind::Every, "500 (steps), \"1000000 examples\", \"10 min\""),
+    key("checkpoint.local_dir", Kind::Path, "every rank's images on its own node, e.g. /dev/shm"),
+    key("checkpoint.local_every", Kind::Every, "what lies between two images"),
     key("checkpoint.keep", integer(1, COUNT_MAX), "newest checkpoints kept, beside the best"),
     key("checkpoint.background", Kind::Flag, "copied, and written while training goes on"),
     key("checkpoint.full_every", integer(1, COUNT_MAX), "one of so many has all rows; 1: all"),

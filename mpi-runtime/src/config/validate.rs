@@ -114,6 +114,21 @@ impl Config {
                     .into(),
             });
         }
+        match (&checkpoint.local_dir, checkpoint.local_every) {
+            (Some(_), None) => {
+                return Err(ConfigError::Missing {
+                    key: "checkpoint.local_every",
+                    expected: "what lies between two images in checkpoint.local_dir".into(),
+                });
+            }
+            (None, Some(_)) => {
+                return Err(ConfigError::Missing {
+                    key: "checkpoint.local_dir",
+                    expected: "a folder of the node, beside checkpoint.local_every".into(),
+                });
+            }
+            _ => {}
+        }
         if checkpoint.full_every > 1 && !checkpoint.background {
             return Err(ConfigError::value(
                 "checkpoint.full_every",
@@ -198,36 +213,27 @@ impl Config {
     /// A run that plays no failures and says what it does about them.
     fn check_spacing(&self) -> Result<(), ConfigError> {
         let RecoveryConfig { mode, mtbf_s, save_s, .. } = self.recovery;
-        let Some(mode) = mode else {
+        if mode.is_none() {
             let given = mtbf_s.map(|_| "recovery.mtbf_s").or(save_s.map(|_| "recovery.save_s"));
             return given.map_or(Ok(()), |given| {
-                let expected = format!("\"full\", what is done about failures, beside {given}");
+                let expected = format!(
+                    "\"full\", \"partial\" or \"cpr\", what is done about failures, beside {given}"
+                );
                 Err(ConfigError::Missing { key: "recovery.mode", expected })
             });
-        };
-        if mode != RecoveryMode::Full {
-            return Err(ConfigError::value(
-                "recovery.mode",
-                format!("{:?}", mode.name()),
-                "\"full\", or failures that the run plays (recovery.inject.failures): after a real \
-                 one everybody goes back to the last checkpoint",
-            ));
         }
-        if mtbf_s.is_none() {
-            return Err(ConfigError::Missing {
-                key: "recovery.mtbf_s",
-                expected: "mean seconds between failures, which say how far apart checkpoints are"
-                    .into(),
-            });
-        }
-        if let Some(every) = self.checkpoint.every {
-            return Err(ConfigError::value(
+        match (mtbf_s, self.checkpoint.every) {
+            (Some(_), Some(every)) => Err(ConfigError::value(
                 "checkpoint.every",
                 every,
-                "none with recovery.mode = \"full\", which says how far apart checkpoints are",
-            ));
+                "none with recovery.mtbf_s, which says how far apart checkpoints are",
+            )),
+            (None, _) if save_s.is_some() => Err(ConfigError::Missing {
+                key: "recovery.mtbf_s",
+                expected: "mean seconds between failures, beside recovery.save_s".into(),
+            }),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     fn check_inject(&self) -> Result<(), ConfigError> {

@@ -375,6 +375,9 @@ pub struct CheckpointFigures {
     /// Time workers stood still for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seconds_exposed: Option<f64>,
+    /// Time images on the nodes took, on the first rank: training waited for them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds_local: Option<f64>,
     /// Time it ran beside the workers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seconds_background: Option<f64>,

@@ -47,12 +47,15 @@ pub fn save_first(config: &RecoveryConfig, cardinality: &[u64]) -> Option<SaveFi
 }
 
 impl Config {
-    /// How far apart checkpoints are, where what they take decides that.
+    /// How far apart checkpoints are, where what they take decides that, or what may be lost of the
+    /// rows on one of `shards` ranks.
     #[must_use]
-    pub fn spacing(&self) -> Option<Spacing> {
-        let RecoveryConfig { mode, mtbf_s, save_s, .. } = self.recovery;
+    pub fn spacing(&self, shards: usize) -> Option<Spacing> {
+        let RecoveryConfig { mode, mtbf_s, save_s, pls_target, .. } = self.recovery;
         let real = mode.is_some() && self.recovery.inject.failures.is_none();
-        mtbf_s.filter(|_| real).map(|mtbf| Spacing::new(mtbf, save_s))
+        let shards = u32::try_from(shards).unwrap_or(u32::MAX);
+        let pls = (mode == Some(RecoveryMode::Cpr)).then_some((pls_target, shards));
+        mtbf_s.filter(|_| real).map(|mtbf| Spacing::new(mtbf, save_s, pls))
     }
 }
 

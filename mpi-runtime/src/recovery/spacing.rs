@@ -1,6 +1,7 @@
 //! How far apart the checkpoints of a real run are, from what they are measured to take.
 //!
-//! After a failure everybody goes back to the last one, so Young's interval is the best one
+//! Where everybody goes back to the last one after a failure, Young's interval is the best one; where
+//! lost rows alone go back, they may be as far apart as the allowed portion of lost samples permits
 //! (`umbra_core::recovery::overhead`). What a save costs is what training waits for it; one that is
 //! written meanwhile costs the file system as well, so the next begins when it has rested for a
 //! while. Invariant: fed with times that all ranks agree on, it says the same on all.
@@ -11,16 +12,24 @@ use umbra_core::recovery::overhead::{Costs, Job};
 #[derive(Clone, Copy, Debug)]
 pub struct Spacing {
     mtbf: f64,
+    /// As far apart as that, at least.
+    allowed: f64,
     interval: f64,
 }
 
 impl Spacing {
     /// Of a job that fails every `mtbf` seconds in the mean; a save is believed to take `save`
-    /// seconds, until one has been measured.
+    /// seconds, until one has been measured. Where a failure takes back the rows of one of `shards`
+    /// alone, a portion of `pls` of the samples may be lost.
     #[must_use]
-    pub fn new(mtbf: f64, save: Option<f64>) -> Self {
-        let interval = save.map_or(FIRST, |save| young(mtbf, save)).min(mtbf);
-        Self { mtbf, interval }
+    pub fn new(mtbf: f64, save: Option<f64>, pls: Option<(f64, u32)>) -> Self {
+        let allowed = pls.map_or(0.0, |(pls, shards)| {
+            let costs = Costs { save: 0.0, load: 0.0, reschedule: 0.0 };
+            Job { length: f64::INFINITY, mtbf, shards, part: 1.0, costs }.interval_for_loss(pls)
+        });
+        let first = if allowed > 0.0 { allowed } else { FIRST };
+        let interval = save.map_or(first, |save| young(mtbf, save)).min(mtbf).max(allowed);
+        Self { mtbf, allowed, interval }
     }
 
     /// Seconds from one to the next.
@@ -38,7 +47,8 @@ impl Spacing {
     /// A save has kept training for `waited` seconds, and another was `written` for so many, if
     /// one was. True when the interval becomes another one.
     pub fn measured(&mut self, waited: f64, written: f64) -> bool {
-        let interval = young(self.mtbf, waited).max(REST * written).clamp(LEAST, self.mtbf);
+        let interval = young(self.mtbf, waited).max(REST * written).clamp(LEAST, self.mtbf.max(LEAST));
+        let interval = interval.max(self.allowed);
         let other = (interval / self.interval).ln().abs() > NEARLY.ln();
         if other {
             self.interval = interval;
@@ -68,8 +78,8 @@ mod tests {
     #[test]
     fn intervals_follow_what_saves_take() {
         let hour = 3600.0;
-        assert!((Spacing::new(28.0 * hour, Some(336.0)).interval() - 8230.0).abs() < 1.0);
-        let mut spacing = Spacing::new(8.0 * hour, None);
+        assert!((Spacing::new(28.0 * hour, Some(336.0), None).interval() - 8230.0).abs() < 1.0);
+        let mut spacing = Spacing::new(8.0 * hour, None, None);
         assert_eq!(spacing.interval(), FIRST);
         // √(2 × .5 s × 8 h), and the same again.
         assert!(spacing.measured(0.5, 2.0) && !spacing.measured(0.51, 2.0));
@@ -80,5 +90,15 @@ mod tests {
         // However dear: once in the time in which a failure comes.
         assert!(spacing.measured(1e6, 1e6));
         assert_eq!(spacing.interval(), 8.0 * hour);
+    }
+    #[test]
+    fn lost_rows_alone_may_be_older() {
+        // 2 × .02 × 18 × 28 h.
+        let mut spacing = Spacing::new(28.0, Some(0.1), Some((0.02, 18)));
+        assert!((spacing.interval() - 20.16).abs() < 1e-9);
+        assert!(!spacing.measured(0.1, 0.1), "what it takes decides nothing");
+        // Unless saving is dearer than what is lost.
+        assert!(spacing.measured(14.0, 0.1));
+        assert_eq!(spacing.interval(), 28.0);
     }
 }

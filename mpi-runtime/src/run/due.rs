@@ -32,6 +32,11 @@ impl Due {
         self.every = Some(Every::Seconds(seconds));
     }
 
+    /// A step has so many examples from now on.
+    pub(super) const fn resize(&mut self, global_batch: u64) {
+        self.global_batch = global_batch;
+    }
+
     /// The step at which a stretch that begins at `step` should end for a checkpoint's sake, if
     /// for one's.
     #[must_use]

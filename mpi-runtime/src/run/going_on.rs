@@ -122,7 +122,7 @@ fn say_passed_over(error: &dyn core::fmt::Display) {
 }
 
 /// `checkpoint.resume` of who wants the newest.
-const AUTO: &str = "auto";
+pub(super) const AUTO: &str = "auto";
 
 /// The method that `checkpoint` was saved under, if a run of `plan` trains by it too.
 #[must_use]

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::checkpoint::{Checkpoint, Folders};
+use crate::checkpoint::{Checkpoint, Folders, Manifest};
 use crate::comm::watch::Lost;
 use crate::comm::loss::RankLost;
 use crate::comm::{self, Comm, loss};
@@ -18,6 +18,7 @@ use crate::launch::processor::Pins;
 use crate::launch::signals::Signals;
 use crate::launch::world::World;
 use crate::record::{self, RankLoss, RunFolder, Summary, SyncSwitch, say};
+use crate::recovery::local::LocalImages;
 use crate::recovery::played::Played;
 use crate::recovery::spacing::Spacing;
 use crate::run::deadline::Deadline;
@@ -30,7 +31,7 @@ use crate::run::prediction::Prediction;
 use crate::run::reporter::Recorder;
 use crate::run::sections::{Begin, FIGURES, JobState, numbers_of};
 use crate::run::stragglers::Stragglers;
-use crate::run::{Run, StretchEnd, warm_start};
+use crate::run::{Run, StretchEnd, local_images, warm_start};
 use crate::score::figures::Figures;
 use crate::score::progressive::Progressive;
 use crate::trainer::Segment;
@@ -108,9 +109,21 @@ pub fn train(
     let kept = control.agree(fits.map_err(Error::from))?;
     let warm = if from.is_none() { warm_start::find(control, &plan)? } else { None };
     let step = from.as_ref().map_or(0, |checkpoint| going_on::step_here(&plan, checkpoint));
+    let config = &plan.job.config;
+    let local = LocalImages::open(world, control, config, from.is_none())?;
+    let images = match (&local, &from) {
+        (Some(local), Some(_)) if config.checkpoint.resume == going_on::AUTO => {
+            let fits = |image: &Manifest| local_images::fits(&plan, image);
+            local.find(control, config.recovery.mode, step, fits)?
+        }
+        _ => None,
+    };
+    let shared_step = step;
+    let step = images.as_ref().map_or(step, |images| images.step);
     let mut state = JobState::new(plan.job.config.train.early_stop.clone());
     state.step = step;
-    let worker_steps = worker_steps(world, &plan, from.as_ref(), kept);
+    let of_steps = from.as_ref().filter(|_| images.is_none());
+    let worker_steps = worker_steps(world, &plan, of_steps, kept);
     let begin = Begin::anew(state, control.agree(worker_steps)?);
     let begun = from.as_ref().map(|_| step);
     let open = |claim| RunFolder::open(claim, &plan.job.config, &world.host, begun);
@@ -134,17 +147,41 @@ pub fn train(
         Some(stragglers) => stragglers.beside(report, Arc::clone(signals)),
         None => report,
     });
-    let spacing = plan.job.config.spacing();
+    let spacing = plan.job.config.spacing(plan.roles.embedding_ps.len());
     let every = spacing.map(|spacing| Every::Seconds(spacing.interval()));
     let every = every.or(plan.job.config.checkpoint.every);
     let due = Due::new(every, plan.job.global_batch() as u64);
+    let local_every = plan.job.config.checkpoint.local_every;
+    let local_due = Due::new(local_every, plan.job.global_batch() as u64);
     let folders = Folders::new(plan.job.config.checkpoint.dir.clone());
     // By its name, which all ranks know alike.
-    let own = |checkpoint: &&Checkpoint| checkpoint.dir() == folders.of(step);
-    let saved = from.as_ref().filter(own).map_or(0, |_| step);
+    let own = |checkpoint: &&Checkpoint| checkpoint.dir() == folders.of(shared_step);
+    let saved = from.as_ref().filter(own).map_or(0, |_| shared_step);
     let saved_whole = from.as_ref().is_none_or(|from| from.manifest.base.is_none());
     let mut run = Run::start(world, control, plan, signals, Some(begin), report)?;
-    if let (Some(checkpoint), Some(kept)) = (&from, kept) {
+    let mut losses = vec![];
+    if let (Some(images), Some(shared), Some(local)) = (&images, &from, &local) {
+        let reading = Instant::now();
+        let resumed = run.resume_from_images(images, shared, local.alone());
+        let loss = match control.watch().end_if_lost(resumed) {
+            Ok(loss) => loss,
+            Err(error) => {
+                run.finish();
+                return Err(error);
+            }
+        };
+        summary.resume_seconds = Some(reading.elapsed().as_secs_f64());
+        if first {
+            let (step, steps) = (images.step, run.plan.steps);
+            say(&format!("umbra: going on from local images, step {step} of {steps}"));
+            if !loss.ranks.is_empty() {
+                say(&format!("umbra: {}", loss.says(world.size)));
+            }
+        }
+        if !loss.ranks.is_empty() {
+            losses.push(loss);
+        }
+    } else if let (Some(checkpoint), Some(kept)) = (&from, kept) {
         let reading = Instant::now();
         let kept = match control.watch().end_if_lost(run.resume(checkpoint, step, kept)) {
             Ok(kept) => kept,
@@ -211,7 +248,9 @@ pub fn train(
         spacing,
         written: Duration::ZERO,
         played,
-        losses: vec![],
+        losses,
+        local,
+        local_due,
         from: from.or(warm),
         folders,
         begun: saved,
@@ -363,6 +402,9 @@ pub(super) struct Session<'w> {
     pub(super) losses: Vec<RankLoss>,
     /// What the run began from.
     pub(super) from: Option<Checkpoint>,
+    /// Images of this rank on its node, and when the next one is due.
+    pub(super) local: Option<LocalImages>,
+    pub(super) local_due: Due,
     pub(super) folders: Folders,
     /// Step of the newest checkpoint that was written or begun.
     pub(super) begun: u64,
@@ -405,6 +447,7 @@ impl Session<'_> {
             if step > self.begun && step < steps && self.due.is_due(step) {
                 self.save_on_the_way(false)?;
             }
+            self.save_locally()?;
             if step >= steps {
                 break;
             }
@@ -419,11 +462,13 @@ impl Session<'_> {
             }
             let boundary = self.run.plan.segment_end(step);
             let played = self.played.as_ref().and_then(|played| played.next(step));
-            let cuts = self.due.next(step).into_iter().chain(played);
+            let images = self.local_due.next(step).filter(|_| self.local.is_some());
+            let cuts = self.due.next(step).into_iter().chain(played).chain(images);
             let end = cuts.fold(boundary, u64::min);
             let ended = self.stretch(Segment { first_step: step, steps: end - step })?;
             self.count_scored_before()?;
             self.due.trained(end - step, ended.trained);
+            self.local_due.trained(end - step, ended.trained);
             // A request that comes with the last step changes nothing: the work is done.
             if ended.stop_asked && (ended.incomplete || end < steps) {
                 self.run.state.step = if ended.incomplete { ended.steps } else { end };

@@ -42,6 +42,7 @@ use crate::dense::mean::average_once;
 use crate::dense::served::Remains;
 use crate::error::Error;
 use crate::launch::world::World;
+use crate::recovery::local::LocalImages;
 use crate::record::{RankLoss, RunFolder, say};
 use crate::rows::tables::Partition;
 
@@ -92,23 +93,48 @@ impl Run<'_> {
         (steps().max().unwrap_or(0), mean)
     }
 
-    /// Brings together what those left have: see the table above. `step` is where they go on.
-    fn take_over(&mut self, served: Option<&Remains>, step: u64) -> Result<(), Error> {
+    /// Brings together what those left have: see the table above. `step` is where they go on. Without
+    /// what is left of servers, trainers have it all. `new`: this trainer has no replica of its own.
+    pub(super) fn take_over(
+        &mut self,
+        served: Option<&Remains>,
+        step: u64,
+        new: bool,
+    ) -> Result<(), Error> {
         self.begin_at(step);
-        if self.is_served() {
-            return self.serve_what_is_left(served, step);
+        match (self.is_served(), served) {
+            (true, Some(served)) => return self.serve_what_is_left(served, step),
+            (true, None) => {
+                self.follow_the_furthest()?;
+                return self.serve_again();
+            }
+            _ => {}
         }
         let model = match self.sync.published() {
             Published::Replica => self.follow_the_furthest()?,
-            Published::First => self.gather_first()?,
-            Published::Mean | Published::Center => self.gather_mean()?,
+            Published::First => self.gather_of(0, TrainerThreads::own_replica, "the first replica")?,
+            Published::Mean | Published::Center => self.gather_mean(new)?,
         };
+        if new {
+            self.take_replica(&model);
+        }
         self.sync.begin_again(&model);
         Ok(())
     }
 
     /// Every trainer goes on with the replica and the state of the one with most updates.
     fn follow_the_furthest(&mut self) -> Result<Vec<f32>, Error> {
+        let (replica, state, updates) = self.of_the_furthest()?;
+        if let Some(TrainerThreads { shared, .. }) = &self.trainer {
+            store(&shared.replica, &replica);
+            store(&shared.state, &state);
+            shared.updates.store(updates, Relaxed);
+        }
+        Ok(replica)
+    }
+
+    /// Replica, optimizer state and updates of the trainer with most updates.
+    fn of_the_furthest(&self) -> Result<(Vec<f32>, Vec<f32>, u64), Error> {
         let mut updates = vec![0; self.world.size];
         self.control.all_gather(&[self.updates()], &mut updates, "updates of replicas")?;
         let trainers = self.plan.roles.trainers.ranks().iter().map(|rank| updates[*rank]);
@@ -124,18 +150,17 @@ impl Run<'_> {
             self.gather_of(first, |side| words(&side.shared.replica), "the furthest replica")?;
         let state =
             self.gather_of(first, |side| words(&side.shared.state), "its optimizer state")?;
-        if let Some(TrainerThreads { shared, .. }) = &self.trainer {
-            store(&shared.replica, &replica);
-            store(&shared.state, &state);
-            shared.updates.store(most, Relaxed);
-        }
-        Ok(replica)
+        Ok((replica, state, most))
     }
 
-    /// The mean of all replicas.
-    fn gather_mean(&mut self) -> Result<Vec<f32>, Error> {
+    /// The mean of all replicas; in the place of a `new` one is that of the furthest.
+    fn gather_mean(&mut self, new: bool) -> Result<Vec<f32>, Error> {
+        let furthest = self.of_the_furthest()?.0;
         let mut mean = vec![];
         if let (Some(side), Some(dense)) = (&self.trainer, &mut self.dense) {
+            if new {
+                store(&side.shared.replica, &furthest);
+            }
             let own = side.shared.replica.iter().map(|word| word.load(Relaxed));
             let words: Vec<AtomicU32> = own.map(AtomicU32::new).collect();
             average_once(dense, &words)?;
@@ -146,9 +171,7 @@ impl Run<'_> {
     }
 
     /// Servers go on with the slices that are left, and with what a worker knows of the others.
-    fn serve_what_is_left(&mut self, left: Option<&Remains>, step: u64) -> Result<(), Error> {
-        let none = Remains::default();
-        let left = left.unwrap_or(&none);
+    fn serve_what_is_left(&mut self, left: &Remains, step: u64) -> Result<(), Error> {
         let model = self.plan.model;
         let (elements, parameters) = (model.replica_len(), model.parameters_len());
         // Who has trained a batch has had parameters of this stretch.
@@ -196,7 +219,7 @@ impl Run<'_> {
     }
 
     /// Reads the rows of `lost` partitions. Returns the bytes that all ranks have read together.
-    fn read_lost(&self, checkpoint: &Checkpoint, lost: &[u32]) -> Result<u64, Error> {
+    pub(super) fn read_lost(&self, checkpoint: &Checkpoint, lost: &[u32]) -> Result<u64, Error> {
         let dense = Dense { model: &self.plan.model, replica: &[], state: &[] };
         let (layout, partitions) = (&self.plan.layout, &self.services.partitions);
         let target = Target { dense, layout, partitions };
@@ -249,12 +272,20 @@ impl Session<'_> {
         };
         let went_on = go_on(&world, &control, left, (&before, &lost), &shared, recorder);
         let (run, recorder, stragglers, mut loss) = went_on.unwrap_or_else(|error| end(error));
+        // Ranks have other numbers now: images of before are nobody's.
+        if let Some(local) = &self.local {
+            local.clear();
+        }
+        let local = LocalImages::open(&world, &control, &run.plan.job.config, true);
+        let local = local.unwrap_or_else(|error| end(error));
         loss.seconds = begun.elapsed().as_secs_f64();
         if world.rank == 0 {
             say(&format!("umbra: {}", loss.says(world.size)));
         }
         losses.push(loss);
-        let summary = self.summary;
+        let (summary, mut due, mut local_due) = (self.summary, self.due, self.local_due);
+        due.resize(run.plan.job.global_batch() as u64);
+        local_due.resize(run.plan.job.global_batch() as u64);
         let session = Session {
             world: &world,
             control: &control,
@@ -265,7 +296,9 @@ impl Session<'_> {
             stragglers,
             signals: self.signals,
             deadline: self.deadline,
-            due: self.due,
+            due,
+            local,
+            local_due,
             spacing: self.spacing,
             written: self.written,
             played: None,
@@ -322,6 +355,7 @@ fn go_on<'w>(
     recorder: Option<Recorder>,
 ) -> Result<WentOn<'w>, Error> {
     let Left { plan, mut state, mut carried, served, made } = remains;
+    let served = served.unwrap_or_default();
     control.watch().set_limit(plan.job.config.run.watchdog());
     let (bsp, batch_before) = (plan.synchronous(), plan.job.global_batch() as u64);
     let partitions_of = |rank: &usize| plan.roles.partitions_of(*rank).collect::<Vec<u32>>();
@@ -388,13 +422,13 @@ fn go_on<'w>(
         }
         (Some(checkpoint), false) => {
             bytes_read = run.read_lost(checkpoint, &lost_partitions)?;
-            run.take_over(served.as_ref(), step)?;
+            run.take_over(Some(&served), step, false)?;
         }
         (None, true) => {
             return Err(Error::Failure("there is no checkpoint to go back to".to_owned()));
         }
         // Lost rows are as they were at the beginning.
-        (None, false) => run.take_over(served.as_ref(), step)?,
+        (None, false) => run.take_over(Some(&served), step, false)?,
     }
     if let Some(side) = &mut run.trainer {
         side.shared.first_step.forget();

@@ -146,7 +146,7 @@ impl Session<'_> {
             self.run.plan.job.config.run.step_losses.then(|| self.run.step_losses().to_vec());
         let dir = self.run.plan.job.config.run.dir.clone();
         let (step, checkpoint) = (self.saved, self.folders.of(self.saved));
-        let Self { world, control, run, recorder, mut summary, signals, .. } = self;
+        let Self { world, control, run, recorder, mut summary, signals, local, .. } = self;
         summary.status = match ended {
             Ok(false) => Status::Done,
             Ok(true) => Status::Stopped,
@@ -174,6 +174,9 @@ impl Session<'_> {
         };
         ended?;
         written?;
+        if let Some(local) = local {
+            local.clear();
+        }
         Ok(Outcome::Trained((world.rank == 0).then(|| (dir, Box::new(summary)))))
     }
 }

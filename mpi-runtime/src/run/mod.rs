@@ -8,7 +8,8 @@
 //! threads · `publish.rs` the model that is evaluated and saved · `sections.rs` everything that a
 //! run goes on from, `going_on.rs` what of it is kept, `saves.rs` its checkpoints ·
 //! `warm_start.rs` a new run with a saved model · `change.rs` the same run by another method,
-//! `stragglers.rs` when, `lost_ranks.rs` the same run without ranks that were lost · `due.rs` when a checkpoint is due, `deadline.rs` when a run stops by
+//! `stragglers.rs` when, `lost_ranks.rs` the same run without ranks that were lost,
+//! `local_images.rs` and one that is started again where it was · `due.rs` when a checkpoint is due, `deadline.rs` when a run stops by
 //! itself · `early_stop.rs`, `evaluate.rs`, `heartbeat.rs`, `reporter.rs`.
 
 pub mod change;
@@ -19,6 +20,7 @@ pub mod evaluate;
 pub mod going_on;
 pub mod heartbeat;
 pub mod job;
+mod local_images;
 mod lost_ranks;
 pub mod measures;
 pub mod plan;

@@ -281,7 +281,7 @@ impl Plan {
     #[must_use]
     pub fn saves_in_background(&self) -> bool {
         let checkpoint = &self.job.config.checkpoint;
-        let on_the_way = checkpoint.every.is_some() || self.job.config.spacing().is_some();
+        let on_the_way = checkpoint.every.is_some() || self.job.config.spacing(1).is_some();
         checkpoint.background && (on_the_way || self.keeps_best())
     }
 

@@ -217,7 +217,7 @@ fn whole(step: u64, bytes: u64, start: Instant) -> Saved {
 }
 
 /// What a checkpoint of this run says of itself.
-fn manifest(run: &Run<'_>) -> Result<Manifest, Error> {
+pub(super) fn manifest(run: &Run<'_>) -> Result<Manifest, Error> {
     let plan = &run.plan;
     let config = plan.job.config.to_toml();
     Ok(Manifest {
