@@ -16,8 +16,9 @@
 //! [`Watch::end_job`]: super::watch::Watch::end_job
 
 use core::ffi::c_int;
+use core::panic::AssertUnwindSafe;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::{catch_unwind, resume_unwind};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::raw::{self, FaultTolerance};

@@ -90,9 +90,12 @@ guarded_functions! {
 /// Forum's working group on fault tolerance. They are looked up when the program runs, so that one
 /// program runs on libraries with and without.
 pub(super) struct FaultTolerance {
-    revoke: unsafe extern "C" fn(MPI_Comm) -> c_int,
-    shrink: unsafe extern "C" fn(MPI_Comm, *mut MPI_Comm) -> c_int,
+    revoke: Revoke,
+    shrink: Shrink,
 }
+
+type Revoke = unsafe extern "C" fn(MPI_Comm) -> c_int;
+type Shrink = unsafe extern "C" fn(MPI_Comm, *mut MPI_Comm) -> c_int;
 
 impl FaultTolerance {
     /// Of the library that this process runs on, where it is there and switched on. *Not
@@ -120,8 +123,8 @@ impl FaultTolerance {
         // SAFETY: functions of these names have these types (mpi-ext.h).
         on.then(|| unsafe {
             Self {
-                revoke: core::mem::transmute::<*mut c_void, _>(revoke),
-                shrink: core::mem::transmute::<*mut c_void, _>(shrink),
+                revoke: core::mem::transmute::<*mut c_void, Revoke>(revoke),
+                shrink: core::mem::transmute::<*mut c_void, Shrink>(shrink),
             }
         })
     }
@@ -132,6 +135,7 @@ impl FaultTolerance {
     /// The handle is live.
     pub(super) unsafe fn revoke(&self, comm: MPI_Comm) {
         // What it says was heard already.
+        // SAFETY: the caller's word.
         guarded(|| unsafe { (self.revoke)(comm) });
     }
 
@@ -142,6 +146,7 @@ impl FaultTolerance {
     /// The handle is live.
     pub(super) unsafe fn shrink(&self, comm: MPI_Comm) -> MPI_Comm {
         let mut new = no_comm();
+        // SAFETY: the caller's word; the out-pointer is valid.
         let code = guarded(|| unsafe { (self.shrink)(comm, &raw mut new) });
         if code == 0 { new } else { no_comm() }
     }

@@ -253,6 +253,8 @@ pub static KEYS: &[Key] = &[
     key("recovery.inject.stop_step", at_least(0), "test: a request to stop in this step"),
     key("recovery.inject.panic_trainer", integer(0, COUNT_MAX), "test: this trainer panics"),
     key("recovery.inject.panic_step", at_least(0), "test: in this step, but not in a resumed run"),
+    key("recovery.inject.kill_trainer", integer(0, COUNT_MAX), "test: SIGKILL to this trainer"),
+    key("recovery.inject.kill_step", at_least(0), "test: in this step, once"),
     key("recovery.inject.short_trainer", integer(0, COUNT_MAX), "test: this trainer has less data"),
     key("recovery.inject.short_share", FACTOR, "test: this share of it"),
     key("recovery.inject.slow_trainer", integer(0, COUNT_MAX), "test: this trainer is slow"),

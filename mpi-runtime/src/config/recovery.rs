@@ -146,6 +146,12 @@ pub struct Inject {
     /// Step in which it does, unless the run has gone on from a checkpoint.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub panic_step: Option<u64>,
+    /// Trainer whose process is killed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kill_trainer: Option<usize>,
+    /// Step in which it is, of a run that neither has gone on from a checkpoint nor lost a rank.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kill_step: Option<u64>,
     /// Trainer that runs out of data early.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub short_trainer: Option<usize>,
@@ -180,6 +186,8 @@ impl Default for Inject {
             stop_step: None,
             panic_trainer: None,
             panic_step: None,
+            kill_trainer: None,
+            kill_step: None,
             short_trainer: None,
             short_share: None,
             slow_trainer: None,

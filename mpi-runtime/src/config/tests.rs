@@ -199,14 +199,19 @@ fn a_mistake_in_the_file_is_given_with_its_line() {
              the last checkpoint",
         ),
         (
-            "[recovery]\nmode = \"full\"\n",
-            "`recovery.mtbf_s` is missing: give mean seconds between failures, which say how far \
-             apart checkpoints are, in the file or with --set recovery.mtbf_s=…",
+            "[recovery]\nmode = \"full\"\nsave_s = 5\n",
+            "`recovery.mtbf_s` is missing: give mean seconds between failures, beside \
+             recovery.save_s, in the file or with --set recovery.mtbf_s=…",
+        ),
+        (
+            "[checkpoint]\nlocal_every = 5\n",
+            "`checkpoint.local_dir` is missing: give a folder of the node, beside \
+             checkpoint.local_every, in the file or with --set checkpoint.local_dir=…",
         ),
         (
             "[recovery]\nmtbf_s = 5\n",
-            "`recovery.mode` is missing: give \"full\", what is done about failures, beside \
-             recovery.mtbf_s, in the file or with --set recovery.mode=…",
+            "`recovery.mode` is missing: give \"full\", \"partial\" or \"cpr\", what is done about \
+             failures, beside recovery.mtbf_s, in the file or with --set recovery.mode=…",
         ),
         (
             "[recovery.inject]\nfailures = \"gamma\"\n",
@@ -345,6 +350,8 @@ fn keys_and_types_agree() {
         "optim.dense.decay_steps=5",
         "train.max_examples=100",
         "checkpoint.every=5",
+        "checkpoint.local_dir=/dev/shm",
+        "checkpoint.local_every=5",
         "checkpoint.warm_start=runs/other",
         "run.max_time=60",
         "optim.sparse.decay_start_step=5",
@@ -364,6 +371,8 @@ fn keys_and_types_agree() {
         "recovery.inject.stop_step=5",
         "recovery.inject.panic_trainer=0",
         "recovery.inject.panic_step=5",
+        "recovery.inject.kill_trainer=0",
+        "recovery.inject.kill_step=5",
         "recovery.inject.short_trainer=0",
         "recovery.inject.short_share=0.5",
         "recovery.inject.slow_trainer=0",

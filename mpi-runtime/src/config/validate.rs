@@ -252,6 +252,11 @@ impl Config {
             }
             _ => {}
         }
+        match (inject.kill_trainer, inject.kill_step) {
+            (Some(_), None) => alone("recovery.inject.kill_step", "the step of the fault")?,
+            (None, Some(_)) => alone("recovery.inject.kill_trainer", "the trainer with the fault")?,
+            _ => {}
+        }
         match (inject.slow_trainer, inject.slow_factor) {
             (Some(_), None) => alone("recovery.inject.slow_factor", "how slow it is")?,
             (None, Some(_)) => alone("recovery.inject.slow_trainer", "the trainer that is slow")?,

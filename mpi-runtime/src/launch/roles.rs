@@ -118,7 +118,8 @@ impl Roles {
 
     fn new(trainers: View, embedding_ps: View, sync_ps: View, partitions_per_rank: usize) -> Self {
         let count = embedding_ps.len() * partitions_per_rank;
-        let holders = (0..count).map(|partition| embedding_ps.rank_of(partition % embedding_ps.len()));
+        let holders =
+            (0..count).map(|partition| embedding_ps.rank_of(partition % embedding_ps.len()));
         let holders: Arc<[usize]> = holders.collect();
         let partitions = u32::try_from(count).unwrap_or(u32::MAX);
         Self { trainers, embedding_ps, sync_ps, partitions, holders }
@@ -212,11 +213,12 @@ mod tests {
                 let trains = usize::from(roles.trainers.contains(lost));
                 assert_eq!(now.trainers.len(), roles.trainers.len() - trains);
                 for (rank, before) in left.iter().enumerate() {
-                    let [had, has]: [Vec<u32>; 2] = [
-                        roles.partitions_of(*before).collect(),
-                        now.partitions_of(rank).collect(),
-                    ];
-                    assert!(had.iter().all(|partition| has.contains(partition)), "it keeps its own");
+                    let [had, has]: [Vec<u32>; 2] =
+                        [roles.partitions_of(*before).collect(), now.partitions_of(rank).collect()];
+                    assert!(
+                        had.iter().all(|partition| has.contains(partition)),
+                        "it keeps its own"
+                    );
                 }
             }
         }

@@ -22,8 +22,8 @@ pub use metrics::Report;
 pub use progress::{Progress, SAVED, say};
 pub use run_folder::{Claim, RunFolder};
 pub use summary::{
-    CheckpointFigures, EvalFigures, ExchangedFigures, MemoryFigures, ProgressiveFigures,
-    RankLoss, RecoveryFigures, Status, Summary, SyncFigures, SyncSwitch, TrainFigures, TrainerSync,
+    CheckpointFigures, EvalFigures, ExchangedFigures, MemoryFigures, ProgressiveFigures, RankLoss,
+    RecoveryFigures, Status, Summary, SyncFigures, SyncSwitch, TrainFigures, TrainerSync,
     WaitFigures, WireFigures, WireOfRank,
 };
 

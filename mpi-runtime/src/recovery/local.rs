@@ -139,7 +139,8 @@ fn token(config: &Config, anew: bool) -> Result<u64, Error> {
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
     // Other runs begin at other times, or in other processes.
-    let token = u64::try_from(now & u128::from(u64::MAX)).unwrap_or(0) ^ u64::from(std::process::id());
+    let token =
+        u64::try_from(now & u128::from(u64::MAX)).unwrap_or(0) ^ u64::from(std::process::id());
     let made = fs::create_dir_all(&config.checkpoint.dir);
     let written = made.and_then(|()| fs::write(&path, format!("{token:016x}\n")));
     written.map_err(|source| Error::file(&path, "write it", source))?;

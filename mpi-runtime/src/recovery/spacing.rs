@@ -47,7 +47,8 @@ impl Spacing {
     /// A save has kept training for `waited` seconds, and another was `written` for so many, if
     /// one was. True when the interval becomes another one.
     pub fn measured(&mut self, waited: f64, written: f64) -> bool {
-        let interval = young(self.mtbf, waited).max(REST * written).clamp(LEAST, self.mtbf.max(LEAST));
+        let interval =
+            young(self.mtbf, waited).max(REST * written).clamp(LEAST, self.mtbf.max(LEAST));
         let interval = interval.max(self.allowed);
         let other = (interval / self.interval).ln().abs() > NEARLY.ln();
         if other {

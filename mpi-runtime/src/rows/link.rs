@@ -8,8 +8,8 @@ use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use crossbeam_channel::Receiver;
 
-use crate::comm::{Mailbox, loss};
 use crate::comm::watch::Backoff;
+use crate::comm::{Mailbox, loss};
 use crate::rows::router::{Counters, Router};
 
 /// How far the end of a run is. Rows may still be owed to workers that stopped and need them no

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::checkpoint::{Checkpoint, Folders, Manifest};
-use crate::comm::watch::Lost;
 use crate::comm::loss::RankLost;
+use crate::comm::watch::Lost;
 use crate::comm::{self, Comm, loss};
 use crate::config::{Config, Every, RecoveryMode, Save, Seconds, SyncMethod};
 use crate::error::Error;
@@ -233,8 +233,10 @@ pub fn train(
     if may && loss::is_survivable() && played.is_none() {
         say("umbra: a rank that is lost is gone on without, inside the job");
     } else if may && session_recovers(&run.plan.job.config) && played.is_none() {
-        say("umbra: warning: this launch of MPI ends the job when a rank is lost; it goes on from \
-             the newest checkpoint when it is started again (umbra launch)");
+        say(
+            "umbra: warning: this launch of MPI ends the job when a rank is lost; it goes on from \
+             the newest checkpoint when it is started again (umbra launch)",
+        );
     }
     let session = Session {
         world,
@@ -281,7 +283,7 @@ pub(super) fn to_its_end(mut session: Session<'_>) -> Result<Outcome, Error> {
                 Err(error) => Err(error),
             };
             let concluded = watch.end_if_lost(session.conclude());
-            Ended::All(ended, concluded)
+            Ended::All(Box::new((ended, concluded)))
         };
         let worked = if session.played.is_some() {
             Ok(work(&mut session))
@@ -289,7 +291,7 @@ pub(super) fn to_its_end(mut session: Session<'_>) -> Result<Outcome, Error> {
             loss::survive(|| work(&mut session))
         };
         match worked {
-            Ok(Ended::All(ended, concluded)) => return session.finish(ended, concluded),
+            Ok(Ended::All(both)) => return session.finish(both.0, both.1),
             Ok(Ended::ToChange(to)) => {
                 let watch = Arc::clone(session.world.watch());
                 session = watch.end_if_lost(session.change(to))?;
@@ -304,7 +306,7 @@ enum Ended {
     /// It goes on by another method.
     ToChange(SyncMethod),
     /// To its end: whether it was stopped, and what its figures came to.
-    All(Result<bool, Error>, Result<(), Error>),
+    All(Box<(Result<bool, Error>, Result<(), Error>)>),
 }
 
 /// It is told what to do about lost ranks.

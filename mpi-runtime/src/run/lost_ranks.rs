@@ -42,8 +42,8 @@ use crate::dense::mean::average_once;
 use crate::dense::served::Remains;
 use crate::error::Error;
 use crate::launch::world::World;
-use crate::recovery::local::LocalImages;
 use crate::record::{RankLoss, RunFolder, say};
+use crate::recovery::local::LocalImages;
 use crate::rows::tables::Partition;
 
 /// What a rank has left of a run that it gave up.
@@ -112,7 +112,9 @@ impl Run<'_> {
         }
         let model = match self.sync.published() {
             Published::Replica => self.follow_the_furthest()?,
-            Published::First => self.gather_of(0, TrainerThreads::own_replica, "the first replica")?,
+            Published::First => {
+                self.gather_of(0, TrainerThreads::own_replica, "the first replica")?
+            }
             Published::Mean | Published::Center => self.gather_mean(new)?,
         };
         if new {
@@ -462,7 +464,8 @@ fn own_partitions(
 ) -> Result<Vec<Partition>, Error> {
     for number in plan.roles.partitions_of(rank) {
         if held.iter().all(|partition| partition.number != number) {
-            let new = Partition::initialized(number, &plan.layout, &plan.model, plan.job.config.seed);
+            let new =
+                Partition::initialized(number, &plan.layout, &plan.model, plan.job.config.seed);
             held.push(new.map_err(|error| Error::Launch(error.to_string()))?);
         }
     }

@@ -4,16 +4,17 @@ use core::time::Duration;
 use std::path::Path;
 use std::time::Instant;
 
-use crate::comm::{Comm, loss};
 use crate::comm::traffic::{TRAFFIC_WORDS, Traffic};
 use crate::comm::watch::Lost;
+use crate::comm::{Comm, loss};
 use crate::config::RecoveryMode;
 use crate::dense::seat::Gaps;
 use crate::error::Error;
 use crate::measure::counters::{READING_WORDS, Reading};
 use crate::record::{
-    self, EvalFigures, ExchangedFigures, MemoryFigures, ProgressiveFigures, RecoveryFigures, Status, SyncFigures,
-    TrainFigures, TrainerSync, WaitFigures, WireFigures, WireOfRank, write_atomically,
+    self, EvalFigures, ExchangedFigures, MemoryFigures, ProgressiveFigures, RecoveryFigures,
+    Status, SyncFigures, TrainFigures, TrainerSync, WaitFigures, WireFigures, WireOfRank,
+    write_atomically,
 };
 use crate::recovery::played::{Played, Saved};
 use crate::run::Run;

@@ -113,8 +113,7 @@ impl Recorder {
             inner.before = inner.seconds();
             inner.since = None;
             // What lost ranks had counted is gone.
-            inner.last.0 =
-                Reading { steps: step * inner.workers_total, ..Reading::default() };
+            inner.last.0 = Reading { steps: step * inner.workers_total, ..Reading::default() };
         });
     }
 

@@ -9,8 +9,8 @@ use std::time::Instant;
 use umbra_core::dense::replica::{element, load, store};
 use umbra_datasets::{Pipeline, train_on_request};
 
-use crate::comm::Comm;
 use crate::comm::watch::{Backoff, Lost, Waiting, Watch};
+use crate::comm::{Comm, loss};
 use crate::config::BatchNormScope;
 use crate::dense::bsp::Bsp;
 use crate::dense::replica_sync::{DenseSync, StepEnd, TrainerEnd};
@@ -74,6 +74,9 @@ impl TrainerThreads {
         shared.panic_step = inject
             .panic_step
             .filter(|_| inject.panic_trainer == Some(number) && from_the_beginning);
+        let first_time = from_the_beginning && loss::epoch() == 0;
+        shared.kill_step =
+            inject.kill_step.filter(|_| inject.kill_trainer == Some(number) && first_time);
         let slow = inject.slow_factor.filter(|_| inject.slow_trainer == Some(number));
         let steps = inject.slow_from.unwrap_or(0)..inject.slow_to.unwrap_or(u64::MAX);
         shared.slow = slow.map(|factor| ((factor - 1.0).max(0.0), steps));

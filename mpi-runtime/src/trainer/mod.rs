@@ -21,6 +21,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use rustix::process::{Signal, getpid, kill_process};
 use umbra_core::dense::replica::{Update, all_finite, interpolate, store, update};
 use umbra_core::model::{Gradients, Input, Model, StepKey};
 use umbra_core::optim::{Optimizer, Rate, StepSize};
@@ -68,6 +69,8 @@ pub struct Trainer {
     pub nan_step: Option<u64>,
     /// A test's wish: a worker panics in this step.
     pub panic_step: Option<u64>,
+    /// A test's wish: this process is killed in this step.
+    pub kill_step: Option<u64>,
     /// A test's wish: the run is asked to stop in this step.
     pub stop_step: Option<u64>,
     /// A test's wish: steps take so many times longer than they do, while they have these numbers.
@@ -145,6 +148,7 @@ impl Trainer {
             statistics_momentum: config.model.batch_norm_momentum as f32,
             nan_step: None,
             panic_step: None,
+            kill_step: None,
             stop_step: config.recovery.inject.stop_step,
             slow: None,
             first_step: FirstStep::default(),
@@ -361,6 +365,10 @@ impl Worker {
             step_end.replica(trainer)[0].store(f32::NAN.to_bits(), Relaxed);
         }
         assert!(trainer.panic_step != Some(step) || self.local != 0, "as recovery.inject asks");
+        if trainer.kill_step == Some(step) && self.local == 0 {
+            // Nothing comes after it.
+            let _ = kill_process(getpid(), Signal::KILL);
+        }
         if trainer.stop_step == Some(step) && self.local == 0 {
             trainer.signals.request_stop(libc::SIGUSR1);
         }

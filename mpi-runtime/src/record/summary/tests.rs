@@ -104,6 +104,7 @@ fn names_are_those_of_the_contract() {
         count: 1,
         bytes: Some(1),
         seconds_exposed: Some(1.0),
+        seconds_local: Some(1.0),
         seconds_background: Some(1.0),
         interval_s: Some(1.0),
     });
@@ -119,6 +120,7 @@ fn names_are_those_of_the_contract() {
         full_saves: Some(1.0),
         seconds_saving: Some(1.0),
         usage_bytes: Some(1),
+        losses: vec![RankLoss::default()],
     });
     summary.memory = Some(MemoryFigures {
         rss_bytes_max: Some(1),
@@ -168,11 +170,11 @@ const CONTRACT: &[(&str, &str)] = &[
         "dense_bytes embedding_bytes control_bytes dense_elements_kept dense_elements_total \
          mp_elements_kept mp_elements_total ranks",
     ),
-    ("checkpoint", "count bytes seconds_exposed seconds_background interval_s"),
+    ("checkpoint", "count bytes seconds_exposed seconds_local seconds_background interval_s"),
     (
         "recovery",
         "failures mode pls pls_expected seconds_lost overhead_fraction interval_s saves \
-         full_saves seconds_saving usage_bytes",
+         full_saves seconds_saving usage_bytes losses",
     ),
     ("memory", "rss_bytes_max embedding_bytes dense_bytes"),
     ("wait", "data_seconds embedding_seconds sync_seconds"),

@@ -1,0 +1,118 @@
+//! Jobs that are started again where they were: ranks on nodes that are left have their images, the
+//! rows of a node that was lost come from the shared checkpoint.
+#![allow(clippy::unwrap_used)]
+
+use umbra_tests::{Ended, Folder, Job, tensors};
+
+const JOB: Job = Job {
+    model: "kind = \"dlrm\"\nembedding_dim = 8\nbottom = [16, 8]\ntop = [24, 12]",
+    optim: [("adagrad", 0.02), ("rowwise_adagrad", 0.05)],
+    batch_size: 64,
+};
+
+/// 125 steps of 256 examples, images after every tenth, shared checkpoints after every fortieth.
+const ROWS: u64 = 125 * 256;
+const IMAGES: [&str; 4] = [
+    "checkpoint.every=40",
+    "checkpoint.local_dir=local",
+    "checkpoint.local_every=10",
+    "checkpoint.background=false",
+];
+
+fn sets<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    [&IMAGES[..], more].concat()
+}
+
+/// A run that loses trainer 1 in step 75.
+fn killed(folder: &Folder, ranks: usize, more: &[&str]) {
+    let kill = ["recovery.inject.kill_trainer=1", "recovery.inject.kill_step=75"];
+    let ended = folder.try_train(ranks, "job.toml", "run", &sets(&[&kill, more].concat()));
+    assert_ne!(ended.code, 0, "{}", ended.stderr);
+}
+
+fn again(folder: &Folder, ranks: usize, more: &[&str]) -> Ended {
+    folder.train(ranks, "job.toml", "run", &sets(more))
+}
+
+/// The images of a rank.
+fn images(folder: &Folder, rank: usize) -> std::path::PathBuf {
+    let mut places = std::fs::read_dir(folder.path("local")).unwrap();
+    places.next().unwrap().unwrap().path().join(format!("rank-{rank}"))
+}
+
+fn model(folder: &Folder, run: &str) -> Vec<u8> {
+    tensors(&folder.path(run).join("checkpoints/last"), |name| {
+        name.starts_with("dense") || name.starts_with("rows")
+    })
+}
+
+/// Where no node was lost nothing is: bits are those of a run without a loss.
+#[test]
+fn with_all_images_a_run_is_the_one_without_a_loss() {
+    let folder = JOB.folder(ROWS, 500);
+    let two = ["sync.method=bsp", "train.worker_threads=2"];
+    folder.train(2, "job.toml", "plain", &two);
+    killed(&folder, 2, &two);
+    let ended = again(&folder, 2, &two);
+    assert!(
+        ended.stderr.contains("going on from local images, step 70 of 125"),
+        "{}",
+        ended.stderr
+    );
+    assert!(model(&folder, "run") == model(&folder, "plain"));
+    assert_eq!(folder.summary("run")["recovery"], serde_json::Value::Null);
+    // A run that is done leaves none.
+    assert_eq!(std::fs::read_dir(folder.path("local")).unwrap().count(), 0);
+}
+
+#[test]
+fn the_rows_of_a_lost_node_alone_are_read_again() {
+    for method in ["bsp", "shadow_ma", "shadow_easgd", "gba"] {
+        let folder = JOB.folder(ROWS, 2000);
+        let method = format!("sync.method={method}");
+        let own = [method.as_str(), "train.worker_threads=1", "recovery.mode=partial"];
+        killed(&folder, 4, &own);
+        std::fs::remove_dir_all(images(&folder, 1)).unwrap();
+        let ended = again(&folder, 4, &own);
+        assert!(ended.stderr.contains("rank 1 lost"), "{method}: {}", ended.stderr);
+        let summary = folder.summary("run");
+        let loss = &summary["recovery"]["losses"][0];
+        // Of the two images that are there the newest, and the checkpoint before it.
+        let (step, from) = (loss["step"].as_u64().unwrap(), loss["from_step"].as_u64().unwrap());
+        assert!(step.is_multiple_of(10) && from.is_multiple_of(40) && step > from, "{loss}");
+        let share = (step - from) as f64 / 125.0 / 4.0;
+        assert!((loss["pls"].as_f64().unwrap() - share).abs() < 1e-9, "{method}: {loss}");
+        let rows = summary["memory"]["embedding_bytes"].as_f64().unwrap();
+        let read = loss["bytes_read"].as_f64().unwrap() / (rows / 4.0);
+        assert!((0.9..1.1).contains(&read), "{method}: {read}: {loss}");
+        let auc = summary["test"]["auc"].as_f64().unwrap();
+        assert!(auc > 0.6, "{method}: {auc}");
+        assert_eq!(summary["status"], "done");
+    }
+}
+
+/// Whoever wants everybody to go back has that: to the shared checkpoint.
+#[test]
+fn a_full_recovery_takes_no_image_where_a_node_was_lost() {
+    let folder = JOB.folder(ROWS, 500);
+    let own = ["sync.method=bsp", "train.worker_threads=2", "recovery.mode=full"];
+    folder.train(2, "job.toml", "plain", &own);
+    killed(&folder, 2, &own);
+    std::fs::remove_dir_all(images(&folder, 1)).unwrap();
+    let ended = again(&folder, 2, &own);
+    assert!(ended.stderr.contains("checkpoints/step-40, step 40 of 125"), "{}", ended.stderr);
+    assert!(model(&folder, "run") == model(&folder, "plain"));
+}
+
+/// Images of a run that was given up are not those of the one in its place.
+#[test]
+fn a_run_that_begins_anew_knows_no_images() {
+    let folder = JOB.folder(ROWS, 500);
+    let own = ["sync.method=bsp", "train.worker_threads=2"];
+    folder.train(2, "job.toml", "plain", &own);
+    killed(&folder, 2, &own);
+    let anew = [&own[..], &["checkpoint.resume=none", "run.overwrite=true"]].concat();
+    let ended = again(&folder, 2, &anew);
+    assert!(!ended.stderr.contains("going on from"), "{}", ended.stderr);
+    assert!(model(&folder, "run") == model(&folder, "plain"));
+}
