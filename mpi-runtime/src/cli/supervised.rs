@@ -75,6 +75,11 @@ impl Note {
         self.folder().is_some_and(|folder| record::is_done(&folder))
     }
 
+    /// Whether the job's run has begun and has come to no end.
+    pub(super) fn is_undone(&self) -> bool {
+        self.folder().is_some_and(|folder| !record::has_ended(&folder))
+    }
+
     fn folder(&self) -> Option<PathBuf> {
         Some(PathBuf::from(OsString::from_vec(std::fs::read(&self.0).ok()?)))
     }

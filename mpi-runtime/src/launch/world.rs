@@ -109,7 +109,7 @@ impl World {
     /// When those left can't be found, or one more is lost meanwhile.
     pub fn left(&self) -> Result<(Self, Comm, Vec<usize>), Error> {
         let everyone = self.everyone.left(&self.watch).ok_or_else(|| {
-            Error::Launch("the MPI library can't say which ranks are left".to_owned())
+            Error::Failure("the MPI library can't say which ranks are left".to_owned())
         })?;
         let limit = self.watch.limit();
         // Until it is known which rank this one is.

@@ -330,7 +330,7 @@ fn may_go_on(left: &[usize], lost: &[usize], size: usize) -> Result<(), Error> {
     if 2 * left.len() > size || half {
         return Ok(());
     }
-    Err(Error::Launch(format!(
+    Err(Error::Failure(format!(
         "{} of {size} ranks were lost: those left can't know that they are the job",
         lost.len()
     )))
