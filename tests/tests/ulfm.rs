@@ -110,8 +110,8 @@ fn everybody_goes_back_where_that_is_wanted() {
     assert_eq!(loss["pls"], 0.0);
 }
 
-/// Half of a job is no job, unless it has the first rank: of two ranks the first may go on alone, the
-/// other not. What does not go on is started again.
+/// Half of a job is no job, unless it has the first rank: of two ranks the first may go on alone,
+/// the other not. What does not go on is started again.
 #[test]
 #[ignore = "needs Open MPI 5: make test-ulfm"]
 fn a_minority_ends_and_is_started_again() {

@@ -85,8 +85,8 @@ impl Checkpoint {
         self.read_model(control, &Target { dense, ..*target }, Some(&grown))
     }
 
-    /// Reads the rows of the partitions `lost` alone, whoever holds them now. Returns the bytes that
-    /// this rank read. *Collective over `control`; `lost` equal on all ranks.*
+    /// Reads the rows of the partitions `lost` alone, whoever holds them now. Returns the bytes
+    /// that this rank read. *Collective over `control`; `lost` equal on all ranks.*
     ///
     /// # Errors
     /// As [`read`](Self::read).

@@ -4,8 +4,8 @@ use core::fmt;
 
 use umbra_core::kernel::{self, Simd};
 
-use crate::comm::Comm;
 use crate::comm::guard::ThreadLevel;
+use crate::comm::{Comm, loss};
 use crate::error::Error;
 use crate::launch::environment::{self, Cores, LaunchError};
 use crate::launch::world::World;
@@ -21,6 +21,8 @@ struct Place {
 struct Findings {
     library: String,
     threads: ThreadLevel,
+    /// The loss of a rank does not end a job.
+    survives: bool,
     launch: Result<(), LaunchError>,
     places: Vec<Place>,
     simd: Simd,
@@ -41,6 +43,7 @@ pub(super) fn run(world: &World, control: &Comm) -> Result<(), Error> {
     let findings = Findings {
         library: world.library(),
         threads: world.threads,
+        survives: loss::is_survivable(),
         launch: environment::check(&env, world.rank, world.size),
         places: places.collect(),
         simd: kernel::selected(),
@@ -115,6 +118,9 @@ impl fmt::Display for Findings {
         let version = env!("CARGO_PKG_VERSION");
         writeln!(f, "{}  umbra      {version} ({})", mark(true), build_hash())?;
         writeln!(f, "{}  MPI        {}; {}", mark(true), self.library, self.threads)?;
+        if self.survives {
+            writeln!(f, "            jobs go on without a rank that is lost")?;
+        }
         if self.threads == ThreadLevel::Serialized {
             writeln!(f, "            the threads of a rank take turns to call MPI")?;
         }
@@ -162,6 +168,7 @@ mod tests {
         Findings {
             library: "Open MPI v4.1.4".into(),
             threads: ThreadLevel::Multiple,
+            survives: false,
             launch: Ok(()),
             places: places.iter().map(|text| Place::parse(text)).collect(),
             simd: Simd::Avx2,

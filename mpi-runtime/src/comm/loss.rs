@@ -67,8 +67,8 @@ pub fn epoch() -> u64 {
     EPOCH.load(Ordering::Acquire)
 }
 
-/// Does `work`, which is given up when a rank is lost: its threads unwind, whenever they hear of it,
-/// until the next epoch begins. *Main thread only.*
+/// Does `work`, which is given up when a rank is lost: its threads unwind, whenever they hear of
+/// it, until the next epoch begins. *Main thread only.*
 ///
 /// # Errors
 /// When a rank was lost.

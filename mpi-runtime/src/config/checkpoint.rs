@@ -18,8 +18,8 @@ pub struct CheckpointConfig {
     /// What lies between two checkpoints of a run under way; without it, it has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub every: Option<Every>,
-    /// A folder of the node, in memory or on its own disk: every rank writes an image of what it has
-    /// there, for a job that is started again on the same nodes.
+    /// A folder of the node, in memory or on its own disk: every rank writes an image of what it
+    /// has there, for a job that is started again on the same nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub local_dir: Option<PathBuf>,
     /// What lies between two images.

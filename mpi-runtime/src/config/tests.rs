@@ -193,10 +193,9 @@ fn a_mistake_in_the_file_is_given_with_its_line() {
              version; leave it out",
         ),
         (
-            "[recovery]\nmode = \"cpr\"\n",
-            "jobs/small.toml:12: `recovery.mode = \"cpr\"`: expected \"full\", or failures that \
-             the run plays (recovery.inject.failures): after a real one everybody goes back to \
-             the last checkpoint",
+            "[checkpoint]\nevery = 5\n[recovery]\nmode = \"cpr\"\nmtbf_s = 9\n",
+            "jobs/small.toml:12: `checkpoint.every = 5 steps`: expected none with recovery.mtbf_s, \
+             which says how far apart checkpoints are",
         ),
         (
             "[recovery]\nmode = \"full\"\nsave_s = 5\n",

@@ -69,8 +69,8 @@ impl View {
         self.ranks[number]
     }
 
-    /// The view of the next epoch, in which only the ranks `left` are left: the n-th of them is rank
-    /// n.
+    /// The view of the next epoch, in which only the ranks `left` are left: the n-th of them is
+    /// rank n.
     fn of_those(&self, left: &[usize]) -> Self {
         let stays = |(_, rank): &(usize, &usize)| self.contains(**rank);
         let ranks = left.iter().enumerate().filter(stays).map(|(now, _)| now);

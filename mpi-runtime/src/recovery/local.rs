@@ -1,9 +1,9 @@
 //! Images of every rank's state on its own node, for a job that is started again where it was.
 //!
 //! "CPR: understanding and improving failure tolerant training for deep learning recommendation
-//! with partial recovery", arXiv 2011.02999. Where a lost rank ends the job, those that did not fail
-//! have their state in memory of their nodes, or on their disks, and only the lost one's rows come
-//! from the shared checkpoint, which may be older.
+//! with partial recovery", arXiv 2011.02999. Where a lost rank ends the job, those that did not
+//! fail have their state in memory of their nodes, or on their disks, and only the lost one's rows
+//! come from the shared checkpoint, which may be older.
 //!
 //! ```text
 //! LOCAL_DIR/umbra-TOKEN/rank-R/step-1200/    an image: what rank R would write of a checkpoint
@@ -12,8 +12,8 @@
 //!
 //! Invariants: an image is a checkpoint with one rank's files (`checkpoint`), and with all of the
 //! model that is evaluated, on every rank that trains. The two newest are kept, since a job may end
-//! while the newest is written on some ranks. They are of use beside a shared checkpoint only, on as
-//! many ranks as before, and where at least one rank has any.
+//! while the newest is written on some ranks. They are of use beside a shared checkpoint only, on
+//! as many ranks as before, and where at least one rank has any.
 
 use std::fs;
 use std::path::PathBuf;

@@ -1,10 +1,10 @@
 //! How far apart the checkpoints of a real run are, from what they are measured to take.
 //!
-//! Where everybody goes back to the last one after a failure, Young's interval is the best one; where
-//! lost rows alone go back, they may be as far apart as the allowed portion of lost samples permits
-//! (`umbra_core::recovery::overhead`). What a save costs is what training waits for it; one that is
-//! written meanwhile costs the file system as well, so the next begins when it has rested for a
-//! while. Invariant: fed with times that all ranks agree on, it says the same on all.
+//! Where everybody goes back to the last one after a failure, Young's interval is the best one;
+//! where lost rows alone go back, they may be as far apart as the allowed portion of lost samples
+//! permits (`umbra_core::recovery::overhead`). What a save costs is what training waits for it; one
+//! that is written meanwhile costs the file system as well, so the next begins when it has rested
+//! for a while. Invariant: fed with times that all ranks agree on, it says the same on all.
 
 use umbra_core::recovery::overhead::{Costs, Job};
 

@@ -16,10 +16,11 @@ use std::time::Instant;
 
 use umbra_core::sync::server::Tally;
 
-use super::job::{Session, stop_in_time};
+use super::job::stop_in_time;
 use super::plan::Plan;
 use super::reporter::Recorder;
 use super::sections::{Begin, JobState};
+use super::session::Session;
 use super::trainer_threads::Left;
 use super::{Run, stragglers};
 use crate::comm::traffic::Traffic;

@@ -8,33 +8,26 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::checkpoint::{Checkpoint, Folders, Manifest};
-use crate::comm::loss::RankLost;
-use crate::comm::watch::Lost;
 use crate::comm::{self, Comm, loss};
-use crate::config::{Config, Every, RecoveryMode, Save, Seconds, SyncMethod};
+use crate::config::{Config, Every, RecoveryMode, Seconds};
 use crate::error::Error;
 use crate::launch::environment::{self, Cores};
 use crate::launch::processor::Pins;
 use crate::launch::signals::Signals;
 use crate::launch::world::World;
-use crate::record::{self, RankLoss, RunFolder, Summary, SyncSwitch, say};
+use crate::record::{self, RunFolder, Summary, say};
 use crate::recovery::local::LocalImages;
-use crate::recovery::played::Played;
-use crate::recovery::spacing::Spacing;
 use crate::run::deadline::Deadline;
 use crate::run::due::Due;
 use crate::run::going_on::{self, Kept};
 use crate::run::heartbeat::Report;
-use crate::run::measures::eval_figures;
 use crate::run::plan::Plan;
 use crate::run::prediction::Prediction;
 use crate::run::reporter::Recorder;
-use crate::run::sections::{Begin, FIGURES, JobState, numbers_of};
+use crate::run::sections::{Begin, JobState};
+use crate::run::session::{Session, to_its_end};
 use crate::run::stragglers::Stragglers;
-use crate::run::{Run, StretchEnd, local_images, warm_start};
-use crate::score::figures::Figures;
-use crate::score::progressive::Progressive;
-use crate::trainer::Segment;
+use crate::run::{Run, local_images, warm_start};
 
 /// What a training run came to.
 pub enum Outcome {
@@ -229,14 +222,8 @@ pub fn train(
     if let (Some(played), true) = (&played, first) {
         say(&format!("umbra: plays failures: {}", played.plan));
     }
-    let may = first && world.size > 1;
-    if may && loss::is_survivable() && played.is_none() {
-        say("umbra: a rank that is lost is gone on without, inside the job");
-    } else if may && session_recovers(&run.plan.job.config) && played.is_none() {
-        say(
-            "umbra: warning: this launch of MPI ends the job when a rank is lost; it goes on from \
-             the newest checkpoint when it is started again (umbra launch)",
-        );
+    if first && world.size > 1 && played.is_none() {
+        say_what_becomes_of_losses(&run.plan.job.config);
     }
     let session = Session {
         world,
@@ -269,49 +256,22 @@ pub fn train(
     to_its_end(session)
 }
 
-/// Trains what is left to train, on whoever is left, and ends the run. *Collective, main thread
-/// only.*
-pub(super) fn to_its_end(mut session: Session<'_>) -> Result<Outcome, Error> {
-    // While its threads live: nobody else could end them.
-    loop {
-        let watch = session.control.watch();
-        let work = |session: &mut Session<'_>| {
-            let ended = match watch.end_if_lost(session.train()) {
-                Ok(End::Change(to)) => return Ended::ToChange(to),
-                Ok(End::Stopped) => Ok(true),
-                Ok(End::Done) => Ok(false),
-                Err(error) => Err(error),
-            };
-            let concluded = watch.end_if_lost(session.conclude());
-            Ended::All(Box::new((ended, concluded)))
-        };
-        let worked = if session.played.is_some() {
-            Ok(work(&mut session))
-        } else {
-            loss::survive(|| work(&mut session))
-        };
-        match worked {
-            Ok(Ended::All(both)) => return session.finish(both.0, both.1),
-            Ok(Ended::ToChange(to)) => {
-                let watch = Arc::clone(session.world.watch());
-                session = watch.end_if_lost(session.change(to))?;
-            }
-            Err(RankLost) => return session.without_the_lost(),
-        }
+/// Says what a lost rank will mean here: to all who may go on without it, and to those who asked.
+fn say_what_becomes_of_losses(config: &Config) {
+    let asked = matches!(config.recovery.mode, Some(RecoveryMode::Partial | RecoveryMode::Cpr));
+    if loss::is_survivable() {
+        say("umbra: a rank that is lost is gone on without, inside the job");
+    } else if let Some(local) = &config.checkpoint.local_dir {
+        say(&format!(
+            "umbra: a rank that is lost ends the job; started again (umbra launch), it goes on \
+             from the images in {}",
+            local.display()
+        ));
+    } else if asked {
+        say("umbra: warning: a rank that is lost ends the job, and all go back to the newest \
+             checkpoint: this launch of MPI survives no loss, and there are no images on the nodes \
+             (checkpoint.local_dir)");
     }
-}
-
-/// How far a session has come.
-enum Ended {
-    /// It goes on by another method.
-    ToChange(SyncMethod),
-    /// To its end: whether it was stopped, and what its figures came to.
-    All(Box<(Result<bool, Error>, Result<(), Error>)>),
-}
-
-/// It is told what to do about lost ranks.
-const fn session_recovers(config: &Config) -> bool {
-    matches!(config.recovery.mode, Some(RecoveryMode::Partial | RecoveryMode::Cpr))
 }
 
 /// Asks for a stop when the time has come; the first rank's heart beats a few times a second.
@@ -371,213 +331,4 @@ pub(crate) fn plan(
         Ok(plan)
     });
     control.agree(plan)
-}
-
-/// How training ended for now.
-enum End {
-    /// All of it was done.
-    Done,
-    /// It was asked to stop.
-    Stopped,
-    /// It goes on by another method.
-    Change(SyncMethod),
-}
-
-/// A run and what is recorded of it.
-pub(super) struct Session<'w> {
-    pub(super) world: &'w World,
-    pub(super) control: &'w Comm,
-    pub(super) signals: &'w Arc<Signals>,
-    pub(super) run: Run<'w>,
-    pub(super) recorder: Option<Recorder>,
-    pub(super) summary: Summary,
-    pub(super) deadline: Deadline,
-    /// When the next checkpoint is.
-    pub(super) due: Due,
-    /// Where what checkpoints take says how far apart they are.
-    pub(super) spacing: Option<Spacing>,
-    /// What the last one took that was written in the background.
-    pub(super) written: Duration,
-    /// Failures that it plays.
-    pub(super) played: Option<Played>,
-    /// Ranks that were lost, and how it went on.
-    pub(super) losses: Vec<RankLoss>,
-    /// What the run began from.
-    pub(super) from: Option<Checkpoint>,
-    /// Images of this rank on its node, and when the next one is due.
-    pub(super) local: Option<LocalImages>,
-    pub(super) local_due: Due,
-    pub(super) folders: Folders,
-    /// Step of the newest checkpoint that was written or begun.
-    pub(super) begun: u64,
-    /// Step of the newest checkpoint.
-    pub(super) saved: u64,
-    /// It has all rows.
-    pub(super) saved_whole: bool,
-    /// Figures of the last evaluation.
-    pub(super) valid: [f64; FIGURES],
-    /// What this run has scored before it learnt from it.
-    pub(super) progressive: Option<Progressive>,
-    /// Training, until the last worker of the slowest trainer has ended.
-    pub(super) seconds: Duration,
-    /// From there to the model that is evaluated and saved.
-    pub(super) publishing: Duration,
-    /// Changes of the method.
-    pub(super) switches: Vec<SyncSwitch>,
-    /// On the first rank of a run that changes its method by itself.
-    pub(super) stragglers: Option<Stragglers>,
-    /// That it changes now.
-    pub(super) change_asked: bool,
-}
-
-impl Session<'_> {
-    /// All stretches of training until the method changes, the evaluations between them and after.
-    fn train(&mut self) -> Result<End, Error> {
-        let plan = &self.run.plan;
-        let early_stop = plan.job.config.train.early_stop.clone();
-        let (config, steps) = (plan.job.config.clone(), plan.steps);
-        let keep_best = plan.keeps_best();
-        let factor = early_stop.as_ref().map_or(1.0, |settings| settings.lr_factor);
-        loop {
-            let JobState { step, evaluated, .. } = self.run.state;
-            if evaluated != step && self.run.plan.evaluates_at(step) {
-                let stop = self.validate(keep_best, factor)?;
-                if stop {
-                    break;
-                }
-            }
-            if step > self.begun && step < steps && self.due.is_due(step) {
-                self.save_on_the_way(false)?;
-            }
-            self.save_locally()?;
-            if step >= steps {
-                break;
-            }
-            let own = self.run.plan.job.method;
-            let other = if core::mem::take(&mut self.change_asked) {
-                config.sync.methods().find(|method| *method != own)
-            } else {
-                config.sync.method_at(step).filter(|method| *method != own)
-            };
-            if let Some(to) = other {
-                return Ok(End::Change(to));
-            }
-            let boundary = self.run.plan.segment_end(step);
-            let played = self.played.as_ref().and_then(|played| played.next(step));
-            let images = self.local_due.next(step).filter(|_| self.local.is_some());
-            let cuts = self.due.next(step).into_iter().chain(played).chain(images);
-            let end = cuts.fold(boundary, u64::min);
-            let ended = self.stretch(Segment { first_step: step, steps: end - step })?;
-            self.count_scored_before()?;
-            self.due.trained(end - step, ended.trained);
-            self.local_due.trained(end - step, ended.trained);
-            // A request that comes with the last step changes nothing: the work is done.
-            if ended.stop_asked && (ended.incomplete || end < steps) {
-                self.run.state.step = if ended.incomplete { ended.steps } else { end };
-                self.save_now()?;
-                return Ok(End::Stopped);
-            }
-            self.change_asked = ended.change_asked;
-            let early = ended.incomplete && ended.change_asked;
-            self.run.state.step = if early { ended.steps } else { end };
-            if let Some(played) = &mut self.played
-                && played.play(self.run.state.step)
-            {
-                // Nobody asks for rows that are on their way back.
-                self.control.barrier("rows that come back", true)?;
-            }
-        }
-        let JobState { step, best_step, .. } = self.run.state;
-        let restored = keep_best && best_step > 0 && best_step != step && self.has_best()?;
-        if keep_best && best_step != step && !restored {
-            self.run.state.valid = self.valid;
-        }
-        if restored {
-            let best = self.folders.of(best_step);
-            let checkpoint = Checkpoint::open(self.control, &best)?;
-            self.run.restore(&checkpoint)?;
-            self.run.state.step = best_step;
-        }
-        if let Some(test) = self.run.plan.test.take() {
-            self.summary.test = Some(eval_figures(&self.run.evaluate(&test)?));
-            if !restored {
-                let replica = self.run.evaluate_first_replica(&test)?;
-                self.summary.test_replica = replica.as_ref().map(eval_figures);
-            }
-        }
-        if restored {
-            let first = self.world.rank == 0;
-            let named = if first { self.folders.name_latest(best_step) } else { Ok(()) };
-            self.control.agree(named.map_err(Error::from))?;
-        } else if config.checkpoint.save == Save::Last {
-            self.save_now()?;
-        }
-        Ok(End::Done)
-    }
-
-    /// Scores the validation data, and draws the consequences. True when training is to end.
-    fn validate(&mut self, keep_best: bool, factor: f64) -> Result<bool, Error> {
-        let Some(valid) = self.run.plan.valid.take() else { return Ok(false) };
-        let figures = self.run.evaluate(&valid);
-        self.run.plan.valid = Some(valid);
-        let figures = figures?;
-        self.evaluated(&figures)?;
-        let state = &mut self.run.state;
-        state.evaluated = state.step;
-        let verdict = state.stopper.observe(&figures);
-        self.valid = numbers_of(&eval_figures(&figures));
-        // The figures of the model that the run ends with.
-        if verdict.improved || !keep_best || state.best_step == 0 {
-            state.valid = self.valid;
-        }
-        if verdict.improved {
-            state.best_step = state.step;
-            if keep_best {
-                self.save_on_the_way(true)?;
-            }
-        } else {
-            #[expect(clippy::cast_possible_truncation, reason = "a factor on f32 rates")]
-            state.rate_factor.scale(factor as f32);
-        }
-        Ok(verdict.stop)
-    }
-
-    /// Reports how well the examples of the last stretch were scored before they were learnt from.
-    fn count_scored_before(&mut self) -> Result<(), Error> {
-        let window = self.run.scored_before()?;
-        let Some(window) = window.filter(|window| window.examples() > 0) else { return Ok(()) };
-        let reading = self.total_reading()?;
-        if let Some(recorder) = &self.recorder {
-            recorder.scored_before(reading, eval_figures(&window.figures()));
-        }
-        match &mut self.progressive {
-            Some(all) => all.join(&window),
-            none => *none = Some(window),
-        }
-        Ok(())
-    }
-
-    /// A stretch of training, timed.
-    fn stretch(&mut self, segment: Segment) -> Result<StretchEnd, Error> {
-        let start = Instant::now();
-        if let Some(recorder) = &self.recorder {
-            recorder.set_training(true);
-        }
-        let stopped = self.run.train(segment);
-        let trained = stopped.as_ref().map_or(start.elapsed(), |end| end.trained);
-        self.seconds += trained;
-        self.publishing += start.elapsed().saturating_sub(trained);
-        if let Some(recorder) = &self.recorder {
-            recorder.set_training(false);
-        }
-        stopped
-    }
-
-    fn evaluated(&self, figures: &Figures) -> Result<(), Lost> {
-        let reading = self.total_reading()?;
-        if let Some(recorder) = &self.recorder {
-            recorder.evaluated(reading, eval_figures(figures));
-        }
-        Ok(())
-    }
 }

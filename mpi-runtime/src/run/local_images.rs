@@ -11,9 +11,9 @@ use std::time::Instant;
 use umbra_core::dense::replica::store;
 
 use super::Run;
-use super::job::Session;
 use super::plan::Plan;
 use super::saves::manifest;
+use super::session::Session;
 use crate::checkpoint::{Checkpoint, Contents, Dense, Manifest, Target};
 use crate::comm::Comm;
 use crate::config::RowPrecision;

@@ -29,10 +29,11 @@ use umbra_core::sync::Published;
 
 use super::change::Carried;
 use super::going_on::{self, Kept};
-use super::job::{Outcome, Session, stop_in_time, to_its_end};
+use super::job::{Outcome, stop_in_time};
 use super::plan::Plan;
 use super::reporter::Recorder;
 use super::sections::{Begin, JobState};
+use super::session::{Session, to_its_end};
 use super::stragglers::Stragglers;
 use super::{Run, TrainerThreads};
 use crate::checkpoint::{Checkpoint, Dense, Folders, Target};
@@ -93,8 +94,9 @@ impl Run<'_> {
         (steps().max().unwrap_or(0), mean)
     }
 
-    /// Brings together what those left have: see the table above. `step` is where they go on. Without
-    /// what is left of servers, trainers have it all. `new`: this trainer has no replica of its own.
+    /// Brings together what those left have: see the table above. `step` is where they go on.
+    /// Without what is left of servers, trainers have it all. `new`: this trainer has no replica of
+    /// its own.
     pub(super) fn take_over(
         &mut self,
         served: Option<&Remains>,
@@ -242,8 +244,8 @@ const fn whole(steps: f64) -> u64 {
 }
 
 impl Session<'_> {
-    /// Goes on to the end of the run on the ranks that are left. *Collective over those; main thread
-    /// only.*
+    /// Goes on to the end of the run on the ranks that are left. *Collective over those; main
+    /// thread only.*
     ///
     /// # Errors
     /// As a run does. The job ends where those left can't go on.
@@ -320,8 +322,8 @@ impl Session<'_> {
     }
 }
 
-/// Those left are the job: more than half of it, or the half with its first rank. Where a network is
-/// parted, the other part ends.
+/// Those left are the job: more than half of it, or the half with its first rank. Where a network
+/// is parted, the other part ends.
 fn may_go_on(left: &[usize], lost: &[usize], size: usize) -> Result<(), Error> {
     if lost.is_empty() {
         return Err(Error::Failure("a call of MPI failed, and all ranks are there".to_owned()));

@@ -18,9 +18,10 @@ use crate::record::{
 };
 use crate::recovery::played::{Played, Saved};
 use crate::run::Run;
-use crate::run::job::{Outcome, Session};
+use crate::run::job::Outcome;
 use crate::run::reporter::Recorder;
 use crate::run::sections::figures_of;
+use crate::run::session::Session;
 use crate::score::figures::Figures;
 
 impl Session<'_> {

@@ -3,14 +3,16 @@
 //! Main threads of all ranks make the same calls in the same order; between them, trainers' workers
 //! train on their own. *Every method here is collective over all ranks unless it says otherwise.*
 //!
-//! Map: `job.rs` a run from start to end, `measures.rs` what it measured and its summary ·
+//! Map: `job.rs` how a run begins, `session.rs` from there to its end, `measures.rs` what it
+//! measured and its summary ·
 //! `plan.rs`, `prediction.rs` what it will be · `trainer_threads.rs` a trainer's replica and
 //! threads · `publish.rs` the model that is evaluated and saved · `sections.rs` everything that a
 //! run goes on from, `going_on.rs` what of it is kept, `saves.rs` its checkpoints ·
 //! `warm_start.rs` a new run with a saved model · `change.rs` the same run by another method,
 //! `stragglers.rs` when, `lost_ranks.rs` the same run without ranks that were lost,
-//! `local_images.rs` and one that is started again where it was · `due.rs` when a checkpoint is due, `deadline.rs` when a run stops by
-//! itself · `early_stop.rs`, `evaluate.rs`, `heartbeat.rs`, `reporter.rs`.
+//! `local_images.rs` and one that is started again where it was · `due.rs` when a checkpoint is
+//! `deadline.rs` when a run stops by itself · `early_stop.rs`, `evaluate.rs`, `heartbeat.rs`,
+//! `reporter.rs`.
 
 pub mod change;
 mod deadline;
@@ -29,6 +31,7 @@ mod publish;
 pub mod reporter;
 mod saves;
 pub mod sections;
+mod session;
 pub mod stragglers;
 mod trainer_threads;
 pub mod warm_start;

@@ -10,7 +10,7 @@ use std::time::Instant;
 use umbra_core::kernel;
 
 use super::Run;
-use super::job::Session;
+use super::session::Session;
 use crate::checkpoint::{self, After, Folders, Link, Manifest, Saved, Saver, say_unwritten};
 use crate::error::Error;
 use crate::record::{SAVED, build_hash, say};

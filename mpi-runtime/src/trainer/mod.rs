@@ -7,10 +7,11 @@
 //! most stands at a gate now and then.
 //!
 //! Map: `batches.rs` where batches come from · `buffers.rs` a worker's memory · `pass.rs` scores
-//! a dataset · `handed.rs` trains what it is handed.
+//! a dataset · `handed.rs` trains what it is handed · `first_step.rs` when it began.
 
 pub mod batches;
 pub mod buffers;
+mod first_step;
 mod handed;
 pub mod pass;
 
@@ -19,7 +20,7 @@ use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use core::time::Duration;
 use std::io;
 use std::sync::Arc;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::Instant;
 
 use rustix::process::{Signal, getpid, kill_process};
 use umbra_core::dense::replica::{Update, all_finite, interpolate, store, update};
@@ -42,6 +43,7 @@ use crate::score::progressive::Progressive;
 use crate::state::RateFactor;
 use crate::trainer::batches::Batches;
 use crate::trainer::buffers::StepBuffers;
+use crate::trainer::first_step::FirstStep;
 
 /// What the workers of a trainer share.
 pub struct Trainer {
@@ -81,32 +83,6 @@ pub struct Trainer {
     pub signals: Arc<Signals>,
     /// Deadlines.
     pub watch: Arc<Watch>,
-}
-
-/// When a trainer made its first step, since the last time it was forgotten.
-#[derive(Debug, Default)]
-pub struct FirstStep(AtomicU64);
-
-impl FirstStep {
-    /// A step has been made.
-    pub fn made(&self) {
-        if self.0.load(Relaxed) == 0 {
-            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            // Of several workers the first.
-            let _ = self.0.compare_exchange(0, now.as_secs_f64().to_bits(), Relaxed, Relaxed);
-        }
-    }
-
-    /// Seconds since 1970; `None` before it.
-    #[must_use]
-    pub fn get(&self) -> Option<f64> {
-        Some(f64::from_bits(self.0.load(Relaxed))).filter(|seconds| *seconds > 0.0)
-    }
-
-    /// The next step is the first.
-    pub fn forget(&self) {
-        self.0.store(0, Relaxed);
-    }
 }
 
 impl Trainer {
