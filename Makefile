@@ -1,21 +1,26 @@
 # The commands of the project. Each is a script that can also be run by hand.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test lint test-peers cluster-up cluster-down
+.PHONY: help setup setup-ulfm build demo test lint test-peers test-ulfm cluster-up cluster-down
 
 help:
 	@echo 'make setup        look for compilers, MPI and HDF5; install them where allowed'
+	@echo 'make setup-ulfm   Open MPI 5, whose jobs survive the loss of a rank, in target/ulfm'
 	@echo 'make build        the program: target/release/umbra'
 	@echo 'make demo         synthetic data, training on 4 MPI ranks, a table of results (5 minutes)'
 	@echo 'make test         everything that must hold before a change goes in; what CI runs'
 	@echo 'make lint         the quick part of it: format, clippy, docs'
 	@echo 'make test-peers   models, gradients and the Python lines of docs/formats.md against PyTorch (from its registry)'
+	@echo 'make test-ulfm    jobs that go on inside when a rank is killed, on Open MPI 5 (from its registry)'
 	@echo 'make cluster-up   nodes of a test cluster on this machine: NODES=4 RATE=100mbit LATENCY_US=0 (root)'
 	@echo 'make cluster-down and away again'
 	@echo 'make show-NAME    measure a published figure: $(sort $(patsubst hpc/show/%.sh,%,$(wildcard hpc/show/*.sh)))'
 
 setup:
 	@hpc/setup.sh
+
+setup-ulfm:
+	@hpc/ulfm.sh
 
 build:
 	@hpc/setup.sh --quiet
@@ -29,6 +34,10 @@ test:
 
 lint:
 	@hpc/check.sh format clippy docs
+
+test-ulfm:
+	@hpc/ulfm.sh
+	@. hpc/env.sh && cargo build --workspace --bins && cargo test -p umbra-tests --test ulfm -- --ignored
 
 test-peers:
 	@tests/peers/run.sh

@@ -8,6 +8,12 @@ draws   overhead of a full recovery, and portion of lost samples of a partial on
         hundreds of failures
 losses  AUC lost by portion of lost samples, of all rows together and of those saved first
 costs   what counting updates takes of a step, and a save of a part against one of all
+
+And jobs whose ranks are killed, on this machine:
+
+kills    jobs that go on inside without the rank, on an MPI that survives the loss: how many do, how soon, and AUC lost
+free     what that MPI's fault tolerance takes of a job's speed when nothing fails
+restart  jobs that end and are started again where they were, with the lost node's rows from the shared checkpoint
 """
 
 import json
@@ -16,6 +22,7 @@ import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from statistics import mean, median, stdev
 
+import losses as killed
 from runs import UMBRA, Runs
 from show import Show, phases
 
@@ -187,6 +194,18 @@ def costs():
         show.measured(f"{name}_rows_over_full", found[name][0]["recovery"]["full_saves"] / found[name][0]["recovery"]["saves"])
 
 
-for phase in phases(table, draws, losses, costs):
+def kills():
+    killed.kills(show, runs)
+
+
+def free():
+    killed.free(show, runs)
+
+
+def restart():
+    killed.restart(show, runs)
+
+
+for phase in phases(table, draws, losses, costs, kills, free, restart):
     phase()
 show.finish()

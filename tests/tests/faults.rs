@@ -105,6 +105,24 @@ fn a_panic_is_survived_like_the_loss_of_a_rank() {
     assert_eq!(folder.summary("run")["status"], "done");
 }
 
+/// A process of the last start that still ends has the folder until it has ended.
+#[test]
+fn a_supervised_start_waits_for_the_folder() {
+    let folder = folder();
+    let sets = Folder::sets("run", &["train.max_examples=640", "run.tensorboard=false"]);
+    let train = format!("{} train -c job.toml {}", program("umbra").display(), sets.join(" "));
+    // A lock on the file, for two seconds.
+    let hold = "mkdir -p run; (flock 9; sleep 2) 9>run/run.lock & sleep 0.3";
+    let job = format!("{hold}; {train}");
+    let alone = start(folder.root(), 1, Path::new("sh"), &["-c", &job], &[]).wait(LIMIT);
+    assert_eq!(alone.code, 2, "{}", alone.stderr);
+    let umbra = program("umbra");
+    let ended =
+        start(folder.root(), 1, &umbra, &["launch", "--", "sh", "-c", &job], &[]).wait(LIMIT);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    assert_eq!(folder.summary("run")["status"], "done");
+}
+
 /// Four workers without a synchronization method stop one by one, while others wait for the reader.
 #[test]
 fn sigterm_stops_a_single_process_at_a_step() {

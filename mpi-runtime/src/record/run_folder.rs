@@ -1,8 +1,9 @@
 //! The run folder: what every run leaves behind, and nothing of it outside.
 
+use core::time::Duration;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::lock::Lock;
 use super::metrics::{MetricsWriter, Report};
@@ -72,6 +73,19 @@ impl RunFolder {
             config.move_run(&own.or_else(numbered).unwrap_or_default());
         }
         Self::claim(config, host)
+    }
+
+    /// Started again by a supervisor: waits until what the last start has left has let go of the
+    /// folder, a process that was given up, or one that the system is still cleaning up behind.
+    pub fn wait_for_the_last_start(config: &Config, host: &str) {
+        let (dir, begun) = (&config.run.dir, Instant::now());
+        let supervised = std::env::var_os(failure::NOTE).is_some();
+        while supervised && dir.exists() && begun.elapsed() < LAST_START {
+            match Lock::try_take(dir, host) {
+                Ok(Err(_)) => std::thread::sleep(Duration::from_millis(50)),
+                _ => return,
+            }
+        }
     }
 
     /// Writes `config.toml` to the folder and opens the records. Those of an earlier run are
@@ -203,6 +217,9 @@ impl RunFolder {
         summary.write(&self.path.join(summary::NAME))
     }
 }
+
+/// For a process to end that was given up: twice the time that it has for that itself (`comm`).
+const LAST_START: Duration = Duration::from_secs(20);
 
 /// The file of a run's trace.
 const TRACE: &str = "trace.json";

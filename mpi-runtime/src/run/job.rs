@@ -79,6 +79,9 @@ pub fn train(
     let wanted = plan.job.config.run.dir.clone();
     let job = environment::scheduled_job(&|name| std::env::var(name).ok());
     let config = &mut plan.job.config;
+    if first {
+        RunFolder::wait_for_the_last_start(config, &world.host);
+    }
     let claim = || match task {
         Task::Train { by_default: true } => {
             RunFolder::claim_beside(config, &world.host, job.as_deref())
