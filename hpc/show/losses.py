@@ -33,6 +33,8 @@ DONE_S = 0.5
 # The least of a run of `free`; passes over the data until its speed is known.
 FREE_S, FREE_EPOCHS = 4, 2
 TRAIN_ROWS, TEST_ROWS = 600_000, 100_000
+# Steps between two checkpoints of `kills`.
+EVERY = 200
 ULFM = ["hpc/mpirun-ulfm", "-n"]
 LAYOUTS = ("collocated", "separate")
 TRAINERS, OWNERS = 3, 2
@@ -283,7 +285,7 @@ def kills(show, runs):
         first, count = (0, 4) if layout == "collocated" else (0, TRAINERS) if who == "trainer" else (TRAINERS, OWNERS)
         victim = first + chance.randrange(count)
         name = f"kills-{kill + 1}-{method}-{layout}"
-        sets = data | roles | {"sync.method": method, "seed": kill + 1, "train.epochs": 3, "checkpoint.every": '"200 steps"'}
+        sets = data | roles | {"sync.method": method, "seed": kill + 1, "train.epochs": 3, "checkpoint.every": f'"{EVERY} steps"'}
 
         def new_job(end=""):
             return Supervised(runs, name + end, [*ULFM, str(ranks)], job, sets)
@@ -296,6 +298,9 @@ def kills(show, runs):
             print(f"   {method} {layout}, {who} {victim}: {missed} kills came when the run was done", flush=True)
             continue
         found.append(fate)
+        fate.steps = base["steps"]
+        # Of all rows, on owners that have equally many.
+        fate.share = 1 / 4 if layout == "collocated" else 1 / OWNERS if who == "owner" else 0
         fate.auc_loss = None if fate.lost else base["test"]["auc"] - fate.auc()
         step = f"step {fate.losses[-1]['step']}" if fate.losses else "no step known"
         print(f"   {method} {layout}, {who} {victim}, {moments[missed]:.2f} of {length:.2f} s: {fate.what()}, {step}, "
@@ -309,6 +314,10 @@ def kills(show, runs):
     show.at_most("seconds_to_next_step_median", middle(seconds), 1)
     show.measured("seconds_to_next_step_p99", percentile(seconds, 0.99))
     show.measured("kills_pls_mean", average(fate.summary["recovery"]["pls"] for fate in inside)[0])
+    # Checkpoints at even steps, kills at any: half of what lies between two is to be expected, of the rows that were lost.
+    lost = sum(fate.summary["recovery"]["pls"] for fate in inside)
+    due = sum(fate.share * EVERY / 2 / fate.steps for fate in inside)
+    show.measured("kills_pls_over_expected", lost / due if due else math.nan)
     less, error = average(fate.auc_loss for fate in found if fate.auc_loss is not None)
     show.measured("kills_auc_loss_mean", less)
     show.measured("kills_auc_loss_uncertainty", error)
