@@ -22,6 +22,7 @@ import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from statistics import mean, median, stdev
 
+import curves
 import losses as killed
 from runs import UMBRA, Runs
 from show import Show, phases
@@ -149,16 +150,19 @@ def losses():
             named[f"{name} {target}"] = sets | {"train.epochs": 1}
     named["none"] = {"train.epochs": 1}
     found = all_of("frappe", {name.replace(" ", "-"): sets for name, sets in named.items()}, SEEDS)
-    points = {}
+    points, lines = {}, {}
     for name in found:
         if name != "none":
             less, error = loss(found, name)
             way, target = name.split("-")
             points.setdefault(way, []).append((mean(one["recovery"]["pls"] for one in found[name]), less))
+            lines.setdefault({"cpr": "no priority"}.get(way, way), []).append((float(target), 1000 * max(less, 0)))
             show.row(what=f"frappe, one epoch, {len(SEEDS)} seeds, PLS of {target} allowed", way=way,
                      overhead=overhead(found[name]), interval_h=found[name][0]["recovery"]["interval_s"] / HOUR,
                      auc_loss=less, uncertainty=error, pls=mean(one["recovery"]["pls"] for one in found[name]),
                      failures=sum(one["recovery"]["failures"] for one in found[name]))
+    curves.draw(runs.out / "losses.svg", [curves.Panel("AUC lost in thousandths, Frappe, one epoch", lines)],
+                "portion of lost samples that is allowed")
     # AUC by portion: the slope of the line through none of either.
     for way, each in points.items():
         show.measured(f"auc_loss_by_pls_{way}", sum(x * y for x, y in each) / sum(x * x for x, _ in each))

@@ -298,7 +298,8 @@ def kills(show, runs):
             print(f"   {method} {layout}, {who} {victim}: {missed} kills came when the run was done", flush=True)
             continue
         found.append(fate)
-        fate.steps = base["steps"]
+        fate.steps, saves = base["steps"], base["checkpoint"]
+        fate.since = EVERY / 2 + saves["seconds_background"] / saves["count"] * base["steps"] / base["seconds"]
         # Of all rows, on owners that have equally many.
         fate.share = 1 / 4 if layout == "collocated" else 1 / OWNERS if who == "owner" else 0
         fate.auc_loss = None if fate.lost else base["test"]["auc"] - fate.auc()
@@ -314,9 +315,10 @@ def kills(show, runs):
     show.at_most("seconds_to_next_step_median", middle(seconds), 1)
     show.measured("seconds_to_next_step_p99", percentile(seconds, 0.99))
     show.measured("kills_pls_mean", average(fate.summary["recovery"]["pls"] for fate in inside)[0])
-    # Checkpoints at even steps, kills at any: half of what lies between two is to be expected, of the rows that were lost.
+    # Checkpoints at even steps, kills at any: of the rows that were lost, half of what lies between two is to be expected, and
+    # what is trained while one is written.
     lost = sum(fate.summary["recovery"]["pls"] for fate in inside)
-    due = sum(fate.share * EVERY / 2 / fate.steps for fate in inside)
+    due = sum(fate.share * fate.since / fate.steps for fate in inside)
     show.measured("kills_pls_over_expected", lost / due if due else math.nan)
     less, error = average(fate.auc_loss for fate in found if fate.auc_loss is not None)
     show.measured("kills_auc_loss_mean", less)

@@ -32,9 +32,10 @@ impl Due {
         self.every = Some(Every::Seconds(seconds));
     }
 
-    /// A step has so many examples from now on.
-    pub(super) const fn resize(&mut self, global_batch: u64) {
-        self.global_batch = global_batch;
+    /// A step has so many examples from now on, and nobody knows how long it takes: ranks that gave
+    /// up what they were doing have counted differently.
+    pub(super) const fn begin_again(&mut self, global_batch: u64) {
+        (self.global_batch, self.since, self.rate) = (global_batch, Duration::ZERO, 0.0);
     }
 
     /// The step at which a stretch that begins at `step` should end for a checkpoint's sake, if

@@ -54,7 +54,7 @@ impl Run<'_> {
         lost.sort_unstable();
         let share = lost.len() as f64 / f64::from(roles.partitions);
         let bytes_read = self.read_lost(shared, &lost)?;
-        self.take_job_state(found)?;
+        self.take_job_state(found.own.is_some())?;
         // Another number than in images of before a change of the method.
         self.state.step = found.step;
         self.take_over(None, found.step, found.own.is_none())?;
@@ -93,9 +93,10 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// How far the job is, from the first rank that knows.
-    fn take_job_state(&mut self, found: &Found) -> Result<(), Error> {
-        let (control, knows) = (self.control, found.own.is_some());
+    /// How far the job is, from the first rank that `knows`: ranks that were given up in the middle
+    /// of an evaluation may differ in what it has meant.
+    pub(super) fn take_job_state(&mut self, knows: bool) -> Result<(), Error> {
+        let control = self.control;
         let mut sections = self.sections();
         let of_job = |section: &&mut Section<'_>| section.scope == Scope::Job;
         let mut own = vec![];

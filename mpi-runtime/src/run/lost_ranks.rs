@@ -288,8 +288,14 @@ impl Session<'_> {
         }
         losses.push(loss);
         let (summary, mut due, mut local_due) = (self.summary, self.due, self.local_due);
-        due.resize(run.plan.job.global_batch() as u64);
-        local_due.resize(run.plan.job.global_batch() as u64);
+        // Whatever ranks decide by must be the same on all of them, wherever they were given up.
+        due.begin_again(run.plan.job.global_batch() as u64);
+        local_due.begin_again(run.plan.job.global_batch() as u64);
+        let spacing = run.plan.job.config.spacing(run.plan.roles.embedding_ps.len());
+        if let Some(spacing) = &spacing {
+            due.space(spacing.interval());
+        }
+        let valid = run.state.valid;
         let session = Session {
             world: &world,
             control: &control,
@@ -303,20 +309,21 @@ impl Session<'_> {
             due,
             local,
             local_due,
-            spacing: self.spacing,
-            written: self.written,
+            spacing,
+            written: Duration::ZERO,
             played: None,
             folders: self.folders,
             from: self.from,
-            begun: self.saved,
-            saved: self.saved,
-            saved_whole: self.saved_whole,
-            valid: self.valid,
+            // Steps have other numbers now.
+            begun: 0,
+            saved: 0,
+            saved_whole: true,
+            valid,
             progressive: self.progressive,
             seconds: self.seconds,
             publishing: self.publishing,
             switches: self.switches,
-            change_asked: self.change_asked,
+            change_asked: false,
         };
         to_its_end(session)
     }
@@ -419,6 +426,8 @@ fn go_on<'w>(
     });
     let begin = Begin { state, worker_steps: vec![], left: carried };
     let mut run = Run::start(world, control, plan, shared.signals, Some(begin), report)?;
+    run.take_job_state(true)?;
+    run.state.step = step;
     let mut bytes_read = 0;
     match (&checkpoint, everybody) {
         (Some(checkpoint), true) => {
