@@ -67,7 +67,8 @@ fn with_all_images_a_run_is_the_one_without_a_loss() {
 
 #[test]
 fn the_rows_of_a_lost_node_alone_are_read_again() {
-    for method in ["bsp", "shadow_ma", "shadow_easgd", "gba"] {
+    // Not with batches that are handed out: a slow trainer may never come to its step 75.
+    for method in ["bsp", "shadow_ma", "shadow_easgd"] {
         let folder = JOB.folder(ROWS, 2000);
         let method = format!("sync.method={method}");
         let own = [method.as_str(), "train.worker_threads=1", "recovery.mode=partial"];

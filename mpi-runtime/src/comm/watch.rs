@@ -100,7 +100,7 @@ impl Watch {
                 Ok(item) => return Ok(Some(item)),
                 Err(crossbeam_channel::RecvTimeoutError::Disconnected) => return Ok(None),
                 Err(crossbeam_channel::RecvTimeoutError::Timeout) => {
-                    waiting.check(self, what)?;
+                    waiting.glance(self, what)?;
                 }
             }
         }
@@ -183,6 +183,17 @@ impl Waiting {
     pub fn check(&mut self, watch: &Watch, what: &dyn Display) -> Result<(), Lost> {
         Self::check_loss(what)?;
         self.check_time(watch, what)
+    }
+
+    /// As [`check`](Self::check), for who looks more often than every `LOOK`: a loss is seen at once,
+    /// and time is counted in whole `LOOK`s, so that who waits for ranks gives up before who waits for
+    /// threads that do.
+    ///
+    /// # Errors
+    /// When the limit is passed, or a rank is lost.
+    pub fn glance(&mut self, watch: &Watch, what: &dyn Display) -> Result<(), Lost> {
+        Self::check_loss(what)?;
+        if self.looked.elapsed() < LOOK { Ok(()) } else { self.check_time(watch, what) }
     }
 
     /// As [`check`](Self::check), of what no rank that is lost can keep: threads here.

@@ -31,7 +31,7 @@ impl Turns {
         let mut waiting = Waiting::default();
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         while *free == 0 {
-            waiting.check(&self.watch, &"a turn to compute")?;
+            waiting.glance(&self.watch, &"a turn to compute")?;
             free = self.freed.wait_timeout(free, GLANCE).unwrap_or_else(PoisonError::into_inner).0;
         }
         *free -= 1;

@@ -65,7 +65,7 @@ impl<T> Meeting<T> {
             while meeting.round == round {
                 let late = self.workers - meeting.arrived;
                 let late = format_args!("{late} of {} workers at {what}", self.workers);
-                waiting.check(&self.watch, &late)?;
+                waiting.glance(&self.watch, &late)?;
                 let waited = self.changed.wait_timeout(meeting, GLANCE);
                 meeting = waited.unwrap_or_else(PoisonError::into_inner).0;
             }
