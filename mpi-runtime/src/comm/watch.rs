@@ -185,9 +185,9 @@ impl Waiting {
         self.check_time(watch, what)
     }
 
-    /// As [`check`](Self::check), for who looks more often than every `LOOK`: a loss is seen at once,
-    /// and time is counted in whole `LOOK`s, so that who waits for ranks gives up before who waits for
-    /// threads that do.
+    /// As [`check`](Self::check), for who looks more often than every `LOOK`: a loss is seen at
+    /// once, and time is counted in whole `LOOK`s, so that who waits for ranks gives up before who
+    /// waits for threads that do.
     ///
     /// # Errors
     /// When the limit is passed, or a rank is lost.
