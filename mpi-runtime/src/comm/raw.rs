@@ -7,11 +7,11 @@
 
 use core::ffi::{c_int, c_void};
 use core::time::Duration;
+use std::sync::OnceLock;
 
 pub(super) use mpi::ffi::{MPI_Comm, MPI_Datatype, MPI_Message, MPI_Request, MPI_Status};
 
 use super::guard::{guarded, guarded_at_last};
-use std::sync::OnceLock;
 
 macro_rules! guarded_functions {
     ($($name:ident($($argument:ident: $kind:ty),* $(,)?);)*) => {$(
@@ -106,6 +106,12 @@ impl FaultTolerance {
     }
 
     fn look() -> Option<Self> {
+        // MPICH has functions of these names too, which end the process, and no such attribute: to
+        // ask for it would be an error, and fatal.
+        let version = guarded(mpi::environment::library_version).ok()?;
+        if !is_open_mpi_5(&version) {
+            return None;
+        }
         let [revoke, shrink] = [c"MPIX_Comm_revoke", c"MPIX_Comm_shrink"].map(|name| {
             // SAFETY: the name ends with a zero.
             let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
@@ -113,13 +119,13 @@ impl FaultTolerance {
         });
         let (revoke, shrink) = (revoke?, shrink?);
         let (mut value, mut there) = (core::ptr::null_mut::<c_int>(), 0);
-        // SAFETY: the out-pointers are valid; an attribute that is there points to an int.
-        let on = guarded(|| unsafe {
+        // SAFETY: the out-pointers are valid.
+        guarded(|| unsafe {
             let value = (&raw mut value).cast();
             mpi::ffi::MPI_Comm_get_attr(world(), MPI_FT, value, &raw mut there);
-            there != 0
-        }) && !value.is_null()
-            && unsafe { *value } != 0;
+        });
+        // SAFETY: an attribute that is there points to an int.
+        let on = there != 0 && !value.is_null() && unsafe { *value } != 0;
         // SAFETY: functions of these names have these types (mpi-ext.h).
         on.then(|| unsafe {
             Self {
@@ -172,6 +178,12 @@ pub(super) unsafe fn send(
             MPI_Isend(buffer, count, kind, to, tag, comm, request);
         }
     }
+}
+
+/// Whether a library that says this of itself is Open MPI, of version 5 or later.
+fn is_open_mpi_5(version: &str) -> bool {
+    let number = version.strip_prefix("Open MPI v").and_then(|rest| rest.split('.').next());
+    number.and_then(|number| number.parse().ok()).is_some_and(|number: u32| number >= 5)
 }
 
 /// The attribute of Open MPI that says whether fault tolerance is on (mpi.h of version 5).
@@ -265,6 +277,19 @@ mod tests {
             } else if std::fs::read_to_string(&path).unwrap().contains("mpi::ffi") {
                 found.push(path.file_name().unwrap().to_string_lossy().into_owned());
             }
+        }
+    }
+
+    #[test]
+    fn only_open_mpi_5_is_asked_for_fault_tolerance() {
+        for (version, asked) in [
+            ("Open MPI v5.0.11, package: Open MPI user@localhost Distribution", true),
+            ("Open MPI v10.1.0", true),
+            ("Open MPI v4.1.4, package: Debian OpenMPI", false),
+            ("MPICH Version:      4.0.2\nMPICH Release date: …", false),
+            ("Open MPI", false),
+        ] {
+            assert_eq!(super::is_open_mpi_5(version), asked, "{version}");
         }
     }
 
