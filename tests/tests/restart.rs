@@ -65,6 +65,41 @@ fn with_all_images_a_run_is_the_one_without_a_loss() {
     assert_eq!(std::fs::read_dir(folder.path("local")).unwrap().count(), 0);
 }
 
+/// Centers and replicas that are apart are there as well.
+#[test]
+fn with_all_images_every_method_goes_on_where_it_was() {
+    for method in ["shadow_easgd", "shadow_bmuf", "local_sgd"] {
+        let folder = JOB.folder(ROWS, 2000);
+        let method = format!("sync.method={method}");
+        let own = [method.as_str(), "train.worker_threads=2", "sync.every=2"];
+        let own = if method.ends_with("local_sgd") { &own[..] } else { &own[..2] };
+        killed(&folder, 2, own);
+        let ended = again(&folder, 2, own);
+        let says = "going on from local images, step ";
+        assert!(ended.stderr.contains(says), "{method}: {}", ended.stderr);
+        let summary = folder.summary("run");
+        assert_eq!(summary["recovery"], serde_json::Value::Null, "{method}");
+        let auc = summary["test"]["auc"].as_f64().unwrap();
+        assert!(auc > 0.6, "{method}: {auc}");
+    }
+}
+
+/// What a run did not go on from is nobody's afterwards: a full recovery, then a loss of all ranks.
+#[test]
+fn images_that_were_passed_over_do_not_come_back() {
+    let folder = JOB.folder(ROWS, 500);
+    let own = ["sync.method=bsp", "train.worker_threads=2", "recovery.mode=full"];
+    killed(&folder, 2, &own);
+    let before = images(&folder, 0);
+    assert!(before.join("step-70").is_dir());
+    std::fs::remove_dir_all(images(&folder, 1)).unwrap();
+    // Goes back to step 40, and is stopped before it has been at step 70 again.
+    let stop = [&own[..], &["recovery.inject.stop_step=45"]].concat();
+    let ended = folder.try_train(2, "job.toml", "run", &sets(&stop));
+    assert_eq!(ended.code, 75, "{}", ended.stderr);
+    assert!(!before.exists(), "an image of another past is left");
+}
+
 #[test]
 fn the_rows_of_a_lost_node_alone_are_read_again() {
     // Not with batches that are handed out: a slow trainer may never come to its step 75.

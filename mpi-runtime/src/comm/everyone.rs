@@ -1,5 +1,6 @@
 //! All ranks that are left: what communicators are made of.
 
+use core::mem::ManuallyDrop;
 use core::time::Duration;
 use std::sync::Arc;
 
@@ -25,7 +26,7 @@ impl Everyone {
     /// # Errors
     /// When not all ranks come.
     pub(crate) fn communicator(&self, watch: Arc<Watch>) -> Result<Comm, Lost> {
-        let all = core::mem::ManuallyDrop::new(Comm::new(self.0, watch));
+        let all = self.lent(watch);
         // SAFETY: the handle is live; the new one's place stays until the operation is done.
         let made = Pending::start(vec![raw::no_comm()], |new, request| unsafe {
             raw::MPI_Comm_idup(all.handle, new.as_mut_ptr(), request);
@@ -33,6 +34,17 @@ impl Everyone {
         let handle = made.wait(&all, "a communicator", false)?[0];
         loss::add(handle);
         Ok(Comm::new(handle, Arc::clone(&all.watch)))
+    }
+
+    /// This process among them, and how many they are. *Not collective.*
+    pub(crate) fn place(&self, watch: &Arc<Watch>) -> (usize, usize) {
+        let all = self.lent(Arc::clone(watch));
+        (all.rank, all.size)
+    }
+
+    /// The communicator itself, which is never freed.
+    fn lent(&self, watch: Arc<Watch>) -> ManuallyDrop<Comm> {
+        ManuallyDrop::new(Comm::new(self.0, watch))
     }
 
     /// Those that are left after a loss: the next epoch begins. `None` when the library can't say

@@ -249,9 +249,7 @@ impl Mailbox {
         };
         self.sending.len() == 0 && self.inbound.iter().zip(due).all(received)
     }
-}
 
-impl Mailbox {
     /// Leaves to MPI for ever what it may still use.
     fn abandon(&mut self) {
         core::mem::forget(core::mem::take(&mut self.sending));

@@ -111,17 +111,14 @@ impl World {
         let everyone = self.everyone.left(&self.watch).ok_or_else(|| {
             Error::Failure("the MPI library can't say which ranks are left".to_owned())
         })?;
+        let (rank, size) = everyone.place(&self.watch);
         let limit = self.watch.limit();
-        // Until it is known which rank this one is.
-        let watch = Arc::new(Watch::new(limit, self.watch.prefix().to_owned()));
-        let control = everyone.communicator(watch)?;
-        let (rank, size) = (control.rank(), control.size());
+        let watch = Arc::new(Watch::new(limit, prefix(rank, size, &self.host)));
+        let control = everyone.communicator(Arc::clone(&watch))?;
         let before = control.all_gather_varied(&[self.rank as u64], "the ranks that are left")?;
         let before = before.into_iter().flatten();
         let before = before.map(|rank| usize::try_from(rank).unwrap_or(usize::MAX)).collect();
-        let watch = Arc::new(Watch::new(limit, prefix(rank, size, &self.host)));
         let (host, threads) = (self.host.clone(), self.threads);
-        let control = everyone.communicator(Arc::clone(&watch))?;
         Ok((Self { rank, size, host, threads, watch, everyone, universe: None }, control, before))
     }
 

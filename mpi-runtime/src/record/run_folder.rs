@@ -75,14 +75,13 @@ impl RunFolder {
         Self::claim(config, host)
     }
 
-    /// Started again by a supervisor: waits until what the last start has left has let go of the
-    /// folder, a process that was given up, or one that the system is still cleaning up behind.
-    pub fn wait_for_the_last_start(config: &Config, host: &str) {
+    /// Waits until whoever has the folder has let go of it, for a while: a process of this job that
+    /// was given up, or that the system is still cleaning up behind.
+    pub fn wait_until_free(config: &Config, host: &str) {
         let (dir, begun) = (&config.run.dir, Instant::now());
-        let supervised = std::env::var_os(failure::NOTE).is_some();
-        while supervised && dir.exists() && begun.elapsed() < LAST_START {
+        while dir.exists() && begun.elapsed() < LETTING_GO {
             match Lock::try_take(dir, host) {
-                Ok(Err(_)) => std::thread::sleep(Duration::from_millis(50)),
+                Ok(Err(_)) => std::thread::sleep(Duration::from_millis(10)),
                 _ => return,
             }
         }
@@ -219,7 +218,7 @@ impl RunFolder {
 }
 
 /// For a process to end that was given up: twice the time that it has for that itself (`comm`).
-const LAST_START: Duration = Duration::from_secs(20);
+const LETTING_GO: Duration = Duration::from_secs(20);
 
 /// The file of a run's trace.
 const TRACE: &str = "trace.json";

@@ -233,9 +233,7 @@ impl Services {
         self.threads.drain(..).for_each(join);
         self.partitions
     }
-}
 
-impl Services {
     /// As [`finish`](Self::finish), when a rank is lost: of what was under way, what is here is
     /// done, and nothing else.
     pub fn abandon(mut self) -> Vec<Partition> {

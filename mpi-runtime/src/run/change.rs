@@ -11,18 +11,17 @@
 //! Nothing is written: a checkpoint that is on its way is waited for.
 
 use core::time::Duration;
-use std::sync::Arc;
 use std::time::Instant;
 
 use umbra_core::sync::server::Tally;
 
-use super::job::stop_in_time;
+use super::Run;
+use super::job::heartbeat_report;
 use super::plan::Plan;
-use super::reporter::Recorder;
 use super::sections::{Begin, JobState};
 use super::session::Session;
+use super::stragglers::{self, Stragglers};
 use super::trainer_threads::Left;
-use super::{Run, stragglers};
 use crate::comm::traffic::Traffic;
 use crate::config::SyncMethod;
 use crate::dense::seat::Gaps;
@@ -98,14 +97,9 @@ impl<'w> Session<'w> {
         let (plan, state, left) = run.finish();
         let step = state.step;
         let begin = Begin { state, worker_steps: vec![], left };
-        let report = self.recorder.as_ref().map(Recorder::heartbeat);
-        let report =
-            report.map(|report| stop_in_time(report, &self.deadline, Arc::clone(self.signals)));
-        let (mut why, mut report) = (None, report);
-        if let Some(stragglers) = &self.stragglers {
-            why = stragglers.changed();
-            report = report.map(|report| stragglers.beside(report, Arc::clone(self.signals)));
-        }
+        let (recorder, stragglers) = (self.recorder.as_ref(), self.stragglers.as_ref());
+        let why = stragglers.and_then(Stragglers::changed);
+        let report = heartbeat_report(recorder, &self.deadline, stragglers, self.signals);
         let started = plan.with_method(to).and_then(|plan| {
             let mut run = Run::start(world, control, plan, self.signals, Some(begin), report)?;
             run.go_on()?;

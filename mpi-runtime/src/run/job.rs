@@ -79,8 +79,9 @@ pub fn train(
     let wanted = plan.job.config.run.dir.clone();
     let job = environment::scheduled_job(&|name| std::env::var(name).ok());
     let config = &mut plan.job.config;
-    if first {
-        RunFolder::wait_for_the_last_start(config, &world.host);
+    if first && std::env::var_os(record::NOTE).is_some() {
+        // Started again: of the last start a process may be left that was given up.
+        RunFolder::wait_until_free(config, &world.host);
     }
     let claim = || match task {
         Task::Train { by_default: true } => {
@@ -106,7 +107,7 @@ pub fn train(
     let warm = if from.is_none() { warm_start::find(control, &plan)? } else { None };
     let step = from.as_ref().map_or(0, |checkpoint| going_on::step_here(&plan, checkpoint));
     let config = &plan.job.config;
-    let local = LocalImages::open(world, control, config, from.is_none())?;
+    let mut local = LocalImages::open(world, control, config, from.is_none())?;
     let images = match (&local, &from) {
         (Some(local), Some(_)) if config.checkpoint.resume == going_on::AUTO => {
             let fits = |image: &Manifest| local_images::fits(&plan, image);
@@ -114,6 +115,11 @@ pub fn train(
         }
         _ => None,
     };
+    if let (Some(before), Some(_), None) = (&local, &from, &images) {
+        // Those that it does not go on from are another past's, and must not come back.
+        before.clear();
+        local = LocalImages::open(world, control, config, true)?;
+    }
     let shared_step = step;
     let step = images.as_ref().map_or(step, |images| images.step);
     let mut state = JobState::new(plan.job.config.train.early_stop.clone());
@@ -133,16 +139,11 @@ pub fn train(
     // Whichever rank ends the job says why, where it reaches the folder.
     let dir = plan.job.config.run.dir.clone();
     comm::on_end(move |why| record::fail(&dir, why));
-    let report = recorder.as_ref().map(Recorder::heartbeat);
     let limit = plan.job.config.run.max_time.map(|Seconds(time)| Duration::from_secs_f64(time));
     let deadline =
         Deadline::new(limit, environment::scheduled_end(&|name| std::env::var(name).ok()));
     let stragglers = if first { Stragglers::new(&plan) } else { None };
-    let report = report.map(|report| stop_in_time(report, &deadline, Arc::clone(signals)));
-    let report = report.map(|report| match &stragglers {
-        Some(stragglers) => stragglers.beside(report, Arc::clone(signals)),
-        None => report,
-    });
+    let report = heartbeat_report(recorder.as_ref(), &deadline, stragglers.as_ref(), signals);
     let spacing = plan.job.config.spacing(plan.roles.embedding_ps.len());
     let every = spacing.map(|spacing| Every::Seconds(spacing.interval()));
     let every = every.or(plan.job.config.checkpoint.every);
@@ -277,12 +278,23 @@ fn say_what_becomes_of_losses(config: &Config) {
     }
 }
 
-/// Asks for a stop when the time has come; the first rank's heart beats a few times a second.
-pub(super) fn stop_in_time(
-    mut report: Report,
+/// What the first rank's heart does at a beat: reports, stops the run in time, looks after
+/// stragglers.
+pub(super) fn heartbeat_report(
+    recorder: Option<&Recorder>,
     deadline: &Deadline,
-    signals: Arc<Signals>,
-) -> Report {
+    stragglers: Option<&Stragglers>,
+    signals: &Arc<Signals>,
+) -> Option<Report> {
+    let report = stop_in_time(recorder?.heartbeat(), deadline, Arc::clone(signals));
+    Some(match stragglers {
+        Some(stragglers) => stragglers.beside(report, Arc::clone(signals)),
+        None => report,
+    })
+}
+
+/// Asks for a stop when the time has come; the first rank's heart beats a few times a second.
+fn stop_in_time(mut report: Report, deadline: &Deadline, signals: Arc<Signals>) -> Report {
     let deadline = deadline.clone();
     Box::new(move |beat| {
         if deadline.has_come() {

@@ -1,14 +1,13 @@
 //! A run that is started again where it was: with the images of ranks on their own nodes.
 //!
 //! What `lost_ranks.rs` does inside a job, from files (`recovery::local`): ranks with an image have
-//! it back, and the rows of those without come from the shared checkpoint.
+//! it back. The rows of those without come from the shared checkpoint, their replicas and optimizer
+//! state from the trainer that is furthest. Where no image is missing, all goes on as it was.
 //!
 //! Invariant: images are written between two stretches of training, on all ranks at the same step.
 
 use core::sync::atomic::Ordering::Relaxed;
 use std::time::Instant;
-
-use umbra_core::dense::replica::store;
 
 use super::Run;
 use super::plan::Plan;
@@ -46,8 +45,10 @@ impl Run<'_> {
         alone: &Comm,
     ) -> Result<RankLoss, Error> {
         let begun = Instant::now();
-        let own = found.own.as_ref().map_or(Ok(()), |image| self.read_image(image, alone));
-        self.control.agree(own)?;
+        let own = found.own.as_ref().map_or(Ok(false), |image| self.read_image(image, alone));
+        let whole = self.control.agree(own)?;
+        let mut all = vec![0; self.world.size];
+        self.control.all_gather(&[u64::from(whole)], &mut all, "local images")?;
         let roles = &self.plan.roles;
         let of = |rank: &usize| roles.partitions_of(*rank).collect::<Vec<u32>>();
         let mut lost: Vec<u32> = found.lost.iter().flat_map(of).collect();
@@ -57,7 +58,12 @@ impl Run<'_> {
         self.take_job_state(found.own.is_some())?;
         // Another number than in images of before a change of the method.
         self.state.step = found.step;
-        self.take_over(None, found.step, found.own.is_none())?;
+        if !found.lost.is_empty() {
+            self.follow_the_furthest(found.own.is_none())?;
+        }
+        if all.contains(&0) || self.is_served() {
+            self.take_over(None, found.step)?;
+        }
         let since = found.step.saturating_sub(super::going_on::step_here(&self.plan, shared));
         Ok(RankLoss {
             ranks: found.lost.clone(),
@@ -71,8 +77,9 @@ impl Run<'_> {
         })
     }
 
-    /// Reads this rank's own image.
-    fn read_image(&mut self, image: &Checkpoint, alone: &Comm) -> Result<(), Error> {
+    /// Reads this rank's own image. True when all that its trainer and its part of the method had
+    /// of their own was there.
+    fn read_image(&mut self, image: &Checkpoint, alone: &Comm) -> Result<bool, Error> {
         let (model, own_replicas) = (self.plan.model, self.publishes());
         if let Some(side) = &mut self.trainer {
             side.forget_published();
@@ -87,10 +94,11 @@ impl Run<'_> {
         image.read_lost(alone, &Target { dense, layout, partitions }, &numbers)?;
         let mut sections = self.sections();
         image.read_job(alone, &mut sections)?;
-        if image.has_own(&sections, own_replicas) {
+        let whole = image.has_own(&sections, own_replicas);
+        if whole {
             image.read_own(&model, &mut sections, own_replicas)?;
         }
-        Ok(())
+        Ok(whole)
     }
 
     /// How far the job is, from the first rank that `knows`: ranks that were given up in the middle
@@ -113,13 +121,6 @@ impl Run<'_> {
             rest = behind;
         }
         Ok(())
-    }
-
-    /// The replica of a trainer that has none of its own is `model`.
-    pub(super) fn take_replica(&self, model: &[f32]) {
-        if let Some(side) = &self.trainer {
-            store(&side.shared.replica, model);
-        }
     }
 }
 

@@ -6,41 +6,31 @@
 //!
 //! Everything that a rank does between two agreements is given up on all of them (`comm::loss`).
 //! Those left keep their rows, replicas and optimizer state, find each other in a new world, deal
-//! out what the others had (`Roles::of_those`), and begin a stretch of training where they are. A
-//! trainer's replica has whole steps only.
-//!
-//! | method | dense parameters |
-//! | --- | --- |
-//! | `bsp` | those of the trainer that is furthest; a step that none has ended is made again |
-//! | servers | slices stay; a lost slice is what a worker trained with last, its optimizer state as it was when training last stopped |
-//! | others | every trainer keeps its own; center and global model are their mean |
+//! out what the others had (`Roles::of_those`), and begin a stretch of training where they are
+//! (`take_over.rs`). A trainer's replica has whole steps only.
 //!
 //! Invariants: the main threads of all ranks are here together, and no other thread of theirs uses
 //! MPI. One more rank that is lost meanwhile ends the job, as where the library can't go on: it is
 //! started again from its checkpoint (`umbra launch`).
 
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
 use std::sync::Arc;
 use std::time::Instant;
 
-use umbra_core::dense::replica::{load, store};
-use umbra_core::sync::Published;
-
+use super::Run;
 use super::change::Carried;
 use super::going_on::{self, Kept};
-use super::job::{Outcome, stop_in_time};
+use super::job::{Outcome, heartbeat_report};
 use super::plan::Plan;
 use super::reporter::Recorder;
 use super::sections::{Begin, JobState};
 use super::session::{Session, to_its_end};
 use super::stragglers::Stragglers;
-use super::{Run, TrainerThreads};
-use crate::checkpoint::{Checkpoint, Dense, Folders, Target};
+use crate::checkpoint::{Checkpoint, Folders};
 use crate::comm::Comm;
 use crate::config::RecoveryMode;
-use crate::dense::mean::average_once;
-use crate::dense::served::Remains;
+use crate::dense::served::{Remains, Served};
 use crate::error::Error;
 use crate::launch::world::World;
 use crate::record::{RankLoss, RunFolder, say};
@@ -64,7 +54,7 @@ impl Run<'_> {
         let traffic = [self.embedding_traffic(), self.dense_traffic()];
         let (reading, center) = (self.reading(), self.counters.center.read());
         let served = self.sync.served();
-        let tally = served.and_then(crate::dense::served::Served::tally).cloned();
+        let tally = served.and_then(Served::tally).cloned();
         let tally = tally.or(self.tally.take());
         let (remains, is_served) = (served.map(|served| served.remains()), served.is_some());
         let made = self.trainer.is_some().then(|| self.made(is_served));
@@ -93,149 +83,6 @@ impl Run<'_> {
         }
         (steps().max().unwrap_or(0), mean)
     }
-
-    /// Brings together what those left have: see the table above. `step` is where they go on.
-    /// Without what is left of servers, trainers have it all. `new`: this trainer has no replica of
-    /// its own.
-    pub(super) fn take_over(
-        &mut self,
-        served: Option<&Remains>,
-        step: u64,
-        new: bool,
-    ) -> Result<(), Error> {
-        self.begin_at(step);
-        match (self.is_served(), served) {
-            (true, Some(served)) => return self.serve_what_is_left(served, step),
-            (true, None) => {
-                self.follow_the_furthest()?;
-                return self.serve_again();
-            }
-            _ => {}
-        }
-        let model = match self.sync.published() {
-            Published::Replica => self.follow_the_furthest()?,
-            Published::First => {
-                self.gather_of(0, TrainerThreads::own_replica, "the first replica")?
-            }
-            Published::Mean | Published::Center => self.gather_mean(new)?,
-        };
-        if new {
-            self.take_replica(&model);
-        }
-        self.sync.begin_again(&model);
-        Ok(())
-    }
-
-    /// Every trainer goes on with the replica and the state of the one with most updates.
-    fn follow_the_furthest(&mut self) -> Result<Vec<f32>, Error> {
-        let (replica, state, updates) = self.of_the_furthest()?;
-        if let Some(TrainerThreads { shared, .. }) = &self.trainer {
-            store(&shared.replica, &replica);
-            store(&shared.state, &state);
-            shared.updates.store(updates, Relaxed);
-        }
-        Ok(replica)
-    }
-
-    /// Replica, optimizer state and updates of the trainer with most updates.
-    fn of_the_furthest(&self) -> Result<(Vec<f32>, Vec<f32>, u64), Error> {
-        let mut updates = vec![0; self.world.size];
-        self.control.all_gather(&[self.updates()], &mut updates, "updates of replicas")?;
-        let trainers = self.plan.roles.trainers.ranks().iter().map(|rank| updates[*rank]);
-        let (first, most) = trainers.enumerate().fold((0, 0), |(first, most), (at, updates)| {
-            if updates > most { (at, updates) } else { (first, most) }
-        });
-        let words = |words: &[AtomicU32]| {
-            let mut values = vec![0.0; words.len()];
-            load(words, &mut values);
-            values
-        };
-        let replica =
-            self.gather_of(first, |side| words(&side.shared.replica), "the furthest replica")?;
-        let state =
-            self.gather_of(first, |side| words(&side.shared.state), "its optimizer state")?;
-        Ok((replica, state, most))
-    }
-
-    /// The mean of all replicas; in the place of a `new` one is that of the furthest.
-    fn gather_mean(&mut self, new: bool) -> Result<Vec<f32>, Error> {
-        let furthest = self.of_the_furthest()?.0;
-        let mut mean = vec![];
-        if let (Some(side), Some(dense)) = (&self.trainer, &mut self.dense) {
-            if new {
-                store(&side.shared.replica, &furthest);
-            }
-            let own = side.shared.replica.iter().map(|word| word.load(Relaxed));
-            let words: Vec<AtomicU32> = own.map(AtomicU32::new).collect();
-            average_once(dense, &words)?;
-            mean = vec![0.0; words.len()];
-            load(&words, &mut mean);
-        }
-        Ok(self.gather_of(0, |_| mean, "the mean of replicas")?)
-    }
-
-    /// Servers go on with the slices that are left, and with what a worker knows of the others.
-    fn serve_what_is_left(&mut self, left: &Remains, step: u64) -> Result<(), Error> {
-        let model = self.plan.model;
-        let (elements, parameters) = (model.replica_len(), model.parameters_len());
-        // Who has trained a batch has had parameters of this stretch.
-        let trained_with = self.control.all_gather_varied(
-            left.trained_with.as_deref().unwrap_or_default(),
-            "what workers trained with",
-        )?;
-        let fetched = |values: &&Vec<f32>| values.iter().any(|value| *value != 0.0);
-        let mut values = match trained_with.iter().find(fetched) {
-            Some(values) => values.clone(),
-            None => self.gather_first()?,
-        };
-        let state_of = |side: &TrainerThreads| {
-            let mut state = vec![0.0; side.shared.state.len()];
-            load(&side.shared.state, &mut state);
-            state
-        };
-        let mut state = self.gather_of(0, state_of, "optimizer state of slices")?;
-        let planes = state.len().checked_div(parameters).unwrap_or(0);
-        let mut own = vec![];
-        for (slice, values, state) in &left.slices {
-            own.push(u32::try_from(*slice).unwrap_or(u32::MAX));
-            own.extend(values.iter().chain(state).map(|value| value.to_bits()));
-        }
-        let Some(served) = self.sync.served_mut() else { return Ok(()) };
-        for words in self.control.all_gather_varied(&own, "slices that are left")? {
-            let mut rest = words.as_slice();
-            while let [slice, of_slice @ ..] = rest {
-                let range = served.slice(*slice as usize, elements);
-                let trained = range.start.min(parameters)..range.end.min(parameters);
-                let (own, mut after) = of_slice.split_at(range.len());
-                read(&mut values[range], own);
-                for plane in 0..planes {
-                    let (own, behind) = after.split_at(trained.len());
-                    let at = plane * parameters;
-                    read(&mut state[at + trained.start..at + trained.end], own);
-                    after = behind;
-                }
-                rest = after;
-            }
-        }
-        let version = whole(served.versions_per_step() * step as f64);
-        served.begin_again(&values, &state, version);
-        Ok(())
-    }
-
-    /// Reads the rows of `lost` partitions. Returns the bytes that all ranks have read together.
-    pub(super) fn read_lost(&self, checkpoint: &Checkpoint, lost: &[u32]) -> Result<u64, Error> {
-        let dense = Dense { model: &self.plan.model, replica: &[], state: &[] };
-        let (layout, partitions) = (&self.plan.layout, &self.services.partitions);
-        let target = Target { dense, layout, partitions };
-        let own = checkpoint.read_lost(self.control, &target, lost)?;
-        let mut all = vec![0; self.world.size];
-        self.control.all_gather(&[own], &mut all, "bytes of lost rows")?;
-        Ok(all.into_iter().sum())
-    }
-}
-
-fn read(values: &mut [f32], words: &[u32]) {
-    values.iter_mut().zip(words).for_each(|(value, word)| *value = f32::from_bits(*word));
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count of steps")]
@@ -367,13 +214,14 @@ fn go_on<'w>(
 ) -> Result<WentOn<'w>, Error> {
     let Left { plan, mut state, mut carried, served, made } = remains;
     let served = served.unwrap_or_default();
-    control.watch().set_limit(plan.job.config.run.watchdog());
     let (bsp, batch_before) = (plan.synchronous(), plan.job.global_batch() as u64);
     let partitions_of = |rank: &usize| plan.roles.partitions_of(*rank).collect::<Vec<u32>>();
     let mut lost_partitions: Vec<u32> = lost.iter().flat_map(partitions_of).collect();
     lost_partitions.sort_unstable();
     // In the steps of those before, then in examples, which mean the same to all.
-    let own = made.map_or([0, 0], |(most, mean)| [1 + most, mean.to_bits()]);
+    let (most, mean) = made.map_or((0, 0), |(most, mean)| (1 + most, mean.to_bits()));
+    // A rank that was given up between two stretches may not have counted the last one.
+    let own = [most, mean, state.step];
     let mut all = vec![0; own.len() * control.size()];
     control.all_gather(&own, &mut all, "steps that were made")?;
     let workers = || all.chunks(own.len()).filter(|rank| rank[0] > 0);
@@ -383,7 +231,8 @@ fn go_on<'w>(
         let sum: f64 = workers().map(|rank| f64::from_bits(rank[1])).sum();
         whole(sum / workers().count().max(1) as f64)
     };
-    let steps = steps.max(state.step);
+    let counted = all.chunks(own.len()).map(|rank| rank[2]).max().unwrap_or(0);
+    let steps = steps.max(counted);
     let examples = steps * batch_before;
     let plan = control.agree(plan.of_those(left))?;
     let step = (examples / plan.job.global_batch() as u64).min(plan.steps);
@@ -416,14 +265,9 @@ fn go_on<'w>(
         None if world.rank == 0 => Some(record_again(&plan, &world.host, rate_factor, step)?),
         None => None,
     };
-    let report = recorder.as_ref().map(Recorder::heartbeat);
-    let report =
-        report.map(|report| stop_in_time(report, shared.deadline, Arc::clone(shared.signals)));
     let stragglers = if world.rank == 0 { Stragglers::new(&plan) } else { None };
-    let report = report.map(|report| match &stragglers {
-        Some(stragglers) => stragglers.beside(report, Arc::clone(shared.signals)),
-        None => report,
-    });
+    let report =
+        heartbeat_report(recorder.as_ref(), shared.deadline, stragglers.as_ref(), shared.signals);
     let begin = Begin { state, worker_steps: vec![], left: carried };
     let mut run = Run::start(world, control, plan, shared.signals, Some(begin), report)?;
     run.take_job_state(true)?;
@@ -435,13 +279,13 @@ fn go_on<'w>(
         }
         (Some(checkpoint), false) => {
             bytes_read = run.read_lost(checkpoint, &lost_partitions)?;
-            run.take_over(Some(&served), step, false)?;
+            run.take_over(Some(&served), step)?;
         }
         (None, true) => {
             return Err(Error::Failure("there is no checkpoint to go back to".to_owned()));
         }
         // Lost rows are as they were at the beginning.
-        (None, false) => run.take_over(Some(&served), step, false)?,
+        (None, false) => run.take_over(Some(&served), step)?,
     }
     if let Some(side) = &mut run.trainer {
         side.shared.first_step.forget();
@@ -492,18 +336,32 @@ fn record_again(
     step: u64,
 ) -> Result<Recorder, Error> {
     let config = &plan.job.config;
-    let begun = Instant::now();
     // A process that was killed has its locks until the system has cleaned up behind it.
-    let claim = loop {
-        match RunFolder::claim(config, host) {
-            Ok(claim) => break claim,
-            Err(error) if begun.elapsed() > CLEANED_UP => return Err(error),
-            Err(_) => std::thread::sleep(Duration::from_millis(10)),
-        }
-    };
+    RunFolder::wait_until_free(config, host);
+    let claim = RunFolder::claim(config, host)?;
     let folder = RunFolder::open(claim, config, host, Some(step))?;
     Ok(Recorder::new(folder, plan, rate_factor, step))
 }
 
-/// For the system to clean up behind a process that was killed.
-const CLEANED_UP: Duration = Duration::from_secs(10);
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_than_half_is_the_job_or_the_half_with_the_first_rank() {
+        for (left, size, goes_on) in [
+            (&[0, 2, 3][..], 4, true),
+            (&[0, 3], 4, true),
+            (&[1, 3], 4, false),
+            (&[1, 2, 3], 5, true),
+            (&[0, 1], 5, false),
+            (&[0], 2, true),
+            (&[1], 2, false),
+            // A call has failed, and not for the loss of a rank.
+            (&[0, 1], 2, false),
+        ] {
+            let lost: Vec<usize> = (0..size).filter(|rank| !left.contains(rank)).collect();
+            assert_eq!(may_go_on(left, &lost, size).is_ok(), goes_on, "{left:?} of {size}");
+        }
+    }
+}

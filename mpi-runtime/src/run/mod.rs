@@ -10,9 +10,9 @@
 //! run goes on from, `going_on.rs` what of it is kept, `saves.rs` its checkpoints ·
 //! `warm_start.rs` a new run with a saved model · `change.rs` the same run by another method,
 //! `stragglers.rs` when, `lost_ranks.rs` the same run without ranks that were lost,
-//! `local_images.rs` and one that is started again where it was · `due.rs` when a checkpoint is
-//! `deadline.rs` when a run stops by itself · `early_stop.rs`, `evaluate.rs`, `heartbeat.rs`,
-//! `reporter.rs`.
+//! `local_images.rs` and one that is started again where it was, `take_over.rs` with what model ·
+//! `due.rs` when a checkpoint is due, `deadline.rs` when a run stops by itself · `early_stop.rs`,
+//! `evaluate.rs`, `heartbeat.rs`, `reporter.rs`.
 
 pub mod change;
 mod deadline;
@@ -33,6 +33,7 @@ mod saves;
 pub mod sections;
 mod session;
 pub mod stragglers;
+mod take_over;
 mod trainer_threads;
 pub mod warm_start;
 

@@ -114,13 +114,9 @@ impl Run<'_> {
         if self.sync.served().is_none() {
             return Ok(());
         }
-        let state_of = |side: &TrainerThreads| {
-            let mut state = vec![0.0; side.shared.state.len()];
-            load(&side.shared.state, &mut state);
-            state
-        };
         let values = self.gather_first()?;
-        let state = self.gather_of_first(state_of, "the first trainer's optimizer state")?;
+        let state =
+            self.gather_of(0, TrainerThreads::state, "the first trainer's optimizer state")?;
         let mut versions = vec![0; self.world.size];
         let what = "the updates of the model";
         self.control.all_gather(&[self.updates()], &mut versions, what)?;
@@ -132,16 +128,7 @@ impl Run<'_> {
 
     /// The first trainer's own replica.
     pub(super) fn gather_first(&self) -> Result<Vec<f32>, Lost> {
-        self.gather_of_first(TrainerThreads::own_replica, "the first replica")
-    }
-
-    /// What the first trainer has, on all ranks.
-    fn gather_of_first(
-        &self,
-        values: impl FnOnce(&TrainerThreads) -> Vec<f32>,
-        what: &str,
-    ) -> Result<Vec<f32>, Lost> {
-        self.gather_of(0, values, what)
+        self.gather_of(0, TrainerThreads::own_replica, "the first replica")
     }
 
     /// What the trainer of this number has, on all ranks.
@@ -156,12 +143,17 @@ impl Run<'_> {
             Some(side) if self.world.rank == rank => values(side),
             _ => vec![],
         };
+        self.gather_from_one(&own, what)
+    }
+
+    /// What one rank has, on all; the others have nothing.
+    pub(super) fn gather_from_one(&self, own: &[f32], what: &str) -> Result<Vec<f32>, Lost> {
         let mut numbers = vec![0; self.world.size];
         self.control.all_gather(&[own.len() as u64], &mut numbers, what)?;
         let lengths: Vec<usize> =
             numbers.into_iter().map(|length| usize::try_from(length).unwrap_or(0)).collect();
         let mut all = vec![0.0; lengths.iter().sum()];
-        self.control.all_gather_stretches(&own, &mut all, &lengths, what)?;
+        self.control.all_gather_stretches(own, &mut all, &lengths, what)?;
         Ok(all)
     }
 

@@ -136,15 +136,8 @@ impl TrainerThreads {
     pub(super) fn finish(self, watch: &Watch) -> Left {
         let Self { shared, workers, losses, pipeline, .. } = self;
         drop(workers);
-        // The reader must be out of HDF5 before the process ends.
-        if let Some(pipeline) = pipeline {
-            let (mut waiting, mut backoff) = (Waiting::default(), Backoff::default());
-            while !pipeline.is_finished() {
-                watch.or_end(waiting.check(watch, &"the end of the reader thread"));
-                backoff.wait();
-            }
-            pipeline.join();
-        }
+        let waited = end_reader(pipeline, |waiting, what| waiting.check(watch, what));
+        watch.or_end(waited);
         Left { shared, losses }
     }
 
@@ -155,14 +148,8 @@ impl TrainerThreads {
     pub(super) fn abandon(self, watch: &Watch) -> Result<Left, Lost> {
         let Self { shared, workers, losses, pipeline, own, .. } = self;
         drop(workers);
-        if let Some(pipeline) = pipeline {
-            let (mut waiting, mut backoff) = (Waiting::default(), Backoff::default());
-            while !pipeline.is_finished() {
-                waiting.check_time(watch, &"the end of the reader thread")?;
-                backoff.wait();
-            }
-            pipeline.join();
-        }
+        // Not a wait for those that are lost.
+        end_reader(pipeline, |waiting, what| waiting.check_time(watch, what))?;
         if let Some(own) = own {
             store(&shared.replica, &own);
         }
@@ -185,11 +172,12 @@ impl TrainerThreads {
 
     /// The replica as training left it.
     pub(super) fn own_replica(&self) -> Vec<f32> {
-        self.own.clone().unwrap_or_else(|| {
-            let mut values = vec![0.0; self.shared.replica.len()];
-            load(&self.shared.replica, &mut values);
-            values
-        })
+        self.own.clone().unwrap_or_else(|| loaded(&self.shared.replica))
+    }
+
+    /// Its optimizer state, as it stands. `[planes * parameters]`
+    pub(super) fn state(&self) -> Vec<f32> {
+        loaded(&self.shared.state)
     }
 
     /// How far the replica that training left is from the one in its place, over its norm.
@@ -262,6 +250,29 @@ impl TrainerThreads {
         let (stopped, trained) = stretch.worked.unwrap_or((Ok(false), Duration::ZERO));
         Ok((stopped?, trained, stretch.gaps))
     }
+}
+
+/// Waits for the end of the reader, whose batches nobody takes any more: it must be out of HDF5
+/// before the process ends.
+fn end_reader(
+    pipeline: Option<Pipeline>,
+    check: impl Fn(&mut Waiting, &dyn core::fmt::Display) -> Result<(), Lost>,
+) -> Result<(), Lost> {
+    let Some(pipeline) = pipeline else { return Ok(()) };
+    let (mut waiting, mut backoff) = (Waiting::default(), Backoff::default());
+    while !pipeline.is_finished() {
+        check(&mut waiting, &"the end of the reader thread")?;
+        backoff.wait();
+    }
+    pipeline.join();
+    Ok(())
+}
+
+/// The values of words that threads share.
+pub(super) fn loaded(words: &[AtomicU32]) -> Vec<f32> {
+    let mut values = vec![0.0; words.len()];
+    load(words, &mut values);
+    values
 }
 
 /// What is left of a trainer when its threads have ended.
