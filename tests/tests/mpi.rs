@@ -6,7 +6,7 @@ use std::path::Path;
 
 use umbra_tests::{Ended, Folder, LIMIT, start};
 
-const NAMES: [&str; 33] = [
+const NAMES: [&str; 34] = [
     "all_gather",
     "all_gather_varied",
     "exchange",
@@ -39,6 +39,7 @@ const NAMES: [&str; 33] = [
     "trace",
     "checkpoints",
     "image",
+    "row_saves",
     "sections",
 ];
 

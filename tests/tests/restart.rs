@@ -25,9 +25,14 @@ fn sets<'a>(more: &[&'a str]) -> Vec<&'a str> {
 
 /// A run that loses trainer 1 in step 75.
 fn killed(folder: &Folder, ranks: usize, more: &[&str]) {
+    killed_with(folder, ranks, &sets(more));
+}
+
+fn killed_with(folder: &Folder, ranks: usize, sets: &[&str]) {
     let kill = ["recovery.inject.kill_trainer=1", "recovery.inject.kill_step=75"];
-    let ended = folder.try_train(ranks, "job.toml", "run", &sets(&[&kill, more].concat()));
-    assert_ne!(ended.code, 0, "{}", ended.stderr);
+    let ended = folder.try_train(ranks, "job.toml", "run", &[&kill, sets].concat());
+    // Not refused either.
+    assert!(![0, 2].contains(&ended.code), "{}", ended.stderr);
 }
 
 fn again(folder: &Folder, ranks: usize, more: &[&str]) -> Ended {
@@ -151,4 +156,40 @@ fn a_run_that_begins_anew_knows_no_images() {
     let ended = again(&folder, 2, &anew);
     assert!(!ended.stderr.contains("going on from"), "{}", ended.stderr);
     assert!(model(&folder, "run") == model(&folder, "plain"));
+}
+
+/// The rows of a lost node are those of the newest row saves, over the checkpoint before.
+#[test]
+fn rows_that_were_saved_first_come_back_newer() {
+    for priority in ["mfu", "ssu", "scar"] {
+        let folder = JOB.folder(ROWS, 2000);
+        let priority = format!("recovery.priority={priority}");
+        // Row saves after every fifth step.
+        let own = [
+            &IMAGES[..3],
+            &["sync.method=bsp", "train.worker_threads=1", "recovery.priority_share=0.125"],
+            &[&priority],
+        ];
+        killed_with(&folder, 4, &own.concat());
+        std::fs::remove_dir_all(images(&folder, 1)).unwrap();
+        let ended = folder.train(4, "job.toml", "run", &own.concat());
+        let summary = folder.summary("run");
+        let loss = &summary["recovery"]["losses"][0];
+        // A checkpoint that was begun in the step of the image need not have been written.
+        let (step, from) = (loss["step"].as_u64().unwrap(), loss["from_step"].as_u64().unwrap());
+        assert!(step > from && from.is_multiple_of(40), "{loss}");
+        let saves = loss["row_saves"].as_u64().unwrap();
+        let most = (step - from) / 5;
+        assert!((1..=most).contains(&saves), "{priority}: {saves} of {most}: {loss}");
+        assert!(ended.stderr.contains(" row saves since"), "{}", ended.stderr);
+        let figures = &summary["checkpoint"]["row_saves"];
+        assert!(figures["count"].as_u64() > Some(0) && figures["bytes"].as_u64() > Some(0));
+        // The last checkpoint takes them along.
+        let names = std::fs::read_dir(folder.path("run/checkpoints")).unwrap();
+        let left: Vec<String> = names
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .filter(|name| name.starts_with("rows-"))
+            .collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
 }

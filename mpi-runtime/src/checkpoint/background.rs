@@ -1,6 +1,7 @@
 //! Writing a checkpoint while training goes on: a thread and a communicator of its own.
 //!
-//! It says which of them have all rows, too.
+//! It says which of them have all rows, too. Between two of them it saves the rows that come first,
+//! from its own copy, so training does not wait.
 //!
 //! Invariants: the main threads of all ranks order the same saves, one at a time; the image is with
 //! the thread while it is being written. A checkpoint that can't be written is a warning.
@@ -14,11 +15,13 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 
 use super::contents::Contents;
 use super::folders::Folders;
-use super::image::Image;
+use super::image::{Extent, Image};
 use super::manifest::{Base, Manifest};
 use super::write::{After, say_unwritten, write_items};
 use crate::comm::Comm;
 use crate::record::{SAVED, say};
+use crate::rows::tables::{Partition, TableLayout};
+use crate::rows::usage::SaveFirst;
 
 /// What writes checkpoints in the background.
 #[derive(Debug)]
@@ -29,13 +32,22 @@ pub struct Saver {
     /// `None` while it is written.
     image: Option<Image>,
     rotation: Rotation,
+    /// The newest checkpoint that was written here.
+    newest: Option<Base>,
 }
 
 struct Order {
     image: Image,
     folders: Folders,
     manifest: Manifest,
-    after: After,
+    what: What,
+}
+
+enum What {
+    /// A checkpoint, whose image has been taken.
+    Checkpoint(After),
+    /// The rows that come first of these partitions.
+    Rows(SaveFirst, TableLayout, Vec<Partition>),
 }
 
 /// What became of an order.
@@ -53,8 +65,8 @@ pub struct Saved {
     pub step: u64,
     /// Bytes of all files; `None` when it was not written.
     pub bytes: Option<u64>,
-    /// It has all rows.
-    pub whole: bool,
+    /// What of the state it has.
+    pub extent: Extent,
     /// Writing, until all ranks had.
     pub took: Duration,
 }
@@ -70,23 +82,31 @@ impl Saver {
         let (orders, ordered) = bounded::<Order>(1);
         let (finished, done) = bounded(1);
         let thread = Builder::new().name("checkpoint".into()).spawn(move || {
-            for Order { image, folders, manifest, after } in ordered {
+            let mut histogram = Box::new([0; 1 << 16]);
+            for Order { mut image, folders, manifest, what } in ordered {
                 let (step, base, begun) = (manifest.steps, manifest.base, Instant::now());
+                let (extent, after) = match what {
+                    What::Checkpoint(after) if base.is_none() => (Extent::All, Some(after)),
+                    What::Checkpoint(after) => (Extent::Changed, Some(after)),
+                    What::Rows(rule, layout, partitions) => {
+                        image.take_first(&rule, &layout, &partitions, &mut histogram);
+                        (Extent::First, None)
+                    }
+                };
                 let written = write_items(&comm, &folders, manifest, image.items(), after);
                 let written = comm.watch().end_if_lost(written);
-                if comm.rank() == 0 && written.is_ok() {
+                if comm.rank() == 0 && written.is_ok() && extent != Extent::First {
                     say(&format!("{SAVED}{}", folders.of(step).display()));
                 }
                 let written = written.map_err(|error| say_unwritten(&error)).ok();
                 let (bytes, this) = written.unzip();
-                let whole = base.is_none();
-                let saved = Saved { step, bytes, whole, took: begun.elapsed() };
+                let saved = Saved { step, bytes, extent, took: begun.elapsed() };
                 if finished.send((image, Written { saved, base, this })).is_err() {
                     break;
                 }
             }
         })?;
-        Ok(Self { orders, done, thread, image: Some(image), rotation })
+        Ok(Self { orders, done, thread, image: Some(image), rotation, newest: None })
     }
 
     /// Waits for the save that is under way, if one is. *On all ranks at the same places.*
@@ -97,7 +117,10 @@ impl Saver {
         // A panic of the thread has ended the job already.
         let (image, Written { saved, base, this }) = self.done.recv().ok()?;
         self.image = Some(image);
-        self.rotation.written(base, this);
+        if saved.extent != Extent::First {
+            self.rotation.written(base, this);
+            self.newest = this.or(self.newest);
+        }
         Some(saved)
     }
 
@@ -117,7 +140,35 @@ impl Saver {
         let base = self.rotation.base().filter(|_| !after.best);
         image.take(contents, base.is_some());
         let manifest = Manifest { base, ..manifest };
-        let order = Order { image, folders: folders.clone(), manifest, after };
+        self.order(Order {
+            image,
+            folders: folders.clone(),
+            manifest,
+            what: What::Checkpoint(after),
+        });
+    }
+
+    /// Begins to save the rows of `partitions` that `rule` has first, beside the newest checkpoint
+    /// among `folders`. False where this run has written none. *On all ranks.*
+    ///
+    /// # Panics
+    /// When a save is under way.
+    pub fn begin_rows(
+        &mut self,
+        folders: &Folders,
+        manifest: Manifest,
+        (rule, layout): (&SaveFirst, &TableLayout),
+        partitions: &[Partition],
+    ) -> bool {
+        let Some(newest) = self.newest else { return false };
+        let image = self.image.take().unwrap_or_else(|| panic!("a save is under way"));
+        let manifest = Manifest { base: Some(newest), ..manifest };
+        let what = What::Rows(rule.clone(), layout.clone(), partitions.to_vec());
+        self.order(Order { image, folders: folders.of_rows(), manifest, what });
+        true
+    }
+
+    fn order(&self, order: Order) {
         // As above.
         let _ = self.orders.send(order);
     }

@@ -6,6 +6,7 @@
 //! checkpoints/LATEST        "step-1500": the newest
 //! checkpoints/last          a link to it
 //! checkpoints/best          a link to the one of the best validation
+//! checkpoints/rows-1600/    rows that were saved first, since the newest checkpoint
 //! ```
 //!
 //! A checkpoint is written to `step-N.tmp`, synced, and renamed; then `LATEST` is replaced, then
@@ -28,6 +29,8 @@ use crate::record::write_atomically;
 #[derive(Clone, Debug)]
 pub struct Folders {
     dir: PathBuf,
+    /// What stands before the step in their names.
+    prefix: &'static str,
 }
 
 /// The links to checkpoints.
@@ -52,18 +55,32 @@ impl Folders {
     /// Those of a run whose `checkpoint.dir` is `dir`; it need not be there yet.
     #[must_use]
     pub const fn new(dir: PathBuf) -> Self {
-        Self { dir }
+        Self { dir, prefix: PREFIX }
+    }
+
+    /// Those that the one in `dir` is one of.
+    #[must_use]
+    pub fn beside(dir: &Path) -> Self {
+        // What a link leads to has the neighbours.
+        let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
+        Self::new(dir.parent().map_or_else(PathBuf::new, Path::to_owned))
+    }
+
+    /// The row saves beside these checkpoints.
+    #[must_use]
+    pub fn of_rows(&self) -> Self {
+        Self { dir: self.dir.clone(), prefix: ROWS }
     }
 
     /// The folder of step `step`.
     #[must_use]
     pub fn of(&self, step: u64) -> PathBuf {
-        self.dir.join(format!("{PREFIX}{step}"))
+        self.dir.join(format!("{}{step}", self.prefix))
     }
 
     /// Where the checkpoint of `step` is written to.
     pub(super) fn temporary(&self, step: u64) -> PathBuf {
-        self.dir.join(format!("{PREFIX}{step}.{TEMPORARY}"))
+        self.dir.join(format!("{}{step}.{TEMPORARY}", self.prefix))
     }
 
     /// Makes the empty folder that the checkpoint of `step` is written to. What saves that were cut
@@ -73,7 +90,7 @@ impl Folders {
     /// When the system refuses.
     pub fn begin(&self, step: u64) -> Result<(), CheckpointError> {
         for name in self.names()? {
-            if name.starts_with(PREFIX) && name.ends_with(TEMPORARY) {
+            if name.starts_with(self.prefix) && name.ends_with(TEMPORARY) {
                 remove(&self.dir.join(name))?;
             }
         }
@@ -81,20 +98,28 @@ impl Folders {
         fs::create_dir_all(&folder).map_err(at(&folder))
     }
 
-    /// Makes the folder of [`begin`](Self::begin), in which everything has been written and synced,
-    /// the checkpoint of `step`, and the newest.
+    /// As [`place`](Self::place), and makes it the newest.
     ///
     /// # Errors
     /// When the system refuses.
     pub fn commit(&self, step: u64) -> Result<(), CheckpointError> {
+        self.place(step)?;
+        self.name_latest(step)
+    }
+
+    /// Makes the folder of [`begin`](Self::begin), in which everything has been written and synced,
+    /// that of `step`.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub(super) fn place(&self, step: u64) -> Result<(), CheckpointError> {
         let (from, to) = (self.temporary(step), self.of(step));
         sync_folder(&from)?;
         // One of that name is of a run that ended in the middle of removing it, or of this step
         // once more.
         remove(&to)?;
         fs::rename(&from, &to).map_err(at(&to))?;
-        sync_folder(&self.dir)?;
-        self.name_latest(step)
+        sync_folder(&self.dir)
     }
 
     /// Makes the checkpoint of `step`, which is there, the newest.
@@ -147,7 +172,8 @@ impl Folders {
     /// When the folder can't be read; one that is not there has none.
     pub fn steps(&self) -> Result<Vec<u64>, CheckpointError> {
         let names = self.names()?.into_iter();
-        let mut steps: Vec<u64> = names.filter_map(|name| step_of(&name)).collect();
+        let number = |name: String| number_of(&name, self.prefix);
+        let mut steps: Vec<u64> = names.filter_map(number).collect();
         steps.retain(|step| self.of(*step).join(MANIFEST).exists());
         steps.sort_unstable_by(|a, b| b.cmp(a));
         Ok(steps)
@@ -172,7 +198,18 @@ impl Folders {
         for step in rest.into_iter().filter(|step| !bases.contains(step)) {
             remove(&self.of(*step))?;
         }
-        Ok(())
+        self.of_rows().remove(|step| step <= newest)
+    }
+
+    /// Removes those of which `which` is true of their step.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn remove(&self, which: impl Fn(u64) -> bool) -> Result<(), CheckpointError> {
+        self.steps()?
+            .into_iter()
+            .filter(|step| which(*step))
+            .try_for_each(|step| remove(&self.of(step)))
     }
 
     /// Removes all that [`commit`](Self::commit) and [`link`](Self::link) have made.
@@ -180,7 +217,7 @@ impl Folders {
     /// # Errors
     /// When the system refuses.
     pub fn clear(&self) -> Result<(), CheckpointError> {
-        let named = |name: &str| name.starts_with(PREFIX);
+        let named = |name: &str| [PREFIX, ROWS].iter().any(|prefix| name.starts_with(prefix));
         for name in [LATEST, Link::Last.name(), Link::Best.name()] {
             let path = self.dir.join(name);
             if fs::symlink_metadata(&path).is_ok_and(|there| !there.is_dir()) {
@@ -221,18 +258,15 @@ pub(super) fn find(path: &Path) -> Result<PathBuf, CheckpointError> {
     found.ok_or_else(|| CheckpointError::Missing { path: path.to_owned() })
 }
 
-/// The checkpoint of `step` among those that the one in `dir` is one of.
-pub(super) fn beside(dir: &Path, step: u64) -> PathBuf {
-    // What a link leads to has the neighbours.
-    let dir = dir.canonicalize().unwrap_or_else(|_| dir.to_owned());
-    dir.with_file_name(format!("{PREFIX}{step}"))
+/// The step of a checkpoint's name.
+fn step_of(name: &str) -> Option<u64> {
+    number_of(name, PREFIX)
 }
 
-/// The step of a folder's name.
-fn step_of(name: &str) -> Option<u64> {
-    let step: u64 = name.strip_prefix(PREFIX)?.parse().ok()?;
+fn number_of(name: &str, prefix: &str) -> Option<u64> {
+    let step: u64 = name.strip_prefix(prefix)?.parse().ok()?;
     // No other way of writing the number names the folder.
-    (format!("{PREFIX}{step}") == name).then_some(step)
+    (format!("{prefix}{step}") == name).then_some(step)
 }
 
 /// Removes a checkpoint: from its first step on it is none.
@@ -260,6 +294,7 @@ pub(super) fn sync_folder(folder: &Path) -> Result<(), CheckpointError> {
 
 const LATEST: &str = "LATEST";
 const PREFIX: &str = "step-";
+const ROWS: &str = "rows-";
 const TEMPORARY: &str = "tmp";
 
 #[cfg(test)]
@@ -318,6 +353,27 @@ mod tests {
         // One that another run has left keeps its base too.
         assert_eq!(save(2, None, false).1, [5, 4, 2]);
         assert_eq!(save(4, None, false).1, [5, 4]);
+    }
+
+    #[test]
+    fn row_saves_stay_until_the_next_checkpoint() {
+        let folder = tempfile::tempdir().unwrap();
+        let folders = Folders::new(folder.path().to_owned());
+        let rows = folders.of_rows();
+        save(&folders, 4);
+        for step in [5, 6, 9] {
+            rows.begin(step).unwrap();
+            fs::write(rows.temporary(step).join(MANIFEST), "").unwrap();
+            rows.place(step).unwrap();
+        }
+        // They are no checkpoints.
+        assert_eq!((folders.steps().unwrap(), folders.latest()), (vec![4], Some(4)));
+        assert_eq!(rows.steps().unwrap(), [9, 6, 5]);
+        rows.remove(|step| step > 6).unwrap();
+        save(&folders, 8);
+        assert_eq!(rows.steps().unwrap(), [6, 5], "until it is the newest");
+        folders.keep(8, 1).unwrap();
+        assert_eq!((rows.steps().unwrap(), folders.steps().unwrap()), (vec![], vec![8]));
     }
 
     #[test]

@@ -9,12 +9,21 @@
 //! have changed are seen while copying, and an update pays nothing. Which have changed since the
 //! last checkpoint with all rows, the base, is remembered, and those after it have these alone. So
 //! one is read with its base and without the others.
+//!
+//! Between two checkpoints the rows that come first (`rows::usage`) are copied into it while others
+//! train, and written alone. Such a row may be one half of an update older than the other, and rows
+//! are of different moments, which only those that are lost may be.
 
+use core::sync::atomic::Ordering::Relaxed;
 use std::collections::BTreeMap;
 use std::io;
 
+use umbra_core::recovery::largest::Histogram;
+
 use super::contents::{self, Contents, Item, Source};
 use super::file::Tensor;
+use crate::rows::tables::{Partition, TableLayout};
+use crate::rows::usage::SaveFirst;
 use crate::state::Kind;
 use crate::state::section::half;
 
@@ -26,8 +35,22 @@ pub struct Image {
     words: Vec<u32>,
     /// Of tensors of rows, by their names.
     changed: BTreeMap<String, Changed>,
-    /// Of these tensors only the records that have changed are written.
-    only_changed: bool,
+    /// Places of the records that come first, by the tensors' names.
+    first: BTreeMap<String, Vec<u32>>,
+    /// What of it is to be written.
+    extent: Extent,
+}
+
+/// What of a state is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Extent {
+    /// All of it.
+    #[default]
+    All,
+    /// Of rows those that have changed.
+    Changed,
+    /// The rows that come first, and nothing else: no checkpoint.
+    First,
 }
 
 /// Which records of a tensor are others than those of the last image that was taken whole.
@@ -50,7 +73,8 @@ impl Image {
         words.try_reserve_exact(length).map_err(|_| io::ErrorKind::OutOfMemory)?;
         // Touched, so that it is there when training waits for a copy.
         words.resize(length, 0);
-        Ok(Self { tensors: vec![], words, changed: BTreeMap::new(), only_changed: false })
+        let (changed, first) = (BTreeMap::new(), BTreeMap::new());
+        Ok(Self { tensors: vec![], words, changed, first, extent: Extent::All })
     }
 
     /// Takes the image of `contents`: to be written whole, or, with `only_changed`, but for the
@@ -85,7 +109,43 @@ impl Image {
             self.tensors.push(tensor);
         }
         assert!(!only_changed || self.tensors == before, "an image of something else");
-        self.only_changed = only_changed;
+        self.extent = if only_changed { Extent::Changed } else { Extent::All };
+    }
+
+    /// Takes the rows of `partitions` that `rule` has first, to be written alone. Others may train
+    /// meanwhile.
+    pub(super) fn take_first(
+        &mut self,
+        rule: &SaveFirst,
+        layout: &TableLayout,
+        partitions: &[Partition],
+        histogram: &mut Histogram,
+    ) {
+        let mut left = &mut *self.words;
+        for tensor in &self.tensors {
+            let (own, others) = left.split_at_mut(tensor.words());
+            left = others;
+            let is_own = |partition: &&Partition| contents::rows(partition.number) == tensor.name;
+            let partition = partitions.iter().find(is_own);
+            let (Some(partition), Some(changed)) = (partition, self.changed.get_mut(&tensor.name))
+            else {
+                continue;
+            };
+            let places = rule.choose(layout, partition, own, histogram);
+            for place in &places {
+                let record = partition.table().record(*place as usize);
+                let old = &mut own[*place as usize * changed.record..][..changed.record];
+                for (old, new) in old.iter_mut().zip(record) {
+                    let new = new.load(Relaxed);
+                    if *old != new {
+                        *old = new;
+                        set(&mut changed.bits, *place as usize);
+                    }
+                }
+            }
+            self.first.insert(tensor.name.clone(), places);
+        }
+        self.extent = Extent::First;
     }
 
     /// What is to be written, in the order in which it was.
@@ -94,9 +154,15 @@ impl Image {
         for tensor in &self.tensors {
             let (own, others) = left.split_at(tensor.words());
             left = others;
-            match self.changed.get(&tensor.name).filter(|_| self.only_changed) {
-                Some(changed) => items.extend(changed.items(tensor, own)),
-                None => {
+            match (self.extent, self.changed.get(&tensor.name)) {
+                (Extent::Changed, Some(changed)) => items.extend(changed.items(tensor, own)),
+                (Extent::First, Some(changed)) => {
+                    let first = self.first.get(&tensor.name).map_or(&[][..], Vec::as_slice);
+                    let places = first.iter().map(|place| *place as usize);
+                    items.extend(some(tensor, changed.record, places, own));
+                }
+                (Extent::First, None) => {}
+                _ => {
                     let (tensor, words) = (tensor.clone(), Source::Copied(own));
                     items.push(Item { tensor, record: None, words });
                 }
@@ -118,14 +184,14 @@ impl Changed {
             for (place, (old, new)) in (number * records..).zip(pairs) {
                 if old != new {
                     old.copy_from_slice(new);
-                    self.bits[place / 64] |= 1 << (place % 64);
+                    set(&mut self.bits, place);
                 }
             }
         }
     }
 
     /// Places of those that have changed, ascending.
-    fn places(&self) -> impl Iterator<Item = usize> + '_ {
+    fn places(&self) -> impl Iterator<Item = usize> + Clone + '_ {
         let of_word = |(number, word): (usize, &u64)| {
             let word = *word;
             (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| 64 * number + bit)
@@ -135,20 +201,34 @@ impl Changed {
 
     /// The tensors that stand for `tensor`, whose words are `own`: which records, and them.
     fn items<'a>(&'a self, tensor: &Tensor, own: &'a [u32]) -> [Item<'a>; 2] {
-        let count = self.bits.iter().map(|word| u64::from(word.count_ones())).sum();
-        let [index, changed] = contents::changed(&tensor.name);
-        let record = self.record;
-        let indices = self.places().flat_map(|place| [0, 1].map(|word| half(place as u64, word)));
-        let records = self.places().flat_map(move |place| &own[place * record..][..record]);
-        let item = |name, kind, shape, words| {
-            let tensor = Tensor { name, kind, shape };
-            Item { tensor, record: None, words: Source::Words(words) }
-        };
-        [
-            item(index, Kind::U64, vec![count], Box::new(indices)),
-            item(changed, tensor.kind, vec![count, record as u64], Box::new(records.copied())),
-        ]
+        some(tensor, self.record, self.places(), own)
     }
+}
+
+const fn set(bits: &mut [u64], place: usize) {
+    bits[place / 64] |= 1 << (place % 64);
+}
+
+/// The tensors with the records at `places`, ascending, of `tensor`, whose words are `own`: which
+/// records, and them.
+fn some<'a>(
+    tensor: &Tensor,
+    record: usize,
+    places: impl Iterator<Item = usize> + Clone + 'a,
+    own: &'a [u32],
+) -> [Item<'a>; 2] {
+    let [index, changed] = contents::changed(&tensor.name);
+    let count = places.clone().count() as u64;
+    let indices = places.clone().flat_map(|place| [0, 1].map(|word| half(place as u64, word)));
+    let records = places.flat_map(move |place| &own[place * record..][..record]);
+    let item = |name, kind, shape, words| {
+        let tensor = Tensor { name, kind, shape };
+        Item { tensor, record: None, words: Source::Words(words) }
+    };
+    [
+        item(index, Kind::U64, vec![count], Box::new(indices)),
+        item(changed, tensor.kind, vec![count, record as u64], Box::new(records.copied())),
+    ]
 }
 
 /// Words compared at a time: they stay in the first cache.

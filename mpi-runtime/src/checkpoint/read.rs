@@ -11,6 +11,7 @@ use super::manifest::{Base, MANIFEST, Manifest};
 use super::part::PartReader;
 use crate::comm::Comm;
 use crate::error::Error;
+use crate::record::say;
 use crate::state::Kind;
 
 /// A checkpoint whose manifest has been read and whose files have the right lengths.
@@ -21,6 +22,8 @@ pub struct Checkpoint {
     pub manifest: Manifest,
     /// The one with the rows that this one has not.
     base: Option<Box<Self>>,
+    /// Row saves since, the oldest first: for rows that were lost alone.
+    row_saves: Vec<Self>,
 }
 
 impl Checkpoint {
@@ -44,19 +47,43 @@ impl Checkpoint {
         let dir = folders::find(path)?;
         let (manifest, _) = Manifest::read(&dir)?;
         let base = manifest.base.map(|base| Self::open_base(&dir, base)).transpose()?;
-        Ok(Self { dir, manifest, base: base.map(Box::new) })
+        Ok(Self { dir, manifest, base: base.map(Box::new), row_saves: vec![] })
+    }
+
+    /// With the row saves up to step `last` that stand beside it. What can't be read is passed over
+    /// with a warning. *Not collective.*
+    ///
+    /// # Errors
+    /// When its own manifest can't be read again.
+    pub fn with_row_saves(mut self, last: u64) -> Result<Self, CheckpointError> {
+        let (_, this) = Manifest::read_alone(&self.dir)?;
+        let folders = folders::Folders::beside(&self.dir).of_rows();
+        let mut steps = folders.steps()?;
+        steps.retain(|step| *step <= last);
+        for dir in steps.into_iter().rev().map(|step| folders.of(step)) {
+            match Manifest::read(&dir) {
+                Ok((manifest, _)) => {
+                    let partitions = manifest.partitions == self.manifest.partitions;
+                    if manifest.base == Some(this) && partitions {
+                        self.row_saves.push(Self { dir, manifest, base: None, row_saves: vec![] });
+                    }
+                }
+                Err(error) => say_passed_over(&error),
+            }
+        }
+        Ok(self)
     }
 
     /// The `base` of the checkpoint in `dir`, which stands beside it.
     fn open_base(dir: &Path, base: Base) -> Result<Self, CheckpointError> {
-        let other = folders::beside(dir, base.step);
+        let other = folders::Folders::beside(dir).of(base.step);
         let not_there = |another| {
             let (path, base) = (dir.to_owned(), other.clone());
             CheckpointError::Base { path, base, another }
         };
         match Manifest::read(&other) {
             Ok((manifest, found)) if found == base && manifest.base.is_none() => {
-                Ok(Self { dir: other, manifest, base: None })
+                Ok(Self { dir: other, manifest, base: None, row_saves: vec![] })
             }
             Ok(_) => Err(not_there(true)),
             Err(CheckpointError::Missing { .. }) => Err(not_there(false)),
@@ -75,6 +102,12 @@ impl Checkpoint {
     /// The one with the rows that this one has not.
     pub(super) fn base(&self) -> Option<&Self> {
         self.base.as_deref()
+    }
+
+    /// Row saves since, the oldest first.
+    #[must_use]
+    pub fn row_saves(&self) -> &[Self] {
+        &self.row_saves
     }
 
     /// Its files, and those of its base, which it is not whole without.
@@ -110,8 +143,9 @@ impl Checkpoint {
     pub fn tell(control: &Comm, opened: Option<Self>) -> Result<Self, Error> {
         let failure = |error: serde_json::Error| Error::Failure(format!("the manifest: {error}"));
         let both = |it: &Self| {
-            let base = it.base().map(|base| (&base.dir, &base.manifest));
-            serde_json::to_vec(&((&it.dir, &it.manifest), base))
+            let of = |it: &'_ Self| (it.dir.clone(), it.manifest.clone());
+            let row_saves: Vec<_> = it.row_saves.iter().map(of).collect();
+            serde_json::to_vec(&(of(it), it.base().map(of), row_saves))
         };
         let said = opened.as_ref().map(both);
         let mut said = said.transpose().map_err(failure)?.unwrap_or_default();
@@ -122,10 +156,11 @@ impl Checkpoint {
         if let Some(opened) = opened {
             return Ok(opened);
         }
-        let ((dir, manifest), base): (_, Option<_>) =
+        let (own, base, row_saves): (_, Option<_>, Vec<_>) =
             serde_json::from_slice(&said).map_err(failure)?;
-        let base = base.map(|(dir, manifest)| Box::new(Self { dir, manifest, base: None }));
-        Ok(Self { dir, manifest, base })
+        let told = |(dir, manifest)| Self { dir, manifest, base: None, row_saves: vec![] };
+        let base = base.map(told).map(Box::new);
+        Ok(Self { base, row_saves: row_saves.into_iter().map(told).collect(), ..told(own) })
     }
 
     /// The tensor `name`, of `values` values, to be read from its beginning to its end.
@@ -206,6 +241,11 @@ impl Checkpoint {
     pub fn dir(&self) -> &Path {
         &self.dir
     }
+}
+
+/// A checkpoint that could not be read where others will do.
+pub fn say_passed_over(error: &dyn core::fmt::Display) {
+    say(&format!("umbra: warning: passed over a checkpoint: {error}"));
 }
 
 #[cfg(test)]

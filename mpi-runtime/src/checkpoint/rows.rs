@@ -1,17 +1,20 @@
 //! Rows of a partition as a checkpoint has them: all, or those that have changed since another
-//! checkpoint, its base, which has all.
+//! checkpoint, its base, which has all; and over those, where only lost rows are read, what row
+//! saves have of them since.
 //!
-//! Invariant: both are read once, side by side, from their beginnings to their ends.
+//! Invariant: all are read once, side by side, from their beginnings to their ends; row saves once
+//! before, since one that is damaged is done without.
 
 use super::contents;
 use super::error::CheckpointError;
 use super::part::{PartReader, integers};
-use super::read::Checkpoint;
+use super::read::{Checkpoint, say_passed_over};
 
 /// The records of a partition, from the first to the last.
 pub(super) struct RowReader {
     all: PartReader,
-    changed: Option<Changed>,
+    /// What stands in the place of these, the latest last.
+    changed: Vec<Changed>,
     record: usize,
     /// The next record.
     at: u64,
@@ -38,18 +41,27 @@ impl Checkpoint {
     ) -> Result<RowReader, CheckpointError> {
         let name = contents::rows(partition);
         let whole = self.base().unwrap_or(self).reader(&name, count * record as u64)?;
-        let changed = match self.base() {
-            None => None,
-            Some(_) => {
-                let [index, changed] = contents::changed(&name);
-                let count = self.values(&index)?;
-                let index = self.reader(&index, count)?;
-                let records = self.reader(&changed, count.saturating_mul(record as u64))?;
-                let (next, places, words) = (vec![], vec![], vec![]);
-                Some(Changed { index, records, next, places, words })
+        let mut changed = vec![];
+        if self.base().is_some() {
+            changed.push(self.changed(&name, record)?);
+        }
+        for save in self.row_saves() {
+            match save.changed(&name, record).and_then(Changed::read_over) {
+                Ok(()) => changed.push(save.changed(&name, record)?),
+                Err(error) => say_passed_over(&error),
             }
-        };
+        }
         Ok(RowReader { all: whole, changed, record, at: 0 })
+    }
+
+    /// The records of the tensor `rows` that this one has in its place.
+    fn changed(&self, rows: &str, record: usize) -> Result<Changed, CheckpointError> {
+        let [index, changed] = contents::changed(rows);
+        let count = self.values(&index)?;
+        let index = self.reader(&index, count)?;
+        let records = self.reader(&changed, count.saturating_mul(record as u64))?;
+        let (next, places, words) = (vec![], vec![], vec![]);
+        Ok(Changed { index, records, next, places, words })
     }
 }
 
@@ -66,7 +78,7 @@ impl RowReader {
     pub(super) fn read(&mut self, out: &mut [u32]) -> Result<u64, CheckpointError> {
         let mut bytes = self.all.read(out)?;
         let count = (out.len() / self.record) as u64;
-        if let Some(changed) = &mut self.changed {
+        for changed in &mut self.changed {
             bytes += changed.read(self.at, count, self.record, out)?;
         }
         self.at += count;
@@ -79,16 +91,26 @@ impl RowReader {
     /// When it is damaged.
     pub(super) fn finish(self) -> Result<(), CheckpointError> {
         self.all.finish()?;
-        let Some(Changed { index, records, next, .. }) = self.changed else { return Ok(()) };
+        self.changed.into_iter().try_for_each(Changed::finish)
+    }
+}
+
+impl Changed {
+    fn finish(self) -> Result<(), CheckpointError> {
+        let Self { index, records, next, .. } = self;
         if !next.is_empty() || index.words_left() > 0 {
             return Err(index.unordered());
         }
         index.finish()?;
         records.finish()
     }
-}
 
-impl Changed {
+    /// Reads it for the sake of its sums.
+    fn read_over(self) -> Result<(), CheckpointError> {
+        self.index.read_over()?;
+        self.records.read_over()
+    }
+
     /// Puts those of the `count` records from number `first` on in their places in `out`.
     fn read(
         &mut self,
@@ -181,7 +203,7 @@ mod tests {
         };
         let [index, records] = [0, 1].map(|tensor| open(&changed, tensor));
         let (next, places, words) = (vec![], vec![], vec![]);
-        let changed = Some(Changed { index, records, next, places, words });
+        let changed = vec![Changed { index, records, next, places, words }];
         RowReader { all: open(&all, 0), changed, record: RECORD, at: 0 }
     }
 

@@ -35,17 +35,17 @@ pub fn write(
     contents: &Contents<'_>,
     after: After,
 ) -> Result<u64, Error> {
-    Ok(write_items(comm, folders, manifest, contents.items(), after)?.0)
+    Ok(write_items(comm, folders, manifest, contents.items(), Some(after))?.0)
 }
 
-/// As [`write`], of tensors as they are. Returns on the first rank, beside the bytes, what it is
-/// the base by.
+/// As [`write`], of tensors as they are; without `after`, what is written is no checkpoint, and is
+/// not the newest of any. Returns on the first rank, beside the bytes, what it is the base by.
 pub(super) fn write_items(
     comm: &Comm,
     folders: &Folders,
     manifest: Manifest,
     items: Vec<Item<'_>>,
-    after: After,
+    after: Option<After>,
 ) -> Result<(u64, Base), Error> {
     let (step, first) = (manifest.steps, comm.rank() == 0);
     let made = if first { folders.begin(step) } else { Ok(()) };
@@ -61,11 +61,15 @@ pub(super) fn write_items(
     let bytes = files.iter().map(|file| file.bytes).sum();
     let finish = || {
         let base = Manifest { files, ..manifest }.write(&folders.temporary(step))?;
+        let Some(After { keep, best }) = after else {
+            folders.place(step)?;
+            return Ok(base);
+        };
         folders.commit(step)?;
-        if after.best {
+        if best {
             folders.link(Link::Best, step)?;
         }
-        folders.keep(step, after.keep)?;
+        folders.keep(step, keep)?;
         Ok(base)
     };
     let finished: Result<_, CheckpointError> =

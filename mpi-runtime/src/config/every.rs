@@ -18,6 +18,24 @@ pub enum Every {
     Seconds(f64),
 }
 
+impl Every {
+    /// A share of it; of steps and examples at least one.
+    #[must_use]
+    pub fn share(self, share: f64) -> Self {
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a share of a number"
+        )]
+        let of = |count: u64| ((count as f64 * share).round() as u64).max(1);
+        match self {
+            Self::Steps(count) => Self::Steps(of(count)),
+            Self::Examples(count) => Self::Examples(of(count)),
+            Self::Seconds(seconds) => Self::Seconds(seconds * share),
+        }
+    }
+}
+
 /// A length of time: `90` or `"90 s"`, `"10 min"`, `"2 h"`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Seconds(pub f64);
@@ -118,6 +136,13 @@ as_text!(Seconds, EXPECTED_SECONDS);
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn shares_are_rounded_and_not_nothing() {
+        assert_eq!(Every::Steps(500).share(0.125), Every::Steps(63));
+        assert_eq!(Every::Examples(3).share(0.125), Every::Examples(1));
+        assert_eq!(Every::Seconds(60.0).share(0.5), Every::Seconds(30.0));
+    }
 
     #[test]
     fn numbers_and_units() {

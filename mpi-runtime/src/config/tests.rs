@@ -218,9 +218,27 @@ fn a_mistake_in_the_file_is_given_with_its_line() {
              failures, in the file or with --set recovery.mode=…",
         ),
         (
-            "[recovery]\npriority = \"mfu\"\n",
+            "[recovery]\nload_s = 3\n",
             "`recovery.inject.failures` is missing: give which failures the run is to play, since \
-             recovery.priority is given, in the file or with --set recovery.inject.failures=…",
+             recovery.load_s is given, in the file or with --set recovery.inject.failures=…",
+        ),
+        (
+            "[recovery]\npriority = \"mfu\"\n",
+            "`checkpoint.every` is missing: give what lies between two checkpoints, since \
+             recovery.priority is given: rows that come first are saved between them, in the file \
+             or with --set checkpoint.every=…",
+        ),
+        (
+            "[recovery]\npriority = \"scar\"\nmode = \"full\"\n[checkpoint]\nevery = 100\n",
+            "jobs/small.toml:12: `recovery.priority = set`: expected none with recovery.mode = \
+             \"full\": everybody \
+             goes back to one moment, and rows that were saved first are of another",
+        ),
+        (
+            "[recovery]\npriority = \"ssu\"\n[checkpoint]\nevery = 100\nbackground = false\n",
+            "jobs/small.toml:12: `recovery.priority = set`: expected none with \
+             checkpoint.background = false: \
+             rows that come first are saved from the copy of the last checkpoint",
         ),
         (
             "[train]\nepochs = \n",

@@ -149,7 +149,6 @@ impl Config {
             // What only played failures use.
             let plain = RecoveryConfig::default();
             for (key, set) in [
-                ("recovery.priority", recovery.priority != plain.priority),
                 ("recovery.load_s", recovery.load_s.is_some()),
                 ("recovery.reschedule_s", recovery.reschedule_s.is_some()),
                 ("recovery.inject.job_s", inject.job_s.is_some()),
@@ -164,6 +163,7 @@ impl Config {
                     return missing("recovery.inject.failures", &expected);
                 }
             }
+            self.check_row_saves()?;
             return self.check_spacing();
         };
         for (key, is_there, expected) in [
@@ -196,18 +196,45 @@ impl Config {
             FailureTimes::Steps if inject.failure_steps.is_empty() => {
                 missing("recovery.inject.failure_steps", "the steps after which rows are lost")
             }
-            _ if recovery.mode == Some(RecoveryMode::Full)
-                && recovery.priority != Priority::None =>
-            {
-                Err(ConfigError::value(
-                    "recovery.priority",
-                    "set",
-                    "none with recovery.mode = \"full\": everybody goes back to one moment, and \
-                     rows that were saved first are of another",
-                ))
-            }
-            _ => Ok(()),
+            _ => self.check_priority(),
         }
+    }
+
+    fn check_priority(&self) -> Result<(), ConfigError> {
+        let RecoveryConfig { mode, priority, .. } = self.recovery;
+        if priority == Priority::None || mode != Some(RecoveryMode::Full) {
+            return Ok(());
+        }
+        Err(ConfigError::value(
+            "recovery.priority",
+            "set",
+            "none with recovery.mode = \"full\": everybody goes back to one moment, and rows that \
+             were saved first are of another",
+        ))
+    }
+
+    /// A run that plays no failures and saves some rows first.
+    fn check_row_saves(&self) -> Result<(), ConfigError> {
+        if self.recovery.priority == Priority::None {
+            return Ok(());
+        }
+        if self.checkpoint.every.is_none() && self.recovery.mtbf_s.is_none() {
+            return Err(ConfigError::Missing {
+                key: "checkpoint.every",
+                expected: "what lies between two checkpoints, since recovery.priority is given: \
+                           rows that come first are saved between them"
+                    .into(),
+            });
+        }
+        if !self.checkpoint.background {
+            return Err(ConfigError::value(
+                "recovery.priority",
+                "set",
+                "none with checkpoint.background = false: rows that come first are saved from the \
+                 copy of the last checkpoint",
+            ));
+        }
+        self.check_priority()
     }
 
     /// A run that plays no failures and says what it does about them.

@@ -23,8 +23,8 @@ pub use progress::{Progress, SAVED, say};
 pub use run_folder::{Claim, RunFolder};
 pub use summary::{
     CheckpointFigures, EvalFigures, ExchangedFigures, MemoryFigures, ProgressiveFigures, RankLoss,
-    RecoveryFigures, Status, Summary, SyncFigures, SyncSwitch, TrainFigures, TrainerSync,
-    WaitFigures, WireFigures, WireOfRank,
+    RecoveryFigures, RowSaveFigures, Status, Summary, SyncFigures, SyncSwitch, TrainFigures,
+    TrainerSync, WaitFigures, WireFigures, WireOfRank,
 };
 
 use crate::config::Config;

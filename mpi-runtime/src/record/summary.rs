@@ -384,6 +384,20 @@ pub struct CheckpointFigures {
     /// Time between two.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interval_s: Option<f64>,
+    /// Saves of the rows that come first, between them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub row_saves: Option<RowSaveFigures>,
+}
+
+/// Saves of the rows that come first.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RowSaveFigures {
+    /// How many.
+    pub count: u64,
+    /// Bytes of all of them, over all ranks.
+    pub bytes: u64,
+    /// Time they were chosen, copied and written, beside the workers.
+    pub seconds_background: f64,
 }
 
 /// Memory.

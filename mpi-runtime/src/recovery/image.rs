@@ -6,11 +6,11 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 
-use umbra_core::recovery::largest::{Histogram, largest};
+use umbra_core::recovery::largest::Histogram;
 use umbra_core::recovery::usage::Usage;
 
 use crate::rows::tables::{Partition, TableLayout};
-use crate::rows::usage::{By, UsageMemory};
+use crate::rows::usage::UsageMemory;
 
 /// A partition and the image of its rows.
 pub(super) struct PartitionImage {
@@ -34,45 +34,20 @@ impl PartitionImage {
     /// Saves the rows that `layout` has first and all of the small tables; all rows where it has
     /// none first. Returns how many.
     pub(super) fn save(&mut self, layout: &TableLayout, histogram: &mut Histogram) -> u64 {
+        let table = self.partition.table();
         let Some(rule) = &layout.save_first else {
             for (saved, word) in self.words.iter_mut().zip(self.partition.words()) {
                 *saved = word.load(Relaxed);
             }
-            return self.partition.table().rows() as u64;
+            return table.rows() as u64;
         };
-        let mut rows = 0;
-        for table in 0..layout.numbering().fields() {
-            let places = layout.range_of(self.partition.number, table);
-            let Ok(large) = rule.large.binary_search(&table) else {
-                places.for_each(|place| self.save_row(place as usize, &mut rows));
-                continue;
-            };
-            let (start, length) = (places.start as usize, places.len());
-            let count = rule.count(places.end - places.start) as usize;
-            let mut chosen = Vec::with_capacity(count);
-            let take = |place| chosen.push(start + place);
-            match (rule.by, self.partition.usage().map(|usage| usage.usage())) {
-                (By::Updates, Some(Usage::Counts(counts))) => {
-                    let updates = |place: usize| counts[start + place].load(Relaxed);
-                    largest(length, count, updates, histogram, take);
-                }
-                (By::Sample, Some(Usage::Sample(sample))) => {
-                    chosen.extend(sample.rows(large).map(|row| row as usize));
-                }
-                _ => {
-                    let changes: Vec<u32> = (start..start + length)
-                        .map(|place| self.change(place, layout.width).to_bits())
-                        .collect();
-                    largest(length, count, |place| changes[place], histogram, take);
-                }
-            }
-            chosen.iter().for_each(|place| self.save_row(*place, &mut rows));
+        let chosen = rule.choose(layout, &self.partition, &self.words, histogram);
+        for place in &chosen {
+            let record = table.record(*place as usize);
+            let saved = &mut self.words[*place as usize * record.len()..][..record.len()];
+            saved.iter_mut().zip(record).for_each(|(saved, word)| *saved = word.load(Relaxed));
         }
-        // Rows that were not saved keep their counts.
-        if let Some(Usage::Sample(sample)) = self.partition.usage().map(|usage| usage.usage()) {
-            sample.clear();
-        }
-        rows
+        chosen.len() as u64
     }
 
     /// Takes the rows of which `lost` is true of their number back to how they were saved.
@@ -88,27 +63,6 @@ impl PartitionImage {
             }
         }
     }
-
-    fn save_row(&mut self, place: usize, rows: &mut u64) {
-        let record = self.partition.table().record(place);
-        let saved = &mut self.words[place * record.len()..][..record.len()];
-        saved.iter_mut().zip(record).for_each(|(saved, word)| *saved = word.load(Relaxed));
-        if let Some(Usage::Counts(counts)) = self.partition.usage().map(|usage| usage.usage()) {
-            counts[place].store(0, Relaxed);
-        }
-        *rows += 1;
-    }
-
-    /// Square of the distance of a row's values from the saved ones.
-    fn change(&self, place: usize, width: usize) -> f32 {
-        let record = self.partition.table().record(place);
-        let saved = &self.words[place * record.len()..][..width];
-        let differences = record.iter().zip(saved).map(|(word, saved)| {
-            let difference = f32::from_bits(word.load(Relaxed)) - f32::from_bits(*saved);
-            difference * difference
-        });
-        differences.sum()
-    }
 }
 
 #[cfg(test)]
@@ -118,7 +72,7 @@ mod tests {
     use umbra_core::optim::{Optimizer, OptimizerKind, SparseOptimizer};
 
     use super::*;
-    use crate::rows::usage::SaveFirst;
+    use crate::rows::usage::{By, SaveFirst};
 
     const CARDINALITY: [u64; 2] = [80, 4];
     const WIDTH: usize = 2;

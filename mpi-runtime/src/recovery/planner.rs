@@ -55,7 +55,9 @@ impl Config {
         let real = mode.is_some() && self.recovery.inject.failures.is_none();
         let shards = u32::try_from(shards).unwrap_or(u32::MAX);
         let pls = (mode == Some(RecoveryMode::Cpr)).then_some((pls_target, shards));
-        mtbf_s.filter(|_| real).map(|mtbf| Spacing::new(mtbf, save_s, pls))
+        let rows_first = self.recovery.priority != Priority::None;
+        let share = if rows_first { self.recovery.priority_share } else { 1.0 };
+        mtbf_s.filter(|_| real).map(|mtbf| Spacing::new(mtbf, save_s, pls, share))
     }
 }
 

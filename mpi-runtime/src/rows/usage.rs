@@ -10,10 +10,11 @@ use core::sync::atomic::Ordering::Relaxed;
 use std::io;
 use std::sync::Arc;
 
+use umbra_core::recovery::largest::{Histogram, largest};
 use umbra_core::recovery::usage::{BUCKET, EMPTY, Sample, Sampled, Usage};
 
 use crate::memory::Words;
-use crate::rows::tables::TableLayout;
+use crate::rows::tables::{Partition, TableLayout};
 
 /// Which rows of the large tables are saved first.
 #[derive(Clone, Debug)]
@@ -59,6 +60,64 @@ impl SaveFirst {
         let count = (f64::from(rows) * self.share).ceil() as u32;
         count.clamp(1.min(rows), rows)
     }
+
+    /// Places of the rows of `partition` that the next save takes, ascending: all of the small
+    /// tables, and of the large ones those that come first. They count as saved from here on. `saved`
+    /// are the records as they were last saved. Others may train meanwhile.
+    pub fn choose(
+        &self,
+        layout: &TableLayout,
+        partition: &Partition,
+        saved: &[u32],
+        histogram: &mut Histogram,
+    ) -> Vec<u32> {
+        let usage = partition.usage().map(UsageMemory::usage);
+        let mut chosen = vec![];
+        for table in 0..layout.numbering().fields() {
+            let places = layout.range_of(partition.number, table);
+            let Ok(large) = self.large.binary_search(&table) else {
+                chosen.extend(places);
+                continue;
+            };
+            let rows = places.clone().map(|place| place as usize);
+            // Of which those with the largest come first; they must stay while they are looked at.
+            let keys: Vec<u32> = match (self.by, usage) {
+                (By::Updates, Some(Usage::Counts(counts))) => {
+                    rows.map(|place| counts[place].load(Relaxed)).collect()
+                }
+                (By::Sample, Some(Usage::Sample(sample))) => {
+                    let before = chosen.len();
+                    chosen.extend(sample.rows(large));
+                    chosen[before..].sort_unstable();
+                    continue;
+                }
+                _ => rows.map(|place| change(partition, layout, saved, place).to_bits()).collect(),
+            };
+            let count = self.count(places.end - places.start) as usize;
+            let take = |row| chosen.extend(places.clone().nth(row));
+            largest(keys.len(), count, |row| keys[row], histogram, take);
+        }
+        match usage {
+            Some(Usage::Counts(counts)) => {
+                // Rows that are not saved keep their counts.
+                chosen.iter().for_each(|place| counts[*place as usize].store(0, Relaxed));
+            }
+            Some(Usage::Sample(sample)) => sample.clear(),
+            _ => {}
+        }
+        chosen
+    }
+}
+
+/// Square of the distance of a row's values from the saved ones.
+fn change(partition: &Partition, layout: &TableLayout, saved: &[u32], place: usize) -> f32 {
+    let record = partition.table().record(place);
+    let saved = &saved[place * record.len()..][..layout.width];
+    let differences = record.iter().zip(saved).map(|(word, saved)| {
+        let difference = f32::from_bits(word.load(Relaxed)) - f32::from_bits(*saved);
+        difference * difference
+    });
+    differences.sum()
 }
 
 /// What is remembered of the updates of a partition's rows.
@@ -111,6 +170,15 @@ impl UsageMemory {
             Self::Sample { tables, slots, accesses } => {
                 Usage::Sample(Sample { tables, slots, accesses })
             }
+        }
+    }
+
+    /// All rows have been saved. Nothing may train meanwhile.
+    pub fn clear(&self) {
+        match self.usage() {
+            Usage::Counts(counts) => counts.iter().for_each(|count| count.store(0, Relaxed)),
+            Usage::Sample(sample) => sample.clear(),
+            Usage::None => {}
         }
     }
 

@@ -32,6 +32,13 @@ impl Due {
         self.every = Some(Every::Seconds(seconds));
     }
 
+    /// The same, where there are any.
+    pub(super) const fn respace(&mut self, seconds: f64) {
+        if self.every.is_some() {
+            self.space(seconds);
+        }
+    }
+
     /// A step has so many examples from now on, and nobody knows how long it takes: ranks that gave
     /// up what they were doing have counted differently.
     pub(super) const fn begin_again(&mut self, global_batch: u64) {

@@ -5,11 +5,13 @@ use std::path::PathBuf;
 
 use umbra_core::kernel;
 
-use crate::checkpoint::{self, Checkpoint, CheckpointError, Dense, Folders, Manifest};
+use crate::checkpoint::{
+    self, Checkpoint, CheckpointError, Dense, Folders, Manifest, say_passed_over,
+};
 use crate::comm::Comm;
 use crate::config::{CheckpointConfig, Config, SyncConfig, SyncMethod, TrainConfig};
 use crate::error::Error;
-use crate::record::{RunFolder, build_hash, say};
+use crate::record::{RunFolder, build_hash};
 use crate::run::Run;
 use crate::run::plan::Plan;
 
@@ -115,10 +117,6 @@ pub(super) fn newest(
         }
     }
     Ok(None)
-}
-
-fn say_passed_over(error: &dyn core::fmt::Display) {
-    say(&format!("umbra: warning: passed over a checkpoint: {error}"));
 }
 
 /// `checkpoint.resume` of who wants the newest.

@@ -148,9 +148,14 @@ pub fn train(
     let every = spacing.map(|spacing| Every::Seconds(spacing.interval()));
     let every = every.or(plan.job.config.checkpoint.every);
     let due = Due::new(every, plan.job.global_batch() as u64);
+    let rows_due = Due::new(plan.job.config.rows_every(every), plan.job.global_batch() as u64);
     let local_every = plan.job.config.checkpoint.local_every;
     let local_due = Due::new(local_every, plan.job.global_batch() as u64);
     let folders = Folders::new(plan.job.config.checkpoint.dir.clone());
+    // Of what this run does not go on from none may come back.
+    let last = images.as_ref().map_or(0, |images| images.step);
+    let gone = if first { folders.of_rows().remove(|step| step > last) } else { Ok(()) };
+    control.agree(gone.map_err(Error::from))?;
     // By its name, which all ranks know alike.
     let own = |checkpoint: &&Checkpoint| checkpoint.dir() == folders.of(shared_step);
     let saved = from.as_ref().filter(own).map_or(0, |_| shared_step);
@@ -244,6 +249,7 @@ pub fn train(
         losses,
         local,
         local_due,
+        rows_due,
         from: from.or(warm),
         folders,
         begun: saved,

@@ -11,6 +11,7 @@ use std::time::Instant;
 
 use super::Run;
 use super::plan::Plan;
+use super::row_saves::with_row_saves;
 use super::saves::manifest;
 use super::session::Session;
 use crate::checkpoint::{Checkpoint, Contents, Dense, Manifest, Target};
@@ -54,6 +55,7 @@ impl Run<'_> {
         let mut lost: Vec<u32> = found.lost.iter().flat_map(of).collect();
         lost.sort_unstable();
         let share = lost.len() as f64 / f64::from(roles.partitions);
+        let shared = &with_row_saves(self.control, shared, found.step)?;
         let bytes_read = self.read_lost(shared, &lost)?;
         self.take_job_state(found.own.is_some())?;
         // Another number than in images of before a change of the method.
@@ -69,6 +71,7 @@ impl Run<'_> {
             ranks: found.lost.clone(),
             step: found.step,
             from_step: Some(shared.manifest.steps),
+            row_saves: shared.row_saves().len(),
             partitions: lost,
             pls: share * since as f64 / self.plan.steps.max(1) as f64,
             bytes_read,

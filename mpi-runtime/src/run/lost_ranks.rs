@@ -134,13 +134,16 @@ impl Session<'_> {
             say(&format!("umbra: {}", loss.says(world.size)));
         }
         losses.push(loss);
-        let (summary, mut due, mut local_due) = (self.summary, self.due, self.local_due);
+        let (summary, mut due, mut rows_due) = (self.summary, self.due, self.rows_due);
+        let mut local_due = self.local_due;
         // Whatever ranks decide by must be the same on all of them, wherever they were given up.
         due.begin_again(run.plan.job.global_batch() as u64);
+        rows_due.begin_again(run.plan.job.global_batch() as u64);
         local_due.begin_again(run.plan.job.global_batch() as u64);
         let spacing = run.plan.job.config.spacing(run.plan.roles.embedding_ps.len());
         if let Some(spacing) = &spacing {
             due.space(spacing.interval());
+            rows_due.respace(run.plan.job.config.recovery.priority_share * spacing.interval());
         }
         let valid = run.state.valid;
         let session = Session {
@@ -154,6 +157,7 @@ impl Session<'_> {
             signals: self.signals,
             deadline: self.deadline,
             due,
+            rows_due,
             local,
             local_due,
             spacing,
@@ -238,9 +242,14 @@ fn go_on<'w>(
     let step = (examples / plan.job.global_batch() as u64).min(plan.steps);
     let total = plan.steps * plan.job.global_batch() as u64;
 
+    let everybody = plan.job.config.recovery.mode == Some(RecoveryMode::Full);
     let found = if control.rank() == 0 {
         let newest = going_on::newest(shared.folders, &mut vec![])?;
-        newest.map_or_else(|| shared.from.map(Checkpoint::again).transpose(), |it| Ok(Some(it)))
+        match newest {
+            Some(newest) if !everybody => newest.with_row_saves(u64::MAX).map(Some),
+            Some(newest) => Ok(Some(newest)),
+            None => shared.from.map(Checkpoint::again).transpose(),
+        }
     } else {
         Ok(None)
     };
@@ -248,7 +257,6 @@ fn go_on<'w>(
     let mut there = [u64::from(found.is_some())];
     control.broadcast(&mut there, "the checkpoint with lost rows", false)?;
     let checkpoint = (there == [1]).then(|| Checkpoint::tell(control, found)).transpose()?;
-    let everybody = plan.job.config.recovery.mode == Some(RecoveryMode::Full);
     let step = match (&checkpoint, everybody) {
         (Some(checkpoint), true) => going_on::step_here(&plan, checkpoint),
         (None, true) => 0,
@@ -303,6 +311,7 @@ fn go_on<'w>(
         ranks: lost.to_vec(),
         step,
         from_step: saved.map(|(step, _)| step),
+        row_saves: checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.row_saves().len()),
         partitions: lost_partitions,
         pls: if everybody { 0.0 } else { share * since as f64 / total.max(1) as f64 },
         bytes_read,

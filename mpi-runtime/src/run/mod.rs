@@ -29,6 +29,7 @@ pub mod plan;
 pub mod prediction;
 mod publish;
 pub mod reporter;
+mod row_saves;
 mod saves;
 pub mod sections;
 mod session;

@@ -11,11 +11,15 @@ use umbra_core::kernel;
 
 use super::Run;
 use super::session::Session;
-use crate::checkpoint::{self, After, Folders, Link, Manifest, Saved, Saver, say_unwritten};
+use crate::checkpoint::{
+    self, After, Extent, Folders, Link, Manifest, Saved, Saver, say_unwritten,
+};
 use crate::error::Error;
 use crate::record::{SAVED, build_hash, say};
 use crate::recovery::planner::Span;
 use crate::recovery::played::Played;
+use crate::rows::tables::Partition;
+use crate::rows::usage::UsageMemory;
 
 impl Run<'_> {
     /// Writes a checkpoint among `folders` while nothing trains. Returns its bytes.
@@ -38,13 +42,16 @@ impl Run<'_> {
     /// this run has no memory for it. The save before must have ended
     /// ([`wait_for_save`](Self::wait_for_save)).
     pub fn save_behind(&mut self, folders: &Folders, manifest: Manifest, after: After) -> bool {
-        self.with_contents(|contents, saver| {
+        let behind = self.with_contents(|contents, saver| {
             let behind = saver.is_some();
             if let Some(saver) = saver {
                 saver.begin(folders, manifest, contents, after);
             }
             behind
-        })
+        });
+        let partitions = self.services.partitions.iter();
+        partitions.filter_map(Partition::usage).for_each(UsageMemory::clear);
+        behind
     }
 
     /// The failures that this run plays, from here on. *Not collective.*
@@ -110,6 +117,7 @@ impl Session<'_> {
             }
         }
         self.due.saved();
+        self.rows_due.saved();
         self.expose(start);
         self.space(start.elapsed())
     }
@@ -145,16 +153,24 @@ impl Session<'_> {
     /// Waits for the save in the background, if one is under way.
     pub(super) fn finish_save(&mut self) {
         if let Some(saved) = self.run.wait_for_save() {
-            self.saved(saved);
-            self.written = saved.took;
             let figures = self.summary.checkpoint.get_or_insert_default();
-            *figures.seconds_background.get_or_insert_default() += saved.took.as_secs_f64();
+            let seconds = saved.took.as_secs_f64();
+            if saved.extent == Extent::First {
+                let figures = figures.row_saves.get_or_insert_default();
+                figures.count += u64::from(saved.bytes.is_some());
+                figures.bytes += saved.bytes.unwrap_or(0);
+                figures.seconds_background += seconds;
+                return;
+            }
+            *figures.seconds_background.get_or_insert_default() += seconds;
+            self.written = saved.took;
+            self.saved(saved);
         }
     }
 
     fn saved(&mut self, saved: Saved) {
-        let Saved { step, bytes: Some(bytes), whole, took } = saved else { return };
-        (self.saved, self.saved_whole) = (step, whole);
+        let Saved { step, bytes: Some(bytes), extent, took } = saved else { return };
+        (self.saved, self.saved_whole) = (step, extent == Extent::All);
         self.deadline.saved(took);
         let figures = self.summary.checkpoint.get_or_insert_default();
         figures.count += 1;
@@ -178,6 +194,8 @@ impl Session<'_> {
         };
         if spacing.measured(most(0), most(1)) {
             self.due.space(spacing.interval());
+            let share = self.run.plan.job.config.recovery.priority_share;
+            self.rows_due.respace(share * spacing.interval());
             if self.world.rank == 0 {
                 say(&format!(
                     "umbra: a checkpoint every {}: training waits {} for one, and it is written \
@@ -213,7 +231,7 @@ impl Session<'_> {
 
 /// One that training has waited for since `start`.
 fn whole(step: u64, bytes: u64, start: Instant) -> Saved {
-    Saved { step, bytes: Some(bytes), whole: true, took: start.elapsed() }
+    Saved { step, bytes: Some(bytes), extent: Extent::All, took: start.elapsed() }
 }
 
 /// What a checkpoint of this run says of itself.

@@ -52,6 +52,8 @@ pub(super) struct Session<'w> {
     pub(super) deadline: Deadline,
     /// When the next checkpoint is.
     pub(super) due: Due,
+    /// When rows that come first are saved next.
+    pub(super) rows_due: Due,
     /// Where what checkpoints take says how far apart they are.
     pub(super) spacing: Option<Spacing>,
     /// What the last one took that was written in the background.
@@ -66,7 +68,7 @@ pub(super) struct Session<'w> {
     pub(super) local: Option<LocalImages>,
     pub(super) local_due: Due,
     pub(super) folders: Folders,
-    /// Step of the newest checkpoint that was written or begun.
+    /// Step of the newest save that was written or begun.
     pub(super) begun: u64,
     /// Step of the newest checkpoint.
     pub(super) saved: u64,
@@ -144,8 +146,12 @@ impl Session<'_> {
                     break;
                 }
             }
-            if step > self.begun && step < steps && self.due.is_due(step) {
-                self.save_on_the_way(false)?;
+            if step > self.begun && step < steps {
+                if self.due.is_due(step) {
+                    self.save_on_the_way(false)?;
+                } else if self.rows_due.is_due(step) {
+                    self.save_rows()?;
+                }
             }
             self.save_locally()?;
             if step >= steps {
@@ -163,11 +169,13 @@ impl Session<'_> {
             let boundary = self.run.plan.segment_end(step);
             let played = self.played.as_ref().and_then(|played| played.next(step));
             let images = self.local_due.next(step).filter(|_| self.local.is_some());
-            let cuts = self.due.next(step).into_iter().chain(played).chain(images);
+            let rows = self.rows_due.next(step);
+            let cuts = self.due.next(step).into_iter().chain(rows).chain(played).chain(images);
             let end = cuts.fold(boundary, u64::min);
             let ended = self.stretch(Segment { first_step: step, steps: end - step })?;
             self.count_scored_before()?;
             self.due.trained(end - step, ended.trained);
+            self.rows_due.trained(end - step, ended.trained);
             self.local_due.trained(end - step, ended.trained);
             // A request that comes with the last step changes nothing: the work is done.
             if ended.stop_asked && (ended.incomplete || end < steps) {

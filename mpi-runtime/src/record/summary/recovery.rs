@@ -51,6 +51,9 @@ pub struct RankLoss {
     /// The step of the checkpoint with their rows; absent where there was none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub from_step: Option<u64>,
+    /// Row saves since that were read over it.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub row_saves: usize,
     /// Their partitions.
     pub partitions: Vec<u32>,
     /// Portion of lost samples.
@@ -64,6 +67,11 @@ pub struct RankLoss {
     pub next_step_unix: Option<f64>,
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+const fn is_none(count: &usize) -> bool {
+    *count == 0
+}
+
 impl RankLoss {
     /// In a sentence; `left` ranks are left.
     #[must_use]
@@ -72,7 +80,13 @@ impl RankLoss {
         let which = if ranks.len() == 1 { "rank" } else { "ranks" };
         let came = match (self.partitions.len(), self.from_step) {
             (0, _) => "no rows went with it".to_owned(),
-            (count, Some(step)) => format!("its {count} partitions are those of step {step}"),
+            (count, Some(step)) if self.row_saves == 0 => {
+                format!("its {count} partitions are those of step {step}")
+            }
+            (count, Some(step)) => format!(
+                "its {count} partitions are those of step {step}, with {} row saves since",
+                self.row_saves
+            ),
             (count, None) => format!("its {count} partitions are as they began"),
         };
         format!(

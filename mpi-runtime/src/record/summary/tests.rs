@@ -107,6 +107,7 @@ fn names_are_those_of_the_contract() {
         seconds_local: Some(1.0),
         seconds_background: Some(1.0),
         interval_s: Some(1.0),
+        row_saves: Some(RowSaveFigures::default()),
     });
     summary.recovery = Some(RecoveryFigures {
         failures: 1,
@@ -170,7 +171,10 @@ const CONTRACT: &[(&str, &str)] = &[
         "dense_bytes embedding_bytes control_bytes dense_elements_kept dense_elements_total \
          mp_elements_kept mp_elements_total ranks",
     ),
-    ("checkpoint", "count bytes seconds_exposed seconds_local seconds_background interval_s"),
+    (
+        "checkpoint",
+        "count bytes seconds_exposed seconds_local seconds_background interval_s row_saves",
+    ),
     (
         "recovery",
         "failures mode pls pls_expected seconds_lost overhead_fraction interval_s saves \

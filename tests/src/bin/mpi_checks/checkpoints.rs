@@ -116,7 +116,7 @@ impl DenseWords {
 }
 
 /// What a checkpoint of `written` partitions says of itself.
-fn manifest(layout: &TableLayout, written: u32, steps: u64) -> Manifest {
+pub(super) fn manifest_of(layout: &TableLayout, written: u32, steps: u64) -> Manifest {
     Manifest {
         version: 2,
         git: String::new(),
@@ -189,7 +189,7 @@ impl Case {
 fn save(control: &Comm, dir: &Path, case: Case) {
     let folders = Folders::new(dir.to_owned());
     case.with_contents(control, |contents, layout, _, _| {
-        write(control, &folders, manifest(layout, case.written, 3), contents, KEEP_ONE).unwrap();
+        write(control, &folders, manifest_of(layout, case.written, 3), contents, KEEP_ONE).unwrap();
     });
 }
 
@@ -207,7 +207,7 @@ fn save_behind(control: &Comm, dir: &Path, case: Case) {
             let rewrite = |word: &AtomicU32, value| word.store(value, Relaxed);
             words(layout, partitions, changes, rewrite);
             dense.replica.iter().zip(1..).for_each(|(word, x)| word.store(x, Relaxed));
-            saver.begin(&folders, manifest(layout, case.written, step), contents, KEEP_ONE);
+            saver.begin(&folders, manifest_of(layout, case.written, step), contents, KEEP_ONE);
             let trained = AtomicBool::new(false);
             std::thread::scope(|scope| {
                 scope.spawn(|| {

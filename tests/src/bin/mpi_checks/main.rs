@@ -15,6 +15,7 @@ mod driver;
 mod mailbox;
 mod memory;
 mod post;
+mod row_saves;
 mod rows;
 mod scores;
 mod sections;
@@ -30,7 +31,7 @@ use umbra_mpi::launch::world::World;
 /// A check; collective over all ranks. Communicators are made by the check, on the main thread.
 type Check = fn(&World, &Arc<Watch>, &Comm);
 
-const CHECKS: [(&str, Check); 33] = [
+const CHECKS: [(&str, Check); 34] = [
     ("all_gather", collectives::all_gather),
     ("all_gather_varied", collectives::all_gather_varied),
     ("exchange", collectives::exchange),
@@ -63,6 +64,7 @@ const CHECKS: [(&str, Check); 33] = [
     ("trace", memory::trace),
     ("checkpoints", checkpoints::checkpoints),
     ("image", checkpoints::image),
+    ("row_saves", row_saves::row_saves),
     ("sections", sections::listed_once),
 ];
 
