@@ -7,7 +7,8 @@ table   overhead and AUC of every way to recover, against the run of the same se
 draws   overhead of a full recovery, and portion of lost samples of a partial one against what was to be expected, over
         hundreds of failures
 losses  AUC lost by portion of lost samples, of all rows together and of those saved first
-costs   what counting updates takes of a step, and a save of a part against one of all
+costs   what counting updates takes of a step, and a save of a part against one of all, in memory
+storage the same on a file system, by runs that train meanwhile
 
 And jobs whose ranks are killed, on this machine:
 
@@ -24,6 +25,7 @@ from statistics import mean, median, stdev
 
 import curves
 import losses as killed
+import row_saves
 from runs import UMBRA, Runs
 from show import Show, phases
 
@@ -198,6 +200,10 @@ def costs():
         show.measured(f"{name}_rows_over_full", found[name][0]["recovery"]["full_saves"] / found[name][0]["recovery"]["saves"])
 
 
+def storage():
+    row_saves.storage(show, runs)
+
+
 def kills():
     killed.kills(show, runs)
 
@@ -210,6 +216,6 @@ def restart():
     killed.restart(show, runs)
 
 
-for phase in phases(table, draws, losses, costs, kills, free, restart):
+for phase in phases(table, draws, losses, costs, storage, kills, free, restart):
     phase()
 show.finish()

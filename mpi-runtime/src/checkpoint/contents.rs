@@ -48,20 +48,24 @@ pub(super) struct Item<'a> {
     pub(super) words: Source<'a>,
 }
 
+/// Writes the next words of a source, and says how many.
+type Pieces<'a> = dyn FnMut(&mut [u32]) -> usize + 'a;
+
 /// Words in the order of files.
 pub(super) enum Source<'a> {
     /// As they stand.
     Section { words: &'a Words<'a>, next: usize },
     /// Those that are left of a copy in the order of files.
     Copied(&'a [u32]),
-    /// One by one.
-    Words(Box<dyn Iterator<Item = u32> + 'a>),
+    /// Those that this writes, in pieces of its own; 0 at the end.
+    Pieces(Box<Pieces<'a>>),
     /// A model's: word by word, from these places.
     Places { words: &'a Words<'a>, places: Box<dyn Iterator<Item = usize> + 'a> },
 }
 
 impl Source<'_> {
-    /// The next words, as many as `out` has; fewer at the end. Returns how many.
+    /// The next words, as many as `out` has; fewer at the end, or of pieces, for which it has room
+    /// for one at least. Returns how many.
     pub(super) fn fill(&mut self, out: &mut [u32]) -> usize {
         match self {
             Self::Section { words, next } => {
@@ -76,14 +80,7 @@ impl Source<'_> {
                 *words = left;
                 now.len()
             }
-            Self::Words(words) => {
-                let mut length = 0;
-                for (out, word) in out.iter_mut().zip(words) {
-                    *out = word;
-                    length += 1;
-                }
-                length
-            }
+            Self::Pieces(write) => write(out),
             Self::Places { words, places } => {
                 let mut length = 0;
                 for (word, place) in out.iter_mut().zip(places) {

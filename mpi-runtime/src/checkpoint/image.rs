@@ -219,17 +219,40 @@ fn some<'a>(
 ) -> [Item<'a>; 2] {
     let [index, changed] = contents::changed(&tensor.name);
     let count = places.clone().count() as u64;
-    let indices = places.clone().flat_map(|place| [0, 1].map(|word| half(place as u64, word)));
-    let records = places.flat_map(move |place| &own[place * record..][..record]);
+    let mut next = places.clone();
+    let indices = move |out: &mut [u32]| {
+        pieces(out, 2, &mut next, |place, out| {
+            out.copy_from_slice(&[0, 1].map(|word| half(place as u64, word)));
+        })
+    };
+    let mut next = places;
+    let records = move |out: &mut [u32]| {
+        pieces(out, record, &mut next, |place, out| {
+            out.copy_from_slice(&own[place * record..][..record]);
+        })
+    };
     let item = |name, kind, shape, words| {
         let tensor = Tensor { name, kind, shape };
-        Item { tensor, record: None, words: Source::Words(words) }
+        Item { tensor, record: None, words: Source::Pieces(words) }
     };
     [
         item(index, Kind::U64, vec![count], Box::new(indices)),
-        item(changed, tensor.kind, vec![count, record as u64], Box::new(records.copied())),
+        item(changed, tensor.kind, vec![count, record as u64], Box::new(records)),
     ]
 }
 
 /// Words compared at a time: they stay in the first cache.
 const BLOCK: usize = 1 << 12;
+
+/// Writes `length` words of each of the next places to `out`, as many as there is room for. Returns
+/// how many words that were.
+fn pieces(
+    out: &mut [u32],
+    length: usize,
+    places: &mut impl Iterator<Item = usize>,
+    write: impl Fn(usize, &mut [u32]),
+) -> usize {
+    // The room first: it ends, and must not take a place with it.
+    let written = out.chunks_exact_mut(length).zip(places).map(|(out, place)| write(place, out));
+    length * written.count()
+}

@@ -10,6 +10,8 @@
 //! and none beside a checkpoint. Rows are chosen, copied and written by the checkpoint thread;
 //! training goes on.
 
+use std::time::Instant;
+
 use super::Run;
 use super::saves::manifest;
 use super::session::Session;
@@ -45,12 +47,14 @@ impl Run<'_> {
 impl Session<'_> {
     /// Saves the rows that come first.
     pub(super) fn save_rows(&mut self) -> Result<(), Error> {
+        let start = Instant::now();
         self.finish_save();
         let manifest = manifest(&self.run)?;
         if self.run.save_rows_behind(&self.folders, manifest) {
             self.begun = self.run.state.step;
         }
         self.rows_due.saved();
+        self.expose(start);
         Ok(())
     }
 }

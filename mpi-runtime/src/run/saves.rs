@@ -212,7 +212,7 @@ impl Session<'_> {
     }
 
     /// Training has waited since `start`.
-    fn expose(&mut self, start: Instant) {
+    pub(super) fn expose(&mut self, start: Instant) {
         let figures = self.summary.checkpoint.get_or_insert_default();
         *figures.seconds_exposed.get_or_insert_default() += start.elapsed().as_secs_f64();
     }
