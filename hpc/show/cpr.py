@@ -9,6 +9,7 @@ draws   overhead of a full recovery, and portion of lost samples of a partial on
 losses  AUC lost by portion of lost samples, of all rows together and of those saved first
 costs   what counting updates takes of a step, and a save of a part against one of all, in memory
 storage the same on a file system, by runs that train meanwhile
+cluster the table on a cluster that is not there: time of every way in virtual time, and AUC with a real model
 
 And jobs whose ranks are killed, on this machine:
 
@@ -26,8 +27,8 @@ from statistics import mean, median, stdev
 import curves
 import losses as killed
 import row_saves
-from runs import UMBRA, Runs
-from show import Show, phases
+from runs import UMBRA, Runs, settings
+from show import Show, phases, summary
 
 HOUR = 3600
 JOB, MTBF, SHARDS = 56 * HOUR, 28 * HOUR, 18
@@ -200,6 +201,49 @@ def costs():
         show.measured(f"{name}_rows_over_full", found[name][0]["recovery"]["full_saves"] / found[name][0]["recovery"]["saves"])
 
 
+def simulated(name, cluster, job, sets):
+    """The summary of a run in virtual time."""
+    folder = (runs.out / name).resolve()
+    sets = {"run.dir": str(folder), "run.overwrite": "true"} | sets
+    runs.call(name, [UMBRA, "simulate", "-c", job, "--cluster", str(cluster), *settings(sets)])
+    return summary(folder)
+
+
+def cluster():
+    print("== cluster", flush=True)
+    files = {fidelity: runs.out / f"{fidelity}.toml" for fidelity in ("timing", "training")}
+    # Its steps are bound by what a trainer computes, on a network of 10 Gbit/s.
+    text = f"embedding_ps = {SHARDS}\n[link]\nbytes_per_s = 1.25e9\n[compute]\nexample_us = 100\n"
+    files["timing"].write_text(f"trainers = 64\nsteps = 2000\n{text}")
+    files["training"].write_text(f'fidelity = "training"\ntrainers = 16\n{text}')
+    clicks, job = runs.files("synthetic"), "hpc/show/shadow-synthetic.toml"
+    each = {"full": failing() | {"recovery.mode": "full"}, "partial": failing() | {"recovery.mode": "partial"}} | ways(TARGET)
+    differs = []
+    for name, sets in each.items():
+        sets = clicks | {"sync.method": "shadow_ma", "train.worker_threads": 2, "seed": 1} | sets
+        recovery = simulated(f"cluster-{name}", files["timing"], job, sets)["recovery"]
+        differs.append(abs(recovery["overhead_simulated"] - recovery["overhead_fraction"]))
+        show.row(what="64 trainers, 18 stores, in virtual time", way=name, overhead=recovery["overhead_fraction"],
+                 simulated=recovery["overhead_simulated"], interval_h=recovery["interval_s"] / HOUR, pls=recovery.get("pls"),
+                 failures=recovery["failures"])
+    show.measured("overhead_simulated_differs", max(differs))
+    if runs.files("frappe") is None:
+        return
+    named, seeds = {"none": {}} | ways(TARGET), SEEDS[:5]
+    common = runs.files("frappe") | DATA["frappe"] | {"sync.method": "shadow_ma", "train.worker_threads": 1}
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        asked = {name: [pool.submit(simulated, f"cluster-frappe-{name}-{seed}", files["training"], "hpc/show/shadow-frappe.toml",
+                                    common | {"seed": seed} | sets) for seed in seeds] for name, sets in named.items()}
+        found = {name: [one.result() for one in each] for name, each in asked.items()}
+    for name in ways(TARGET):
+        less, error = loss(found, name)
+        show.row(what=f"16 trainers, Frappe, {len(seeds)} seeds", way=name, overhead=overhead(found[name]), auc_loss=less,
+                 uncertainty=error, pls=mean(one["recovery"]["pls"] for one in found[name]),
+                 failures=sum(one["recovery"]["failures"] for one in found[name]))
+        show.measured(f"simulated_auc_loss_{name}", less)
+        show.measured(f"simulated_auc_loss_{name}_uncertainty", error)
+
+
 def storage():
     row_saves.storage(show, runs)
 
@@ -216,6 +260,6 @@ def restart():
     killed.restart(show, runs)
 
 
-for phase in phases(table, draws, losses, costs, storage, kills, free, restart):
+for phase in phases(table, draws, losses, costs, storage, cluster, kills, free, restart):
     phase()
 show.finish()

@@ -3,8 +3,8 @@
 # whose ranks are killed, which go on inside or are started again.
 #
 #     make show-cpr                        40 minutes on 2 cores
-#     PHASES="table draws" make show-cpr   some of: table draws losses costs storage kills free
-#                                          restart
+#     PHASES="table draws" make show-cpr   some of: table draws losses costs storage cluster
+#                                          kills free restart
 #     KILLS=5 RESTARTS=3 PAIRS=2           so many kills of "kills" (30) and of "restart" (10), pairs of runs of "free" (15)
 #
 # "table" and "losses" want Frappe too, where $UMBRA_DATA says. "kills" and "free" want Open MPI 5, from the Python registry

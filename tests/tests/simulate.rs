@@ -315,3 +315,96 @@ fn a_job_changes_its_method_in_virtual_time() {
         assert!(ended.stderr.contains(expected), "{}", ended.stderr);
     }
 }
+
+/// A job of 1000 seconds whose save costs 10 and whose recovery 30; Young's interval is √(2 × 10 ×
+/// 500) = 100 seconds.
+const FAILING: [&str; 7] = [
+    "recovery.mtbf_s=500",
+    "recovery.save_s=10",
+    "recovery.load_s=20",
+    "recovery.reschedule_s=10",
+    "recovery.inject.job_s=1000",
+    "recovery.inject.failures=steps",
+    "recovery.inject.shards=4",
+];
+
+/// Rows that are lost in virtual time are those that real ranks lose, bit for bit.
+#[test]
+fn lost_rows_come_back_as_on_real_ranks() {
+    let (folder, _) = folder();
+    let common = [
+        "sync.method=bsp",
+        "train.worker_threads=2",
+        "train.max_examples=20000",
+        "run.overwrite=true",
+    ];
+    folder.train(2, "job.toml", "plain", &common);
+    let steps = ["recovery.mode=partial", "recovery.inject.failure_steps=[6, 13]"];
+    let sets = [&common[..], &FAILING, &steps].concat();
+    folder.train(2, "job.toml", "real", &sets);
+    let two = CLUSTER.replace('4', "2");
+    folder.write("two.toml", format!("fidelity = \"training\"\n{two}"));
+    let simulated = simulate(&folder, "two.toml", "virtual", &sets);
+    let real = folder.summary("real");
+    assert_eq!(real["test"], simulated["test"]);
+    assert_ne!(real["test"], folder.summary("plain")["test"]);
+    for figure in ["failures", "pls", "saves", "full_saves", "overhead_fraction"] {
+        assert_eq!(real["recovery"][figure], simulated["recovery"][figure], "{figure}");
+    }
+}
+
+/// Every method goes on with what is left, and repeats bit for bit.
+#[test]
+fn every_method_loses_rows_in_virtual_time() {
+    let (folder, planted) = folder();
+    let own = ["recovery.mode=cpr", "recovery.pls_target=0.05", "run.overwrite=true"];
+    let steps = "recovery.inject.failure_steps=[20, 55]";
+    for (method, priority) in
+        [("shadow_easgd", "none"), ("ds_sync", "mfu"), ("gba", "scar"), ("bsp", "ssu")]
+    {
+        let (method, priority) =
+            (format!("sync.method={method}"), format!("recovery.priority={priority}"));
+        let sets = [&FAILING[..], &own, &[&method, &priority]].concat();
+        let set = |more| [&sets[..], &[more]].concat();
+        let lost = simulate(&folder, "training.toml", "run", &set(steps));
+        let again = simulate(&folder, "training.toml", "run", &set(steps));
+        let figures = |run: &Value| (run["test"].clone(), run["seconds"].clone());
+        assert_eq!(figures(&lost), figures(&again), "{method}");
+        let without = "recovery.inject.failure_steps=[1000000]";
+        let without = simulate(&folder, "training.toml", "run", &set(without));
+        assert_ne!(lost["test"], without["test"], "{method}");
+        assert_eq!(lost["recovery"]["failures"], 2, "{method}");
+        let auc = lost["test"]["auc"].as_f64().unwrap();
+        assert!(auc > planted - 0.12, "{method}: AUC {auc}, planted {planted}");
+    }
+}
+
+/// Trainers stand still for as long as the formula says, on a cluster that is not there.
+#[test]
+fn what_failures_take_of_virtual_time_is_what_the_formula_says() {
+    let (folder, _) = folder();
+    // Bound by what trainers compute: stores catch up while these stand still.
+    let many = CLUSTER.replace('4', "64").replace("= 10\n", "= 100\n");
+    folder.write("many.toml", format!("embedding_ps = 16\nsteps = 500\n{many}"));
+    let mut found = vec![];
+    for mode in ["full", "partial", "cpr"] {
+        for method in ["shadow_ma", "bsp"] {
+            let own = [
+                &*format!("sync.method={method}"),
+                &*format!("recovery.mode={mode}"),
+                "train.worker_threads=2",
+                "recovery.pls_target=0.05",
+                "recovery.inject.failure_steps=[190, 405]",
+                "run.overwrite=true",
+            ];
+            let run = simulate(&folder, "many.toml", "run", &[&FAILING[..], &own].concat());
+            let recovery = &run["recovery"];
+            let [told, simulated] = ["overhead_fraction", "overhead_simulated"]
+                .map(|figure| recovery[figure].as_f64().unwrap());
+            assert!((simulated / told - 1.0).abs() < 0.05, "{mode}, {method}: {recovery}");
+            found.push(simulated);
+        }
+    }
+    // Less of the work is done again, then less is saved.
+    assert!(found[0] > found[2] && found[2] > found[4], "{found:?}");
+}

@@ -136,6 +136,11 @@ fn run_table(folder: &Path, summary: &Summary) -> Table {
         table.figure("seconds at gates", sync.seconds_exposed);
         table.figure("seconds in background rounds", sync.seconds_background);
     }
+    if let Some(recovery) = &summary.recovery {
+        table.row("failures", recovery.failures);
+        table.figure("portion of lost samples", recovery.pls);
+        table.figure("time over that without them", recovery.overhead_simulated);
+    }
     table.figure("train logloss", summary.train.as_ref().and_then(|train| train.logloss));
     for (split, figures) in [("valid", &summary.valid), ("test", &summary.test)] {
         if let Some(figures) = figures {

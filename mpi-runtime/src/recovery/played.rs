@@ -151,6 +151,44 @@ impl Played {
         save.is_some() || !failures.is_empty()
     }
 
+    /// The steps after which a job stands still, and for how many of its seconds: saves, recoveries
+    /// and the work that is done again.
+    #[must_use]
+    pub fn stops(&self) -> Vec<(u64, f64)> {
+        let job = &self.plan.job;
+        let Costs { save, load, reschedule } = job.costs;
+        let (mut stops, mut at) = (vec![], 0);
+        while let Some(step) = self.timeline.next(at) {
+            let save_at = self.timeline.save_at(step).map(|number| self.timeline.time_of(number));
+            let mut seconds = save_at.map_or(0.0, |_| job.part * save);
+            for failure in self.timeline.failures_at(step) {
+                let early = save_at.is_some_and(|time| failure.time < time);
+                let again = if self.plan.taken.recovery == Recovery::Full {
+                    self.since(step, if early { step - 1 } else { step })
+                } else {
+                    0.0
+                };
+                seconds += load + reschedule + again;
+            }
+            stops.push((step, seconds));
+            at = step;
+        }
+        stops
+    }
+
+    /// Seconds of the job from the last save up to step `saved_until` until step `step`.
+    fn since(&self, step: u64, saved_until: u64) -> f64 {
+        self.timeline.seconds(step - self.timeline.saved(saved_until, self.cycle))
+    }
+
+    /// Rows of all saves so far, of `rows`, by the plan.
+    #[must_use]
+    pub fn rows_of_saves(&self, rows: u64) -> u64 {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a number")]
+        let rows = (rows as f64 * self.plan.job.part * self.counted.saves as f64) as u64;
+        rows
+    }
+
     fn save(&mut self) {
         let Self { images, layout, histogram, counted, .. } = self;
         counted.saves += 1;
@@ -163,8 +201,8 @@ impl Played {
 
     /// Shards are lost after step `step`; the last save was up to step `saved_until`.
     fn fail(&mut self, failure: Failure, step: u64, saved_until: u64) {
-        let Self { plan, timeline, images, layout, counted, failures, lost, .. } = self;
-        let since = timeline.seconds(step - timeline.saved(saved_until, self.cycle));
+        let since = self.since(step, saved_until);
+        let Self { plan, images, layout, counted, failures, lost, .. } = self;
         counted.failures += 1;
         if plan.taken.recovery == Recovery::Full {
             counted.seconds_lost += since;
@@ -207,6 +245,7 @@ impl Played {
             pls_expected: partial.then_some(plan.taken.loss),
             seconds_lost: Some(seconds_lost),
             overhead_fraction: Some(seconds / plan.job.length),
+            overhead_simulated: None,
             interval_s: Some(plan.taken.interval),
             saves: Some(saves),
             full_saves: Some(full_saves),

@@ -5,10 +5,10 @@
 //! trainer is as slow as it is when the stretch begins. Times of trainers' own steps are those that
 //! the simulation has drawn; the same watcher looks at them (`run/stragglers.rs`).
 
-use umbra_core::sim::{self, Outcome, Simulated, Training};
+use umbra_core::sim::{self, Outcome, Simulated};
 use umbra_core::sync::server::Tally;
 
-use super::{Simulation, Virtual, defect, synchronized};
+use super::{Simulation, Virtual, synchronized, timing};
 use crate::config::SyncMethod;
 use crate::error::Error;
 use crate::record::SyncSwitch;
@@ -80,9 +80,7 @@ impl Virtual {
     ) -> Result<Simulated, Error> {
         let cluster = self.cluster_at(first, steps, stretch);
         let simulated = synchronized(&self.plan, method, self.leaf, None);
-        let (step, update) = (&mut |_: sim::Step<'_>| {}, &mut |_| {});
-        let training = Training { replicas: &[], gradients: &[], step, update, rows: &mut |_| {} };
-        sim::simulate(&cluster, &simulated, training, false).map_err(defect)
+        timing(&cluster, &simulated, false)
     }
 
     /// The cluster for `steps` steps from `first` on.

@@ -14,6 +14,7 @@
 
 pub mod cluster;
 mod day;
+mod failures;
 mod global_batch;
 mod served;
 mod training;
@@ -32,9 +33,11 @@ use crate::error::Error;
 use crate::record::{
     Status, Summary, SyncFigures, TrainFigures, TrainerSync, WaitFigures, WireFigures, say,
 };
+use crate::rows::tables::{Partition, TableLayout};
 use crate::run::measures::eval_figures;
 use crate::run::plan::Plan;
 use cluster::{ClusterFile, Fidelity, StepSizes, Straggler};
+use failures::Failures;
 use training::{Learned, Learners};
 
 /// Steps of a worker in `timing`, when the cluster file does not say: enough for the jitter of the
@@ -97,14 +100,14 @@ impl Virtual {
         let cores = if file.cores == 0 { worker_threads + 1 } else { file.cores };
         let job = config.resolve(ranks, 1, cores)?;
         let config = &job.config;
-        if config.recovery.inject.failures.is_some() {
+        let changes = !config.sync.switch.is_off();
+        if changes && config.recovery.inject.failures.is_some() {
             return Err(Error::Usage(
-                "recovery.inject.failures: rows are lost in runs of umbra train, not in virtual \
-                 time yet; leave it out"
+                "sync.switch: a job that changes its method has no failures in virtual time; leave \
+                 out recovery.inject.failures"
                     .into(),
             ));
         }
-        let changes = !config.sync.switch.is_off();
         if changes && file.fidelity == Fidelity::Training {
             return Err(Error::Usage(
                 "sync.switch: methods change in virtual time with no real model yet; expected \
@@ -186,17 +189,16 @@ impl Virtual {
             return self.run_in_turn();
         }
         let trace = self.plan.job.config.run.trace;
+        let mut failures = None;
         let (simulated, learned) = match self.fidelity {
             Fidelity::Timing => {
-                let (step, update) = (&mut |_: sim::Step<'_>| {}, &mut |_| {});
-                let training =
-                    Training { replicas: &[], gradients: &[], step, update, rows: &mut |_| {} };
-                let simulated = sim::simulate(&self.cluster, &self.simulated, training, trace);
-                (simulated.map_err(defect)?, None)
+                let cluster = self.with_failures(&mut failures, None)?;
+                (timing(&cluster, &self.simulated, trace)?, None)
             }
             Fidelity::Training => {
                 let mut learners = Learners::new(&self.plan, watch)?;
-                let simulated = learners.train(&self.cluster, &self.simulated, trace);
+                let cluster = self.with_failures(&mut failures, Some(learners.rows()))?;
+                let simulated = learners.train(&cluster, &self.simulated, failures.as_mut(), trace);
                 let learned = simulated.and_then(|simulated| {
                     let learned =
                         learners.learned(&self.plan, &self.simulated, &simulated, control);
@@ -207,8 +209,25 @@ impl Virtual {
             }
         };
         let Simulated { outcome, tally, .. } = simulated;
-        let summary = self.summary(&outcome, learned.as_ref(), &tally)?;
+        let mut summary = self.summary(&outcome, learned.as_ref(), &tally)?;
+        summary.recovery = failures.map(|failures| failures.figures(&outcome));
         Ok(Simulation { summary, outcome })
+    }
+
+    /// The cluster as it is with the failures of the job, which it leaves in `failures`.
+    fn with_failures(
+        &self,
+        failures: &mut Option<Failures>,
+        rows: Option<(&TableLayout, &[Partition])>,
+    ) -> Result<sim::Cluster, Error> {
+        let (job, method) = (&self.plan.job, self.plan.job.method);
+        if job.config.recovery.inject.failures.is_none() {
+            return Ok(self.cluster.clone());
+        }
+        let simulated = synchronized(&self.plan, method, self.leaf, None);
+        let seconds = timing(&self.cluster, &simulated, false)?.outcome.seconds;
+        *failures = Failures::new(&self.plan, (self.steps, seconds), rows);
+        Ok(failures.as_ref().map_or_else(|| self.cluster.clone(), |it| it.on(&self.cluster)))
     }
 
     fn summary(
@@ -287,6 +306,13 @@ impl Virtual {
             ..SyncFigures::default()
         }
     }
+}
+
+/// Only time passes.
+fn timing(cluster: &sim::Cluster, job: &sim::Job<'_>, trace: bool) -> Result<Simulated, Error> {
+    let (step, update) = (&mut |_: sim::Step<'_>| {}, &mut |_| {});
+    let training = Training { replicas: &[], gradients: &[], step, update, rows: &mut |_| {} };
+    sim::simulate(cluster, job, training, trace).map_err(defect)
 }
 
 /// What the simulator synchronizes; with a real model, so many `steps` of the data.

@@ -16,6 +16,7 @@ use umbra_core::sim::{self, Job, Rows, Simulated, Step, Training, simulate};
 use umbra_core::sync::token::Ticket;
 
 use super::defect;
+use super::failures::Failures;
 use super::training::Learners;
 use crate::error::Error;
 use crate::measure::counters::{Reading, WorkerCounters};
@@ -28,6 +29,7 @@ impl Learners {
         &mut self,
         cluster: &sim::Cluster,
         job: &Job<'_>,
+        mut failures: Option<&mut Failures>,
         trace: bool,
     ) -> Result<Simulated, Error> {
         let Self { trainers, workers, counters, services, of_trainer, .. } = self;
@@ -47,7 +49,11 @@ impl Learners {
         let mut step = |Step { trainer, worker, ticket, replica, .. }: Step<'_>| {
             let index = trainer * *of_trainer + worker;
             if let Some(ticket) = ticket {
+                // The partition has heard all that was said before, and nobody says more meanwhile.
                 handed.borrow_mut().bring(&trainers[trainer], index, replica, ticket);
+                if let Some(failures) = &mut failures {
+                    failures.step();
+                }
             }
         };
         let mut rows = |rows: Rows| match rows {

@@ -16,6 +16,7 @@ use umbra_core::sync::{Published, Rounds};
 use umbra_datasets::{Dataset, Pipeline, train_on_request};
 
 use super::defect;
+use super::failures::Failures;
 use super::global_batch::{GlobalBatch, update};
 use crate::comm::Comm;
 use crate::comm::watch::Watch;
@@ -27,7 +28,7 @@ use crate::measure::counters::{Reading, WorkerCounters};
 use crate::measure::trace::Track;
 use crate::rows::client::Client;
 use crate::rows::servers::{ServiceConfig, Services};
-use crate::rows::tables::TableLayout;
+use crate::rows::tables::{Partition, TableLayout};
 use crate::run::plan::Plan;
 use crate::score::figures::{Figures, FiguresError};
 use crate::trainer::batches::{Batches, STREAMS_OF_A_WORKER};
@@ -42,6 +43,8 @@ pub(super) struct Learners {
     pub(super) counters: Vec<WorkerCounters>,
     pipelines: Vec<Pipeline>,
     pub(super) services: Services,
+    /// How rows are laid out.
+    layout: TableLayout,
     /// Workers of a trainer.
     pub(super) of_trainer: usize,
     /// Workers of a thread: more than one where slices are.
@@ -76,9 +79,10 @@ impl Learners {
         };
         let trainers: Vec<Trainer> =
             (0..plan.job.trainers).map(trainer).collect::<Result<_, Error>>()?;
-        let layout =
+        let mut layout =
             TableLayout::new(plan.train.cardinality(), 1, plan.layout.width, plan.layout.optimizer)
                 .map_err(|error| Error::Data(error.to_string()))?;
+        layout.save_first.clone_from(&plan.layout.save_first);
         let all = plan.job.trainers * of_trainer;
         let service = ServiceConfig {
             first_step: 0,
@@ -104,10 +108,15 @@ impl Learners {
             clients.into_iter().zip(batches).enumerate().map(worker).collect();
         let counters = workers.iter().map(|_| WorkerCounters::default()).collect();
         let of_thread = of_trainer / plan.job.worker_threads;
-        Ok(Self { trainers, workers, counters, pipelines, services, of_trainer, of_thread })
+        Ok(Self { trainers, workers, counters, pipelines, services, layout, of_trainer, of_thread })
     }
 
-    /// Trains on `cluster`.
+    /// The rows, and how they are laid out.
+    pub(super) fn rows(&self) -> (&TableLayout, &[Partition]) {
+        (&self.layout, &self.services.partitions)
+    }
+
+    /// Trains on `cluster`, and plays `failures`.
     ///
     /// # Errors
     /// Data that can't be read.
@@ -115,11 +124,12 @@ impl Learners {
         &mut self,
         cluster: &sim::Cluster,
         job: &Job<'_>,
+        mut failures: Option<&mut Failures>,
         trace: bool,
     ) -> Result<Simulated, Error> {
         match job.method.rounds {
-            Rounds::EveryStep => return self.train_together(cluster, job, trace),
-            Rounds::Handed => return self.train_handed(cluster, job, trace),
+            Rounds::EveryStep => return self.train_together(cluster, job, failures, trace),
+            Rounds::Handed => return self.train_handed(cluster, job, failures, trace),
             _ => {}
         }
         let Self { trainers, workers, counters, of_trainer, .. } = self;
@@ -137,6 +147,9 @@ impl Learners {
                     workers[index].train(trainer, StepEnd::Free, segment, counters, track)
             {
                 wrong = Some(error);
+            }
+            if let Some(failures) = &mut failures {
+                failures.step();
             }
         };
         let update = &mut |_| {};
@@ -156,6 +169,7 @@ impl Learners {
         &mut self,
         cluster: &sim::Cluster,
         job: &Job<'_>,
+        mut failures: Option<&mut Failures>,
         trace: bool,
     ) -> Result<Simulated, Error> {
         let Self { trainers, workers, counters, of_trainer, of_thread, .. } = self;
@@ -171,6 +185,11 @@ impl Learners {
         let mut made = Ok(());
         let mut step = |Step { trainer, worker, number, .. }: Step<'_>| {
             let first = trainer * *of_trainer + worker * *of_thread;
+            if let Some(failures) = failures.as_mut().filter(|it| it.is_due(number)) {
+                // All have made the steps before.
+                made = core::mem::replace(&mut made, Ok(())).and_then(|()| batch.settle());
+                failures.reach(number);
+            }
             // After the first error the rest of the simulation only has to end.
             if made.is_ok() {
                 made = batch.make(trainer, first..first + *of_thread, number);
@@ -193,6 +212,9 @@ impl Learners {
         made?;
         let simulated = simulated?;
         batch.settle()?;
+        if let Some(failures) = failures {
+            failures.reach(u64::MAX);
+        }
         Ok(simulated)
     }
 

@@ -21,6 +21,9 @@ pub struct RecoveryFigures {
     /// Saving, loading and lost work over training.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub overhead_fraction: Option<f64>,
+    /// The same as a simulated run has found it: its time over that without failures.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overhead_simulated: Option<f64>,
     /// Seconds from save to save of all rows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interval_s: Option<f64>,

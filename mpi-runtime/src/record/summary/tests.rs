@@ -116,6 +116,7 @@ fn names_are_those_of_the_contract() {
         pls_expected: Some(0.1),
         seconds_lost: Some(1.0),
         overhead_fraction: Some(0.1),
+        overhead_simulated: Some(0.1),
         interval_s: Some(1.0),
         saves: Some(1),
         full_saves: Some(1.0),
@@ -177,7 +178,7 @@ const CONTRACT: &[(&str, &str)] = &[
     ),
     (
         "recovery",
-        "failures mode pls pls_expected seconds_lost overhead_fraction interval_s saves \
+        "failures mode pls pls_expected seconds_lost overhead_fraction overhead_simulated interval_s saves \
          full_saves seconds_saving usage_bytes losses",
     ),
     ("memory", "rss_bytes_max embedding_bytes dense_bytes"),
