@@ -17,6 +17,7 @@ extern crate alloc;
 extern crate std;
 
 pub mod batch;
+pub mod compress;
 pub mod dense;
 pub mod flat;
 pub mod float;

@@ -11,6 +11,7 @@
 //! `config.toml` and a checkpoint's repeat the run.
 
 mod checkpoint;
+mod compress;
 pub mod convert;
 mod error;
 mod every;
@@ -33,6 +34,7 @@ use serde::Deserialize;
 use toml::Value;
 
 pub use checkpoint::*;
+pub use compress::*;
 pub use error::{ConfigError, Origin};
 pub use every::{Every, Seconds};
 pub use recovery::*;

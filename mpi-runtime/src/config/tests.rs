@@ -66,8 +66,9 @@ const BAD_ARGUMENTS: &[(&str, &str)] = &[
         "`sync.switch.at = [0]`: expected a list of steps, for example [1000, 2000]",
     ),
     (
-        "compress.dp_keep=0.1",
-        "`compress` (compression of what is sent) is not in this version; leave it out",
+        "compress.mp_keep=0.1",
+        "`compress.mp_keep` (share of activations and rows that are sent) is not in this version; \
+         leave it out",
     ),
     (
         "optim.dense.kind=rowwise_adagrad",
@@ -188,8 +189,8 @@ fn a_mistake_in_the_file_is_given_with_its_line() {
             "jobs/small.toml:12: `train.epochs = \"1\"`: expected an integer from 1 to 1048576",
         ),
         (
-            "[compress]\ndp_keep = 0.1\n",
-            "jobs/small.toml:11: `compress` (compression of what is sent) is not in this \
+            "[compress]\nauto = true\n",
+            "jobs/small.toml:12: `compress.auto` (nothing is compressed where it does not pay) is not in this \
              version; leave it out",
         ),
         (
@@ -401,6 +402,7 @@ fn keys_and_types_agree() {
     for more in [
         &["sync.method=shadow_bmuf"][..],
         &["sync.method=ds_sync"],
+        &["sync.method=bsp", "compress.dp_keep=0.1"],
         &["sync.method=gba", "sync.switch.to=bsp", "sync.switch.at=[5]"],
     ] {
         let sets = [&sets[..], more].concat();

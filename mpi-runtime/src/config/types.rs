@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use umbra_datasets::Reading;
 
 use super::checkpoint::CheckpointConfig;
+use super::compress::CompressConfig;
 use super::every::Seconds;
 use super::recovery::RecoveryConfig;
 use super::sync::SyncConfig;
@@ -39,6 +40,9 @@ pub struct Config {
     /// Synchronization of dense replicas.
     #[serde(default)]
     pub sync: SyncConfig,
+    /// What passes a threshold before it is sent.
+    #[serde(default, skip_serializing_if = "CompressConfig::is_default")]
+    pub compress: CompressConfig,
     /// What is kept of the model.
     #[serde(default)]
     pub checkpoint: CheckpointConfig,

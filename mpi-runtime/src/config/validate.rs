@@ -4,8 +4,8 @@ use umbra_core::sync::{Method, Rounds};
 
 use super::error::ConfigError;
 use super::{
-    Config, FailureTimes, Gate, Layout, ModelKind, OptimKind, OptimSection, Priority,
-    RecoveryConfig, RecoveryMode, Save, Schedule, Structure, SyncConfig, SyncMethod,
+    CompressConfig, Config, FailureTimes, Gate, Layout, ModelKind, OptimKind, OptimSection,
+    Priority, RecoveryConfig, RecoveryMode, Save, Schedule, Structure, SyncConfig, SyncMethod,
 };
 
 impl Config {
@@ -20,6 +20,7 @@ impl Config {
         self.check_evaluation()?;
         self.check_roles()?;
         self.check_sync()?;
+        self.check_compression()?;
         self.check_checkpoints()?;
         self.check_recovery()?;
         self.check_inject()
@@ -101,6 +102,31 @@ impl Config {
                 "at least 2 with sync.schedule = \"hypercube\": trainers' numbers are written in \
                  this base",
             )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Gradients are compressed where one update a step is made of all.
+    fn check_compression(&self) -> Result<(), ConfigError> {
+        let (compress, plain) = (&self.compress, CompressConfig::default());
+        match compress.dp_keep {
+            Some(keep) if self.sync.methods().any(|method| method != SyncMethod::Bsp) => {
+                let method = self.sync.method.name();
+                Err(ConfigError::value(
+                    "compress.dp_keep",
+                    keep,
+                    format!(
+                        "none with sync.method = \"{method}\": gradients of bsp alone pass a \
+                             threshold"
+                    ),
+                ))
+            }
+            None if *compress != plain => Err(ConfigError::Missing {
+                key: "compress.dp_keep",
+                expected: "the share of a gradient's elements that are sent, beside the others of \
+                           [compress]"
+                    .into(),
+            }),
             _ => Ok(()),
         }
     }

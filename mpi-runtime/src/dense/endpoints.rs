@@ -26,7 +26,7 @@ pub struct Endpoints<'a> {
     /// Messages.
     pub post: Option<&'a mut Post>,
     /// Gradients.
-    pub gradients: Option<GradientQueue>,
+    pub gradients: Option<GradientQueue<'a>>,
     /// The partitions of rows that are here.
     pub rows: Option<Arc<Router>>,
     /// First sleep between two looks at the post.
@@ -90,6 +90,10 @@ pub enum DriveError {
         /// What it asked for.
         action: Action,
     },
+    /// What came is not what a gradient is coded as: the programs of the ranks differ, or memory is
+    /// damaged.
+    #[error("a coded gradient that came can't be read")]
+    Malformed,
     /// Others did not come in time.
     #[error(transparent)]
     Lost(#[from] Lost),

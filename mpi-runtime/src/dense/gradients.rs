@@ -12,6 +12,8 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 use crate::comm::Comm;
 use crate::comm::reduce::{MANY, Sums};
 use crate::comm::watch::Lost;
+use crate::dense::coded_sum::CodedSum;
+use crate::dense::endpoints::DriveError;
 
 /// Sums over a trainer's workers, to be taken over all trainers. Either list may be empty.
 pub struct Job {
@@ -34,18 +36,20 @@ pub struct GradientLink {
 }
 
 /// The protocol's end.
-pub struct GradientQueue {
+pub struct GradientQueue<'a> {
     jobs: Receiver<Job>,
     done: Sender<Job>,
     taken: Option<Job>,
+    /// How gradients are summed, where what matters of them is sent.
+    coded: Option<&'a mut CodedSum>,
 }
 
-impl GradientQueue {
-    /// Both ends of a queue.
+impl<'a> GradientQueue<'a> {
+    /// Both ends of a queue; gradients are `coded`, or sent as they are.
     #[must_use]
-    pub fn new() -> (GradientLink, Self) {
+    pub fn new(coded: Option<&'a mut CodedSum>) -> (GradientLink, Self) {
         let ((jobs, waiting), (done, finished)) = (unbounded(), unbounded());
-        (GradientLink { jobs, done: finished }, Self { jobs: waiting, done, taken: None })
+        (GradientLink { jobs, done: finished }, Self { jobs: waiting, done, taken: None, coded })
     }
 
     /// Waits for the gradient of the next step, and sums meanwhile what is summed within one.
@@ -75,8 +79,14 @@ impl GradientQueue {
 
     /// Sums the gradient that was taken over all trainers. Returns the bytes that left this rank.
     /// *Collective over `comm`.*
-    pub(super) fn sum(&mut self, sums: &mut Sums, comm: &Comm) -> Result<u64, Lost> {
-        self.taken.as_mut().map_or(Ok(0), |job| add(sums, comm, job))
+    pub(super) fn sum(&mut self, sums: &mut Sums, comm: &Comm) -> Result<u64, DriveError> {
+        match (&mut self.taken, &mut self.coded) {
+            (None, _) => Ok(0),
+            (Some(job), None) => Ok(add(sums, comm, job)?),
+            (Some(Job { values, few, what, .. }), Some(coded)) => {
+                coded.sum(comm, sums, values, few, what)
+            }
+        }
     }
 
     /// Hands the gradient back.

@@ -4,13 +4,15 @@
 //! - [`driver`]: runs protocols on one thread · [`seat`]: one of them, action by action ·
 //!   [`endpoints`]: what they act through
 //! - [`group_sums`]: sums over groups of trainers · [`mean`]: the mean of all, taken once
-//! - [`bsp`]: one update per step for all · [`gradients`]: what the workers bring to it
+//! - [`bsp`]: one update per step for all · [`gradients`]: what the workers bring to it ·
+//!   [`coded_sum`]: sums of what matters of them
 //! - [`served`]: parameter servers · [`hand`]: what a worker is handed and brings
 //! - [`meeting`]: the workers of a trainer meet · [`gate`]: where they wait for a round ·
 //!   [`compute_slots`]: more workers than threads that may compute
 //! - [`traffic`]: what all this sends, predicted
 
 pub mod bsp;
+pub mod coded_sum;
 pub mod compute_slots;
 pub mod driver;
 pub mod endpoints;

@@ -35,6 +35,7 @@ use crate::comm::traffic::Traffic;
 use crate::comm::watch::Watch;
 use crate::comm::{Comm, Mailbox};
 use crate::dense::bsp::Bsp;
+use crate::dense::coded_sum::{CodedSum, Ledger};
 use crate::dense::driver::drive;
 use crate::dense::endpoints::Endpoints;
 use crate::dense::gate::Gate;
@@ -101,6 +102,7 @@ pub struct DenseSync {
     /// By instance, its rank.
     rank_of: Arc<[usize]>,
     served: Option<Served>,
+    coded: Option<CodedSum>,
     watch: Arc<Watch>,
 }
 
@@ -222,8 +224,20 @@ impl DenseSync {
             grace,
             rank_of,
             served,
+            coded: None,
             watch,
         })
+    }
+
+    /// Gradients are coded from now on.
+    pub fn code(&mut self, coded: CodedSum) {
+        self.coded = Some(coded);
+    }
+
+    /// What coding gradients came to on this rank.
+    #[must_use]
+    pub fn coded(&self) -> Ledger {
+        self.coded.as_ref().map_or(Ledger::default(), |coded| *coded.ledger())
     }
 
     /// What this rank has of a parameter server.
@@ -327,7 +341,7 @@ impl DenseSync {
             let around = (counters, trace, pins);
             return Ok(served.run(ends, stretch, trainer.is_some(), around, work));
         }
-        let Self { workers, instances, lent, post, watch, .. } = self;
+        let Self { workers, instances, lent, post, coded, watch, .. } = self;
         let watch: &Arc<Watch> = watch;
         let method = match &self.places {
             Some(Places { node, place }) => self.method.with_nodes(node, place),
@@ -346,7 +360,7 @@ impl DenseSync {
         let alone = comm.as_ref().is_none_or(|comm| comm.size() == 1);
         let (link, queue) = match method.rounds {
             Rounds::EveryStep if !alone => {
-                let (link, queue) = GradientQueue::new();
+                let (link, queue) = GradientQueue::new(coded.as_mut());
                 (Some(link), Some(queue))
             }
             _ => (None, None),

@@ -329,6 +329,15 @@ pub struct WireFigures {
     /// Compression: dense elements there were.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dense_elements_total: Option<u64>,
+    /// Bytes of those, and of the tensors with them that were sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dense_bytes_coded: Option<u64>,
+    /// Bytes that they would have been.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dense_bytes_uncoded: Option<u64>,
+    /// Time for thresholds, writing and reading, on the slowest rank.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds_coding: Option<f64>,
     /// Compression: embedding elements sent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mp_elements_kept: Option<u64>,

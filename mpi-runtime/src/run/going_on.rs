@@ -148,6 +148,8 @@ pub fn kept(plan: &Plan, checkpoint: &Checkpoint) -> Result<Kept, CheckpointErro
     } else if plan.job.method == SyncMethod::Bsp
         && (slices || same_layout)
         && !checkpoint.rounds_rows()
+        // What was not sent of gradients is not in it.
+        && plan.job.config.compress.dp_keep.is_none()
         && same_arithmetic(plan, manifest)
     {
         Kept::Bits

@@ -38,6 +38,7 @@ impl Session<'_> {
         for traffic in [embedding, self.run.dense_traffic()] {
             own.extend(traffic.to_words());
         }
+        own.extend(self.run.sync.coded().to_words());
         let mut all = vec![0; own.len() * self.world.size];
         self.control.all_gather(&own, &mut all, "memory and bytes of the run")?;
         let of = |index| all.iter().skip(index).step_by(own.len()).copied();
@@ -69,7 +70,7 @@ impl Session<'_> {
             dense_bytes: Some(total.rounds.bytes),
             embedding_bytes: Some(of(1).sum()),
             ranks: all.chunks(own.len()).enumerate().map(wire_of_rank).collect(),
-            ..WireFigures::default()
+            ..coded_figures(all.chunks(own.len()).map(|words| &words[words.len() - CODED..]))
         });
         summary.recovery = self.played.as_ref().map(|played| {
             let mode = plan.job.config.recovery.mode.map_or("", RecoveryMode::name);
@@ -197,6 +198,28 @@ fn wait_for_the_end(dir: &Path) -> Result<(), Error> {
 
 /// For a summary to be written.
 const WRITTEN: Duration = Duration::from_secs(5);
+
+/// What coding gradients came to, of all ranks' [`Ledger`](crate::dense::coded_sum::Ledger)s.
+fn coded_figures<'a>(ranks: impl Iterator<Item = &'a [u64]>) -> WireFigures {
+    let (mut sums, mut longest) = ([0; CODED], 0);
+    for words in ranks {
+        sums.iter_mut().zip(words).for_each(|(sum, word)| *sum += word);
+        longest = longest.max(words[CODED - 1]);
+    }
+    let [kept, elements, bytes, plain, _] = sums;
+    let some = |count: u64| (elements > 0).then_some(count);
+    WireFigures {
+        dense_elements_kept: some(kept),
+        dense_elements_total: some(elements),
+        dense_bytes_coded: some(bytes),
+        dense_bytes_uncoded: some(plain),
+        seconds_coding: some(longest).map(|ns| Duration::from_nanos(ns).as_secs_f64()),
+        ..WireFigures::default()
+    }
+}
+
+/// Words of a ledger.
+const CODED: usize = 5;
 
 /// What a rank sent and received: eight of the words of [`Session::measure`], from the seventh on.
 fn wire_of_rank((rank, words): (usize, &[u64])) -> WireOfRank {

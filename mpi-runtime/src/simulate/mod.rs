@@ -100,6 +100,12 @@ impl Virtual {
         let cores = if file.cores == 0 { worker_threads + 1 } else { file.cores };
         let job = config.resolve(ranks, 1, cores)?;
         let config = &job.config;
+        if config.compress.dp_keep.is_some() {
+            return Err(Error::Usage(
+                "compress.dp_keep: gradients are not compressed in virtual time yet; leave it out"
+                    .into(),
+            ));
+        }
         let changes = !config.sync.switch.is_off();
         if changes && config.recovery.inject.failures.is_some() {
             return Err(Error::Usage(

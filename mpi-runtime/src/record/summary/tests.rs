@@ -96,6 +96,9 @@ fn names_are_those_of_the_contract() {
         control_bytes: Some(1),
         dense_elements_kept: Some(1),
         dense_elements_total: Some(1),
+        dense_bytes_coded: Some(1),
+        dense_bytes_uncoded: Some(1),
+        seconds_coding: Some(1.0),
         mp_elements_kept: Some(1),
         mp_elements_total: Some(1),
         ranks: vec![WireOfRank::default()],
@@ -170,7 +173,7 @@ const CONTRACT: &[(&str, &str)] = &[
     (
         "wire",
         "dense_bytes embedding_bytes control_bytes dense_elements_kept dense_elements_total \
-         mp_elements_kept mp_elements_total ranks",
+         dense_bytes_coded dense_bytes_uncoded seconds_coding mp_elements_kept mp_elements_total ranks",
     ),
     (
         "checkpoint",

@@ -1,0 +1,390 @@
+//! Elements of a vector as bytes: which they are, and their values.
+//!
+//! A message is eight bytes, then indices, then values, all little-endian.
+//!
+//! | byte | what |
+//! | --- | --- |
+//! | 0 | how indices are written |
+//! | 1 | bytes of a value: 4 (f32) or 2 (bfloat16) |
+//! | 4..8 | elements that are there |
+//!
+//! | indices | bytes, of n elements with k there |
+//! | --- | --- |
+//! | 0: none, all elements are there | 0 |
+//! | 1: a bit for each element | n / 8 |
+//! | 2: a byte for each that is there, the elements before it since the last; 255: as many are not there, and none is | k + n / 255 at most |
+//! | 3: the same with 16 bits | 2 k + 2 n / 65535 at most |
+//!
+//! Of these the shortest is taken. With one element in a hundred and values of 16 bits that is
+//! 3.1 bytes for each.
+//!
+//! Invariant: whatever bytes come, reading them ends, and touches the vector's elements alone.
+
+use core::fmt;
+
+use super::half::{from_half, to_half};
+use super::mask::Mask;
+use crate::kernel::vectorized;
+
+/// What values are written as.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Values {
+    /// As they are.
+    #[default]
+    F32 = 4,
+    /// bfloat16, rounded to the nearest.
+    Bf16 = 2,
+}
+
+impl Values {
+    const fn bytes(self) -> usize {
+        self as usize
+    }
+
+    /// `x` as whoever reads it has it.
+    #[inline(always)]
+    #[must_use]
+    pub const fn sent(self, x: f32) -> f32 {
+        match self {
+            Self::F32 => x,
+            Self::Bf16 => from_half(to_half(x)),
+        }
+    }
+}
+
+/// Bytes of a message of `len` elements at most.
+#[must_use]
+pub const fn len_max(len: usize, values: Values) -> usize {
+    HEADER + len * values.bytes()
+}
+
+/// How indices are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Indices {
+    All,
+    Bits,
+    Gaps8,
+    Gaps16,
+}
+
+impl Indices {
+    /// The shortest for `count` of `len` elements.
+    fn for_count(count: usize, len: usize, values: Values) -> Self {
+        let with_values = |indices: usize| indices + count * values.bytes();
+        let choices = [
+            (len * values.bytes(), Self::All),
+            (with_values(len.div_ceil(8)), Self::Bits),
+            (with_values(count + len / 255), Self::Gaps8),
+            (with_values(2 * (count + len / 65535)), Self::Gaps16),
+        ];
+        choices.into_iter().min_by_key(|(bytes, _)| *bytes).map_or(Self::All, |(_, it)| it)
+    }
+}
+
+/// Writes the elements of `vector` that pass `mask` to `out`, which has room for
+/// [`len_max`] bytes. Returns how many bytes they are.
+///
+/// # Panics
+/// When there is no room.
+pub fn code(vector: &[f32], mask: &Mask<'_>, values: Values, out: &mut [u8]) -> usize {
+    let indices = Indices::for_count(mask.count(), vector.len(), values);
+    let count = if indices == Indices::All { vector.len() } else { mask.count() };
+    let mut length = 0;
+    vectorized(|| length = write(vector, mask, (indices, count), values, out));
+    length
+}
+
+#[inline(always)]
+fn write(
+    vector: &[f32],
+    mask: &Mask<'_>,
+    (indices, count): (Indices, usize),
+    values: Values,
+    out: &mut [u8],
+) -> usize {
+    #[expect(clippy::cast_possible_truncation, reason = "at most u32::MAX elements")]
+    let words = (count as u32).to_le_bytes();
+    let (header, rest) = out.split_at_mut(HEADER);
+    header[..2].copy_from_slice(&[indices as u8, values as u8]);
+    header[2..4].fill(0);
+    header[4..].copy_from_slice(&words);
+    let of_indices = match indices {
+        Indices::All => 0,
+        Indices::Bits => bits(mask, vector.len(), rest),
+        Indices::Gaps8 => gaps(mask, rest, |gap: u8| [gap]),
+        Indices::Gaps16 => gaps(mask, rest, u16::to_le_bytes),
+    };
+    let rest = &mut rest[of_indices..][..count * values.bytes()];
+    match (indices, values) {
+        (Indices::All, Values::F32) => {
+            for (out, x) in rest.as_chunks_mut::<4>().0.iter_mut().zip(vector) {
+                *out = x.to_le_bytes();
+            }
+        }
+        (Indices::All, Values::Bf16) => {
+            for (out, x) in rest.as_chunks_mut::<2>().0.iter_mut().zip(vector) {
+                *out = to_half(*x).to_le_bytes();
+            }
+        }
+        (_, Values::F32) => {
+            let mut out = rest.as_chunks_mut::<4>().0.iter_mut();
+            mask.visit(|at| out.next().into_iter().for_each(|out| *out = vector[at].to_le_bytes()));
+        }
+        (_, Values::Bf16) => {
+            let mut out = rest.as_chunks_mut::<2>().0.iter_mut();
+            mask.visit(|at| {
+                out.next().into_iter().for_each(|out| *out = to_half(vector[at]).to_le_bytes());
+            });
+        }
+    }
+    HEADER + of_indices + rest.len()
+}
+
+#[inline(always)]
+fn bits(mask: &Mask<'_>, len: usize, out: &mut [u8]) -> usize {
+    let out = &mut out[..len.div_ceil(8)];
+    for (out, word) in out.chunks_mut(4).zip(mask.words()) {
+        out.copy_from_slice(&word.to_le_bytes()[..out.len()]);
+    }
+    out.len()
+}
+
+/// A number of so many elements.
+trait Gap: Copy {
+    /// As many that are not there, and then none that is.
+    const NONE: usize;
+    fn of(gap: usize) -> Self;
+}
+
+impl Gap for u8 {
+    const NONE: usize = 255;
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "the caller looks")]
+    fn of(gap: usize) -> Self {
+        gap as Self
+    }
+}
+
+impl Gap for u16 {
+    const NONE: usize = 65535;
+    #[inline(always)]
+    #[expect(clippy::cast_possible_truncation, reason = "the caller looks")]
+    fn of(gap: usize) -> Self {
+        gap as Self
+    }
+}
+
+#[inline(always)]
+fn gaps<G: Gap, const BYTES: usize>(
+    mask: &Mask<'_>,
+    out: &mut [u8],
+    bytes: impl Fn(G) -> [u8; BYTES],
+) -> usize {
+    let (out, _) = out.as_chunks_mut::<BYTES>();
+    let (mut length, mut next) = (0, 0);
+    mask.visit(|at| {
+        let mut gap = at - next;
+        while gap >= G::NONE {
+            out[length] = bytes(G::of(G::NONE));
+            (gap, length) = (gap - G::NONE, length + 1);
+        }
+        out[length] = bytes(G::of(gap));
+        (next, length) = (at + 1, length + 1);
+    });
+    BYTES * length
+}
+
+/// Adds the elements of a message to `vector`. Returns how many there were.
+///
+/// # Errors
+/// When it is no message of a vector of this length; some of its elements may have been added.
+pub fn add(message: &[u8], vector: &mut [f32]) -> Result<usize, Malformed> {
+    let mut added = Ok(0);
+    vectorized(|| added = read(message, vector, |to, x| *to += x));
+    added
+}
+
+#[inline(always)]
+fn read(
+    message: &[u8],
+    vector: &mut [f32],
+    put: impl Fn(&mut f32, f32),
+) -> Result<usize, Malformed> {
+    let (header, rest) = message.split_first_chunk::<HEADER>().ok_or(Malformed)?;
+    let [indices, bytes, _, _, count @ ..] = *header;
+    let count = u32::from_le_bytes(count) as usize;
+    let bytes = usize::from(bytes);
+    if count > vector.len() || ![2, 4].contains(&bytes) {
+        return Err(Malformed);
+    }
+    let of_indices = rest.len().checked_sub(count * bytes).ok_or(Malformed)?;
+    let (indices_bytes, values) = rest.split_at(of_indices);
+    if bytes == 4 {
+        let values = values.as_chunks::<4>().0.iter().map(|x| f32::from_le_bytes(*x));
+        put_all(indices, indices_bytes, values, vector, put)?;
+    } else {
+        let values = values.as_chunks::<2>().0.iter().map(|x| from_half(u16::from_le_bytes(*x)));
+        put_all(indices, indices_bytes, values, vector, put)?;
+    }
+    Ok(count)
+}
+
+#[inline(always)]
+fn put_all(
+    indices: u8,
+    bytes: &[u8],
+    mut values: impl ExactSizeIterator<Item = f32>,
+    vector: &mut [f32],
+    put: impl Fn(&mut f32, f32),
+) -> Result<(), Malformed> {
+    let ends = |values: &dyn ExactSizeIterator<Item = f32>| {
+        if values.len() == 0 { Ok(()) } else { Err(Malformed) }
+    };
+    match indices {
+        0 if bytes.is_empty() && values.len() == vector.len() => {
+            vector.iter_mut().zip(&mut values).for_each(|(to, x)| put(to, x));
+            Ok(())
+        }
+        1 if bytes.len() == vector.len().div_ceil(8) => {
+            for (to, bits) in vector.chunks_mut(8).zip(bytes) {
+                let mut bits = u32::from(*bits);
+                while bits != 0 {
+                    let to = to.get_mut(bits.trailing_zeros() as usize).ok_or(Malformed)?;
+                    put(to, values.next().ok_or(Malformed)?);
+                    bits &= bits - 1;
+                }
+            }
+            ends(&values)
+        }
+        2 => {
+            let gaps = bytes.iter().map(|gap| usize::from(*gap));
+            put_gaps::<u8>(gaps, &mut values, vector, put)?;
+            ends(&values)
+        }
+        3 if bytes.len().is_multiple_of(2) => {
+            let gaps = bytes.as_chunks::<2>().0.iter();
+            let gaps = gaps.map(|gap| usize::from(u16::from_le_bytes(*gap)));
+            put_gaps::<u16>(gaps, &mut values, vector, put)?;
+            ends(&values)
+        }
+        _ => Err(Malformed),
+    }
+}
+
+#[inline(always)]
+fn put_gaps<G: Gap>(
+    gaps: impl Iterator<Item = usize>,
+    values: &mut impl Iterator<Item = f32>,
+    vector: &mut [f32],
+    put: impl Fn(&mut f32, f32),
+) -> Result<(), Malformed> {
+    let mut at = 0;
+    for gap in gaps {
+        at += gap;
+        if gap != G::NONE {
+            let to = vector.get_mut(at).ok_or(Malformed)?;
+            put(to, values.next().ok_or(Malformed)?);
+            at += 1;
+        }
+    }
+    Ok(())
+}
+
+/// Bytes before the indices.
+const HEADER: usize = 8;
+
+/// It is no message of elements of a vector of this length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Malformed;
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no message of elements of a vector of this length")
+    }
+}
+
+impl core::error::Error for Malformed {}
+
+#[cfg(test)]
+mod tests {
+    use std::vec;
+    use std::vec::Vec;
+
+    use proptest::prelude::*;
+
+    use super::super::mask::mask_len;
+    use super::*;
+
+    /// A vector of which one element in `one_of` is no zero.
+    fn vector(len: usize, one_of: u32, seed: u32) -> Vec<f32> {
+        let at = |i: u32| {
+            let word = (i ^ seed).wrapping_mul(2_654_435_761).rotate_left(13).wrapping_mul(40_503);
+            if (word >> 8).is_multiple_of(one_of) { (word as f32 - 2e9) / 1e9 } else { 0.0 }
+        };
+        (0..len).map(|i| at(u32::try_from(i).unwrap())).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(
+            len in 0usize..5000,
+            one_of in prop_oneof![Just(1u32), 2u32..12, 50u32..300, 1000u32..100_000],
+            seed in any::<u32>(),
+        ) {
+            let vector = vector(len, one_of, seed);
+            let mut words = vec![0; mask_len(len)];
+            let mask = Mask::of(&vector, 0.0, &mut words);
+            for values in [Values::F32, Values::Bf16] {
+                let mut out = vec![7; len_max(len, values)];
+                let length = code(&vector, &mask, values, &mut out);
+                let message = &out[..length];
+                let mut read = vec![0.0; len];
+                let added = add(message, &mut read).unwrap();
+                prop_assert!(added == mask.count() || added == len);
+                let expected: Vec<f32> = vector.iter().map(|x| values.sent(*x)).collect();
+                prop_assert_eq!(read, expected);
+                // Of another length, or cut, it is refused or touches nothing else.
+                if mask.count() > 0 && length > 8 {
+                    prop_assert_eq!(add(&message[..length - 1], &mut vec![0.0; len]), Err(Malformed));
+                }
+            }
+        }
+
+        /// Whatever bytes come.
+        #[test]
+        fn anything_is_read_or_refused(
+            mut bytes in prop::collection::vec(any::<u8>(), 0..300),
+            indices in 0u8..5,
+            value in prop_oneof![Just(2u8), Just(4u8), any::<u8>()],
+            count in 0u32..80,
+            len in 0usize..300,
+        ) {
+            if bytes.len() >= 8 {
+                (bytes[0], bytes[1]) = (indices, value);
+                bytes[4..8].copy_from_slice(&count.to_le_bytes());
+            }
+            let _ = add(&bytes, &mut vec![0.0; len]);
+        }
+    }
+
+    /// Bytes for an element that is there.
+    #[test]
+    fn few_bytes_for_each_element() {
+        for (one_of, values, most) in [
+            (1, Values::F32, 4.01),
+            (4, Values::Bf16, 2.6),
+            (30, Values::Bf16, 3.1),
+            (100, Values::Bf16, 3.45),
+            (100, Values::F32, 5.45),
+            (1000, Values::Bf16, 4.1),
+        ] {
+            let vector = vector(1 << 17, one_of, 1);
+            let mut words = vec![0; mask_len(vector.len())];
+            let mask = Mask::of(&vector, 0.0, &mut words);
+            let mut out = vec![0; len_max(vector.len(), values)];
+            let length = code(&vector, &mask, values, &mut out);
+            let each = length as f64 / mask.count() as f64;
+            assert!(each < most, "one of {one_of}: {each} bytes");
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! Communicating only what matters: DCT, dynamic communication thresholding.
+//!
+//! V. Gupta et al., "Training recommender systems at scale: communication-efficient model and data
+//! parallelism", KDD 2021, arXiv 2010.08899. What is sent passes a hard threshold, which is found
+//! anew only now and then. Of gradients what does not pass is kept and added to the next (error
+//! feedback), so in sum everything is sent.
+//!
+//! - `threshold.rs`: which threshold keeps a share of the elements, and when it is found anew
+//! - `mask.rs`: which elements pass
+//! - `residual.rs`: a gradient, what of it is sent, and what is kept for the next
+//! - `code.rs`: elements as bytes: which they are, and their values
+//! - `half.rs`: values of 16 bits
+//!
+//! Invariants: nothing here allocates; a vector has at most `u32::MAX` elements. A number that is
+//! not finite always passes, so that whoever receives it can refuse it, and never stays in a
+//! residual.
+
+mod code;
+mod half;
+mod mask;
+mod residual;
+mod threshold;
+
+pub use code::{Malformed, Values, add, code, len_max};
+pub use half::{from_half, to_half};
+pub use mask::{Mask, mask_len};
+pub use residual::{Kept, Residual};
+pub use threshold::{Counts, Keep, Threshold, tau_of};

@@ -1,0 +1,108 @@
+"""Runs what dct.sh measures and checks it against the bounds.
+
+arXiv 2010.08899, data parallelism: of a gradient what passes a threshold is sent, the rest is added to the next.
+
+codec   gigabytes of a gradient that a core codes in a second, and scatters
+frappe  log loss and AUC by the share of elements that are sent, beside the same run with all of them, and bytes
+links   time of steps over slow links, with and without
+
+Python's standard library only.
+"""
+
+import json
+import os
+import subprocess
+from statistics import mean, median, stdev
+
+from runs import UMBRA, Runs, mpirun
+from show import Show, phases
+
+SEEDS = [int(seed) for seed in os.environ.get("SEEDS", "1,2,3,4,5").split(",")]
+RELEASE = os.path.dirname(UMBRA)
+# 4.6 million dense parameters on ten fields of 64 values.
+LARGE = {"model.embedding_dim": 64, "model.top": "[2048, 1280, 512]"}
+# Of the elements of a gradient; 1 stands for a run without compression.
+KEEPS = [1, 0.1, 0.03, 0.01, 0.0075]
+# What the ratios are claimed at.
+CLAIMED = 0.0075
+RANKS = 2
+show, runs = Show("dct", SEEDS), Runs("dct")
+
+
+def kept(keep):
+    return {} if keep == 1 else {"compress.dp_keep": keep}
+
+
+def ratios(figures):
+    """Elements and bytes of the coded tensors over those that were sent."""
+    wire = figures["wire"]
+    return (wire["dense_elements_total"] / wire["dense_elements_kept"], wire["dense_bytes_uncoded"] / wire["dense_bytes_coded"])
+
+
+def codec():
+    print("== codec", flush=True)
+    found = [json.loads(subprocess.check_output([f"{RELEASE}/examples/codec_rate"])) for _ in range(3)]
+    for lines in zip(*found):
+        figures = {name: median(line[name] for line in lines) for name in lines[0]}
+        show.row(what="codec, bfloat16", keep=figures["keep"], encode=figures["encode_gb_per_s"],
+                 decode=figures["decode_gb_per_s"], bytes_ratio=figures["byte_ratio"], refresh_us=figures["refresh_us"])
+        if figures["keep"] == 0.01:
+            show.at_least("encode_gb_per_s", figures["encode_gb_per_s"], 2)
+            show.at_least("decode_gb_per_s", figures["decode_gb_per_s"], 4)
+            # Of a threshold that holds for a thousand steps.
+            coding = 4 * (1 << 22) / 1e9 / figures["encode_gb_per_s"]
+            show.measured("refresh_over_coding", figures["refresh_us"] / 1e6 / 1000 / coding)
+
+
+def frappe():
+    print("== frappe", flush=True)
+    files = runs.frappe()
+    if files is None:
+        return
+    common = files | LARGE | {"sync.method": "bsp", "train.batch_size": 512, "train.worker_threads": 1, "train.epochs": 3}
+    found = {keep: [] for keep in KEEPS}
+    for seed in SEEDS:
+        for keep in KEEPS:
+            sets = common | kept(keep) | {"seed": seed}
+            found[keep].append(runs.train(f"frappe-{keep}-{seed}", "hpc/show/shadow-frappe.toml", sets, mpirun(RANKS)))
+    for keep in KEEPS:
+        more = [own["test"]["logloss"] - plain["test"]["logloss"] for own, plain in zip(found[keep], found[1])]
+        error = stdev(more) / len(more) ** 0.5 if len(more) > 1 else float("nan")
+        elements, of_bytes = (mean(each) for each in zip(*map(ratios, found[keep]))) if keep != 1 else (1, 1)
+        show.row(what=f"frappe, {len(SEEDS)} seeds", keep=keep, logloss=mean(own["test"]["logloss"] for own in found[keep]),
+                 auc=mean(own["test"]["auc"] for own in found[keep]), logloss_more=mean(more), uncertainty=error,
+                 elements=elements, bytes=of_bytes, dense_mb=found[keep][0]["wire"]["dense_bytes"] / 1e6,
+                 coding_share=found[keep][0]["wire"].get("seconds_coding", 0) / found[keep][0]["seconds"])
+        if keep == CLAIMED:
+            show.at_least("dp_byte_ratio", of_bytes, 100)
+            show.measured("dp_element_ratio", elements)
+            show.at_most("logloss_loss_over_se", mean(more) / error if error > 0 else float("nan"), 2)
+
+
+def links():
+    print("== links", flush=True)
+    clicks = {"data.train": runs.synth("shadow_speed", 400_000)}
+    os.environ["UMBRA_CLUSTER_MTU"] = "60000"
+    subprocess.run(["hpc/cluster/up.sh", "4"], check=True, stdout=subprocess.DEVNULL)
+    for rate, steps in (("100mbit", 10), ("1gbit", 40)):
+        times = {keep: [] for keep in (1, CLAIMED)}
+        for turn in range(3):
+            for keep in times:
+                sets = clicks | LARGE | kept(keep) | {"sync.method": "bsp", "train.batch_size": 64, "train.worker_threads": 1,
+                                                      "train.max_examples": 4 * 64 * steps}
+                launch = ["hpc/cluster/run", "-n", "4", "--rate", rate, "--"]
+                times[keep].append(runs.train(f"links-{rate}-{keep}-{turn}", "hpc/show/shadow-synthetic.toml", sets, launch))
+        seconds = {keep: median(own["seconds"] / own["steps"] for own in each) for keep, each in times.items()}
+        saved = 1 - seconds[CLAIMED] / seconds[1]
+        show.row(what=f"4 ranks at {rate}", keep=CLAIMED, seconds_of_a_step=seconds[CLAIMED], without=seconds[1], saved=saved,
+                 bytes=ratios(times[CLAIMED][0])[1])
+        if rate == "100mbit":
+            show.at_least("time_saved_share", saved, 0.37)
+        else:
+            show.measured("time_saved_share_1gbit", saved)
+    subprocess.run(["hpc/cluster/down.sh", "--quiet"], check=True)
+
+
+for phase in phases(codec, frappe, links):
+    phase()
+show.finish()

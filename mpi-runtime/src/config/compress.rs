@@ -1,0 +1,57 @@
+//! `[compress]`: what passes a threshold before it is sent (DCT, arXiv 2010.08899).
+
+use serde::{Deserialize, Serialize};
+use umbra_core::compress::{Keep, Values};
+
+use super::Config;
+use crate::dense::coded_sum::Coding;
+
+/// `[compress]`
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CompressConfig {
+    /// Share of the elements of a gradient that are sent; all without it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dp_keep: Option<f64>,
+    /// Steps after which thresholds are found anew.
+    pub refresh_every: u32,
+    /// What values are sent as.
+    pub values: SentValues,
+}
+
+/// What values are sent as.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SentValues {
+    /// As they are.
+    F32,
+    /// Rounded to bfloat16; what that costs is sent later.
+    #[default]
+    Bf16,
+}
+
+impl Default for CompressConfig {
+    fn default() -> Self {
+        Self { dp_keep: None, refresh_every: 1000, values: SentValues::default() }
+    }
+}
+
+impl Config {
+    /// How gradients are coded; `None` where they are sent as they are.
+    #[must_use]
+    pub fn coding(&self) -> Option<Coding> {
+        let CompressConfig { dp_keep, refresh_every, values } = self.compress;
+        let values = match values {
+            SentValues::F32 => Values::F32,
+            SentValues::Bf16 => Values::Bf16,
+        };
+        #[expect(clippy::cast_possible_truncation, reason = "a share")]
+        dp_keep.map(|keep| Coding { keep: Keep { share: keep as f32, refresh_every }, values })
+    }
+}
+
+impl CompressConfig {
+    pub(super) fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}

@@ -1,0 +1,129 @@
+//! Gradients of which what matters is sent (DCT), over real ranks.
+#![allow(clippy::unwrap_used)]
+
+use serde_json::Value;
+use umbra_tests::{Folder, Job, tensors};
+
+/// Two of its tensors are coded, the others too small.
+const JOB: Job = Job {
+    model: "kind = \"dlrm\"\nembedding_dim = 8\nbottom = [64, 8]\ntop = [128, 96]",
+    optim: [("adagrad", 0.02), ("rowwise_adagrad", 0.05)],
+    batch_size: 64,
+};
+
+/// 125 steps of 256 examples.
+const ROWS: u64 = 125 * 256;
+
+fn model(folder: &Folder, run: &str) -> Vec<u8> {
+    tensors(&folder.path(run).join("checkpoints/last"), |name| {
+        name.starts_with("dense") || name.starts_with("rows")
+    })
+}
+
+fn train(folder: &Folder, ranks: usize, run: &str, more: &[&str]) -> Value {
+    let threads = format!("train.worker_threads={}", 4 / ranks.min(4));
+    let sets = [&["sync.method=bsp", &threads, "run.overwrite=true"], more].concat();
+    folder.train(ranks, "job.toml", run, &sets);
+    folder.summary(run)
+}
+
+fn auc(run: &Value) -> f64 {
+    run["test"]["auc"].as_f64().unwrap()
+}
+
+/// With all elements kept it is the run without compression, bit for bit.
+#[test]
+fn all_elements_are_the_sum_that_is_not_coded() {
+    let folder = JOB.folder(ROWS, 500);
+    for ranks in [2, 3, 4] {
+        train(&folder, ranks, "plain", &[]);
+        let all = ["compress.dp_keep=1", "compress.values=f32"];
+        let coded = train(&folder, ranks, "coded", &all);
+        assert!(model(&folder, "coded") == model(&folder, "plain"), "{ranks} ranks");
+        let wire = &coded["wire"];
+        // Zeros, of units that are off for a whole batch, need not be sent.
+        let [kept, all] = ["dense_elements_kept", "dense_elements_total"]
+            .map(|name| wire[name].as_u64().unwrap());
+        assert!(kept > all / 2 && kept <= all, "{wire}");
+    }
+}
+
+/// A twentieth of the elements teach the model nearly as much, in few bytes, and the same twice.
+#[test]
+fn few_elements_teach_as_much_and_repeat_bit_for_bit() {
+    let folder = JOB.folder(ROWS, 10_000);
+    for ranks in [2, 4] {
+        let plain = train(&folder, ranks, "plain", &[]);
+        let keep = ["compress.dp_keep=0.05", "compress.refresh_every=20"];
+        let coded = train(&folder, ranks, "coded", &keep);
+        let once = model(&folder, "coded");
+        train(&folder, ranks, "coded", &keep);
+        assert!(model(&folder, "coded") == once, "{ranks} ranks");
+        assert!(once != model(&folder, "plain"));
+        assert!(auc(&coded) > auc(&plain) - 0.01, "{} of {}", auc(&coded), auc(&plain));
+        let figure = |run: &Value, name: &str| run["wire"][name].as_f64().unwrap();
+        let share = figure(&coded, "dense_elements_kept") / figure(&coded, "dense_elements_total");
+        assert!((0.01..0.1).contains(&share), "{share}");
+        let ratio = figure(&coded, "dense_bytes_uncoded") / figure(&coded, "dense_bytes_coded");
+        assert!(ratio > 15.0, "{ratio}");
+        // Small tensors and losses are sent as they are.
+        let all = figure(&plain, "dense_bytes") / figure(&coded, "dense_bytes");
+        assert!(all > 3.0 && all < ratio, "{all} of {ratio}");
+    }
+}
+
+/// A gradient that is no number is nobody's: the step changes nothing, and the next ones do.
+#[test]
+fn what_is_not_finite_is_dropped_and_forgotten() {
+    let folder = JOB.folder(ROWS, 4000);
+    let sets = ["compress.dp_keep=0.05", "data.lanes=4"];
+    let plain = train(&folder, 2, "plain", &sets);
+    let bad = ["recovery.inject.nan_trainer=1", "recovery.inject.nan_step=30"];
+    let ended = folder.try_train(
+        2,
+        "job.toml",
+        "run",
+        &[&["sync.method=bsp", "train.worker_threads=2"], &sets[..], &bad].concat(),
+    );
+    // What an uncoded run does: it says so and goes on, or ends with its exit code.
+    let uncoded = folder.try_train(
+        2,
+        "job.toml",
+        "uncoded",
+        &[&["sync.method=bsp", "train.worker_threads=2", "data.lanes=4"][..], &bad].concat(),
+    );
+    assert_eq!(ended.code, uncoded.code, "{}\n{}", ended.stderr, uncoded.stderr);
+    if ended.code == 0 {
+        let auc = folder.summary("run")["test"]["auc"].as_f64().unwrap();
+        assert!(auc > self::auc(&plain) - 0.02, "{auc}");
+    }
+}
+
+/// A run that goes on has not what was not sent, and learns as much.
+#[test]
+fn a_run_that_goes_on_begins_without_a_residual() {
+    let folder = JOB.folder(ROWS, 10_000);
+    let keep = ["compress.dp_keep=0.02"];
+    let whole = train(&folder, 2, "whole", &keep);
+    let stop = ["compress.dp_keep=0.02", "recovery.inject.stop_step=60"];
+    let sets = ["sync.method=bsp", "train.worker_threads=2"];
+    let ended = folder.try_train(2, "job.toml", "run", &[&sets[..], &stop].concat());
+    assert_eq!(ended.code, 75, "{}", ended.stderr);
+    folder.train(2, "job.toml", "run", &[&sets[..], &keep].concat());
+    let run = folder.summary("run");
+    assert!((auc(&run) - auc(&whole)).abs() < 0.01, "{} and {}", auc(&run), auc(&whole));
+}
+
+#[test]
+fn other_methods_and_keys_without_effect_are_refused() {
+    let folder = JOB.folder(1000, 100);
+    for (sets, says) in [
+        (&["sync.method=shadow_ma", "compress.dp_keep=0.1"][..], "gradients of bsp alone"),
+        (&["sync.method=bsp", "compress.refresh_every=5"], "`compress.dp_keep` is missing"),
+        (&["sync.method=bsp", "compress.dp_keep=0"], "compress.dp_keep"),
+    ] {
+        let ended = folder.try_train(2, "job.toml", "run", sets);
+        assert_eq!(ended.code, 2, "{}", ended.stderr);
+        assert!(ended.stderr.contains(says), "{}", ended.stderr);
+    }
+}
