@@ -6,7 +6,7 @@ use std::path::Path;
 
 use umbra_tests::{Ended, Folder, LIMIT, start};
 
-const NAMES: [&str; 34] = [
+const NAMES: [&str; 35] = [
     "all_gather",
     "all_gather_varied",
     "exchange",
@@ -40,6 +40,7 @@ const NAMES: [&str; 34] = [
     "checkpoints",
     "image",
     "row_saves",
+    "coded_sum",
     "sections",
 ];
 

@@ -3,7 +3,8 @@
 //! - [`replica_sync`]: which protocol runs on which slice of the replica
 //! - [`driver`]: runs protocols on one thread · [`seat`]: one of them, action by action ·
 //!   [`endpoints`]: what they act through
-//! - [`group_sums`]: sums over groups of trainers · [`mean`]: the mean of all, taken once
+//! - [`group_sums`]: sums over groups of trainers, `places`: by nodes · [`mean`]: the mean of all,
+//!   taken once
 //! - [`bsp`]: one update per step for all · [`gradients`]: what the workers bring to it ·
 //!   [`coded_sum`]: sums of what matters of them
 //! - [`served`]: parameter servers · [`hand`]: what a worker is handed and brings
@@ -22,6 +23,7 @@ pub mod group_sums;
 pub mod hand;
 pub mod mean;
 pub mod meeting;
+mod places;
 pub mod replica_sync;
 pub mod seat;
 pub mod served;

@@ -42,6 +42,7 @@ use crate::dense::gate::Gate;
 use crate::dense::gradients::{GradientLink, GradientQueue};
 use crate::dense::group_sums::GroupSums;
 use crate::dense::hand::Hand;
+use crate::dense::places::Places;
 use crate::dense::seat::{Gaps, GateKeeper, Seat, Steps, Workers};
 use crate::dense::served::{self, Served, ServedStretch};
 use crate::error::Error;
@@ -104,27 +105,6 @@ pub struct DenseSync {
     served: Option<Served>,
     coded: Option<CodedSum>,
     watch: Arc<Watch>,
-}
-
-/// Where trainers are: their nodes, and their numbers there. `[trainers]` each.
-struct Places {
-    node: Vec<usize>,
-    place: Vec<usize>,
-}
-
-impl Places {
-    /// By the names of nodes. `hosts: [trainers]`
-    fn new(hosts: &[Vec<u8>]) -> Self {
-        let (mut node, mut place) = (vec![], vec![]);
-        for (trainer, host) in hosts.iter().enumerate() {
-            let before = &hosts[..trainer];
-            let known = before.iter().position(|other| other == host);
-            let next = node.iter().max().map_or(0, |node| node + 1);
-            node.push(known.map_or(next, |other| node[other]));
-            place.push(before.iter().filter(|other| *other == host).count());
-        }
-        Self { node, place }
-    }
 }
 
 /// A trainer's part in a stretch of training.

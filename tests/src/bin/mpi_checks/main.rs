@@ -10,6 +10,7 @@
 
 mod calls;
 mod checkpoints;
+mod coded;
 mod collectives;
 mod driver;
 mod mailbox;
@@ -31,7 +32,7 @@ use umbra_mpi::launch::world::World;
 /// A check; collective over all ranks. Communicators are made by the check, on the main thread.
 type Check = fn(&World, &Arc<Watch>, &Comm);
 
-const CHECKS: [(&str, Check); 34] = [
+const CHECKS: [(&str, Check); 35] = [
     ("all_gather", collectives::all_gather),
     ("all_gather_varied", collectives::all_gather_varied),
     ("exchange", collectives::exchange),
@@ -65,6 +66,7 @@ const CHECKS: [(&str, Check); 34] = [
     ("checkpoints", checkpoints::checkpoints),
     ("image", checkpoints::image),
     ("row_saves", row_saves::row_saves),
+    ("coded_sum", coded::coded_sum),
     ("sections", sections::listed_once),
 ];
 
