@@ -184,6 +184,8 @@ fn rows_that_were_saved_first_come_back_newer() {
         assert!(ended.stderr.contains(" row saves since"), "{}", ended.stderr);
         let figures = &summary["checkpoint"]["row_saves"];
         assert!(figures["count"].as_u64() > Some(0) && figures["bytes"].as_u64() > Some(0));
+        let counted = figures["usage_bytes"].as_u64().unwrap();
+        assert_eq!(counted > 0, !priority.ends_with("scar"), "{figures}");
         // The last checkpoint takes them along.
         let names = std::fs::read_dir(folder.path("run/checkpoints")).unwrap();
         let left: Vec<String> = names

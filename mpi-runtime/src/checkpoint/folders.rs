@@ -98,7 +98,8 @@ impl Folders {
         fs::create_dir_all(&folder).map_err(at(&folder))
     }
 
-    /// As [`place`](Self::place), and makes it the newest.
+    /// Makes the folder of [`begin`](Self::begin), in which everything has been written and synced,
+    /// the checkpoint of `step`, and the newest.
     ///
     /// # Errors
     /// When the system refuses.
@@ -107,8 +108,7 @@ impl Folders {
         self.name_latest(step)
     }
 
-    /// Makes the folder of [`begin`](Self::begin), in which everything has been written and synced,
-    /// that of `step`.
+    /// As [`commit`](Self::commit), of what is not the newest of any.
     ///
     /// # Errors
     /// When the system refuses.

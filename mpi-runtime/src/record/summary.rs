@@ -407,6 +407,8 @@ pub struct RowSaveFigures {
     pub bytes: u64,
     /// Time they were chosen, copied and written, beside the workers.
     pub seconds_background: f64,
+    /// Memory for the choice, over all ranks.
+    pub usage_bytes: u64,
 }
 
 /// Memory.

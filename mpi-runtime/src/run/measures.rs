@@ -17,6 +17,8 @@ use crate::record::{
     write_atomically,
 };
 use crate::recovery::played::{Played, Saved};
+use crate::rows::tables::Partition;
+use crate::rows::usage::UsageMemory;
 use crate::run::Run;
 use crate::run::job::Outcome;
 use crate::run::reporter::Recorder;
@@ -33,7 +35,10 @@ impl Session<'_> {
         let embedding = self.run.embedding_traffic();
         let mut own =
             vec![rss_bytes(), embedding.bytes_sent, plan.embedding_bytes(self.world.rank)];
-        let saved = self.played.as_ref().map(Played::saved).unwrap_or_default();
+        let usage = self.run.services.partitions.iter().filter_map(Partition::usage);
+        let usage_bytes = usage.map(UsageMemory::bytes).sum();
+        let played = self.played.as_ref().map(Played::saved).unwrap_or_default();
+        let saved = Saved { usage_bytes, ..played };
         own.extend(saved.to_words());
         for traffic in [embedding, self.run.dense_traffic()] {
             own.extend(traffic.to_words());
@@ -72,6 +77,10 @@ impl Session<'_> {
             ranks: all.chunks(own.len()).enumerate().map(wire_of_rank).collect(),
             ..coded_figures(all.chunks(own.len()).map(|words| &words[words.len() - CODED..]))
         });
+        let row_saves = summary.checkpoint.as_mut().and_then(|saves| saves.row_saves.as_mut());
+        if let Some(row_saves) = row_saves {
+            row_saves.usage_bytes = of(5).sum();
+        }
         summary.recovery = self.played.as_ref().map(|played| {
             let mode = plan.job.config.recovery.mode.map_or("", RecoveryMode::name);
             let ranks = all.chunks(own.len()).map(|words| [words[3], words[4], words[5]]);
