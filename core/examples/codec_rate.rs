@@ -49,7 +49,8 @@ fn main() {
         let rate = |times| 4.0 * LEN as f64 / 1e9 / median(times);
         lines.push(format!(
             "{{\"keep\": {share}, \"encode_gb_per_s\": {:.2}, \"decode_gb_per_s\": {:.2}, \
-             \"byte_ratio\": {:.1}, \"element_ratio\": {:.1}, \"refresh_us\": {:.0}, \"tau\": {tau:.3}}}",
+             \"byte_ratio\": {:.1}, \"element_ratio\": {:.1}, \"refresh_us\": {:.0}, \
+             \"tau\": {tau:.3}}}",
             rate(coding),
             rate(adding),
             f64::from(TURNS) * 4.0 * LEN as f64 / bytes as f64,

@@ -155,8 +155,8 @@ fn a_minority_ends_and_is_started_again() {
 #[ignore = "needs Open MPI 5: make test-ulfm"]
 fn rows_that_were_saved_first_come_back_newer() {
     let folder = JOB.folder(ROWS, 4000);
-    // A checkpoint after step 100, row saves after every tenth; that after step 130 need not have been
-    // written in step 135.
+    // A checkpoint after step 100, row saves after every tenth; that after step 130 need not have
+    // been written in step 135.
     let sets = [
         "sync.method=bsp",
         "recovery.priority=mfu",

@@ -43,7 +43,8 @@ mod tests {
                 let half = to_half(x);
                 let off = |half: u16| {
                     let other = from_half(half);
-                    if other.is_finite() { (f64::from(other) - f64::from(x)).abs() } else { f64::MAX }
+                    let off = (f64::from(other) - f64::from(x)).abs();
+                    if other.is_finite() { off } else { f64::MAX }
                 };
                 let own = off(half);
                 prop_assert!(own <= off(half.wrapping_add(1)) && own <= off(half.wrapping_sub(1)));

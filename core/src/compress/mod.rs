@@ -26,3 +26,20 @@ pub use half::{from_half, to_half};
 pub use mask::{Mask, mask_len};
 pub use residual::{Kept, Residual};
 pub use threshold::{Counts, Keep, Threshold, tau_of};
+
+/// How a gradient is coded.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Coding {
+    /// How much of it is sent.
+    pub keep: Keep,
+    /// What values are sent as.
+    pub values: Values,
+}
+
+impl Coding {
+    /// All elements are sent, as they are.
+    #[must_use]
+    pub fn is_all(self) -> bool {
+        self.keep.share >= 1.0 && self.values == Values::F32
+    }
+}

@@ -68,8 +68,8 @@ const TOO_FEW: f32 = 0.25;
 const PATIENCE: u32 = 10;
 
 /// The size that `keep` of the elements of `vector` reach, at least one: exactly, or of a sample of
-/// a vector that is much longer than that. Elements that are not finite do not count. `turn`: another
-/// number every time makes another sample.
+/// a vector that is much longer than that. Elements that are not finite do not count. `turn`:
+/// another number every time makes another sample.
 #[must_use]
 pub fn tau_of(vector: &[f32], keep: f32, turn: u32, counts: &mut Counts) -> f32 {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a number")]

@@ -1,10 +1,9 @@
 //! `[compress]`: what passes a threshold before it is sent (DCT, arXiv 2010.08899).
 
 use serde::{Deserialize, Serialize};
-use umbra_core::compress::{Keep, Values};
+use umbra_core::compress::{Coding, Keep, Values};
 
 use super::Config;
-use crate::dense::coded_sum::Coding;
 
 /// `[compress]`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

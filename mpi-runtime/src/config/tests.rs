@@ -190,8 +190,8 @@ fn a_mistake_in_the_file_is_given_with_its_line() {
         ),
         (
             "[compress]\nauto = true\n",
-            "jobs/small.toml:12: `compress.auto` (nothing is compressed where it does not pay) is not in this \
-             version; leave it out",
+            "jobs/small.toml:12: `compress.auto` (nothing is compressed where it does not pay) \
+             is not in this version; leave it out",
         ),
         (
             "[checkpoint]\nevery = 5\n[recovery]\nmode = \"cpr\"\nmtbf_s = 9\n",
@@ -425,7 +425,9 @@ fn keys_and_types_agree() {
                 };
                 let method = match key.path {
                     "sync.switch.to" if *name == "bsp" => "sync.method=gba",
-                    key if key.starts_with("sync.switch.") => "sync.method=bsp",
+                    key if key.starts_with("sync.switch.") || key.starts_with("compress.") => {
+                        "sync.method=bsp"
+                    }
                     "sync.pair" => "sync.method=shadow_easgd",
                     "sync.gate" => "sync.method=foreground_easgd",
                     "sync.intake" => "sync.method=shadow_ma",
@@ -439,6 +441,7 @@ fn keys_and_types_agree() {
                         &["sync.switch.to=gba", "sync.switch.at=[5]"]
                     }
                     ("sync.switch.policy", _) => &["sync.switch.to=gba"],
+                    ("compress.values", _) => &["compress.dp_keep=0.1"],
                     _ => &[],
                 };
                 // Failures that a run plays, and what it does about them.

@@ -1,10 +1,10 @@
 //! Sums of gradients of which every trainer sends what matters: the coded twin of `comm/reduce.rs`.
 //!
 //! DCT, arXiv 2010.08899, data parallelism (`umbra_core::compress`). A tensor is cut into as many
-//! pieces as there are trainers, each owned by one. Every trainer sends the owner of a piece what of
-//! its own gradient passes the threshold; the owner adds up, in the order of the trainers, and sends
-//! all what passes of the sum. Both keep what did not, and add it to the next. Small tensors are
-//! summed as they are.
+//! pieces as there are trainers, each owned by one. Every trainer sends the owner of a piece what
+//! of its own gradient passes the threshold; the owner adds up, in the order of the trainers, and
+//! sends all what passes of the sum. Both keep what did not, and add it to the next. Small tensors
+//! are summed as they are.
 //!
 //! Invariants: all trainers have the same bits of a sum, the same in every run on as many trainers.
 //! With all elements kept, as f32, it has the bits of the sum that is not coded: the owner adds up
@@ -14,22 +14,13 @@ use core::ops::Range;
 use core::time::Duration;
 use std::time::Instant;
 
-use umbra_core::compress::{Counts, Keep, Residual, Threshold, Values, add, len_max, mask_len};
+use umbra_core::compress::{Coding, Counts, Residual, Threshold, add, len_max, mask_len};
 use umbra_core::model::Model;
 use umbra_core::sync::reduction::{add as add_vectors, sum_into_first};
 
 use crate::comm::Comm;
 use crate::comm::reduce::{MANY, Sums};
 use crate::dense::endpoints::DriveError;
-
-/// How gradients are coded.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Coding {
-    /// How much of them is sent.
-    pub keep: Keep,
-    /// What values are sent as.
-    pub values: Values,
-}
 
 /// What coding came to on a rank, both directions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -126,8 +117,8 @@ impl CodedSum {
         }
     }
 
-    /// Makes `values` the sum of all trainers' in place, and `few` beside it. Returns the bytes that
-    /// left this rank. *Collective over `comm`.*
+    /// Makes `values` the sum of all trainers' in place, and `few` beside it. Returns the bytes
+    /// that left this rank. *Collective over `comm`.*
     ///
     /// # Errors
     /// When not all come in time, or something else came than was sent.
@@ -249,13 +240,6 @@ impl CodedSum {
             add(message, vector).map_err(|_| DriveError::Malformed)?;
         }
         Ok(())
-    }
-}
-
-impl Coding {
-    /// All elements are sent, as they are.
-    fn is_all(self) -> bool {
-        self.keep.share >= 1.0 && self.values == Values::F32
     }
 }
 

@@ -62,8 +62,8 @@ impl SaveFirst {
     }
 
     /// Places of the rows of `partition` that the next save takes, ascending: all of the small
-    /// tables, and of the large ones those that come first. They count as saved from here on. `saved`
-    /// are the records as they were last saved. Others may train meanwhile.
+    /// tables, and of the large ones those that come first. They count as saved from here on.
+    /// `saved` are the records as they were last saved. Others may train meanwhile.
     pub fn choose(
         &self,
         layout: &TableLayout,

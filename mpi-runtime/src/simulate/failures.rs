@@ -35,8 +35,8 @@ pub(super) struct Failures {
 }
 
 impl Failures {
-    /// Those of a run of `plan` with `steps` steps, which takes `seconds` without them; `None` where
-    /// it has none. With a real model, `rows` are its rows on one rank.
+    /// Those of a run of `plan` with `steps` steps, which takes `seconds` without them; `None`
+    /// where it has none. With a real model, `rows` are its rows on one rank.
     pub(super) fn new(
         plan: &Plan,
         (steps, seconds): (u64, f64),

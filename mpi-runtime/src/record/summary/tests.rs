@@ -173,7 +173,8 @@ const CONTRACT: &[(&str, &str)] = &[
     (
         "wire",
         "dense_bytes embedding_bytes control_bytes dense_elements_kept dense_elements_total \
-         dense_bytes_coded dense_bytes_uncoded seconds_coding mp_elements_kept mp_elements_total ranks",
+         dense_bytes_coded dense_bytes_uncoded seconds_coding mp_elements_kept \
+         mp_elements_total ranks",
     ),
     (
         "checkpoint",
@@ -181,7 +182,8 @@ const CONTRACT: &[(&str, &str)] = &[
     ),
     (
         "recovery",
-        "failures mode pls pls_expected seconds_lost overhead_fraction overhead_simulated interval_s saves \
+        "failures mode pls pls_expected seconds_lost overhead_fraction overhead_simulated \
+         interval_s saves \
          full_saves seconds_saving usage_bytes losses",
     ),
     ("memory", "rss_bytes_max embedding_bytes dense_bytes"),
