@@ -195,3 +195,23 @@ fn a_plan_has_every_way_to_recover_and_says_what_is_missing() {
         assert!(ended.stderr.contains(message), "{more:?}: {}", ended.stderr);
     }
 }
+
+/// Checkpoints on the way change nothing of the saves that a run plays.
+#[test]
+fn checkpoints_leave_what_is_played_alone() {
+    let folder = folder();
+    let own = [
+        "recovery.mode=cpr",
+        "recovery.priority=mfu",
+        "recovery.priority_share=0.05",
+        "recovery.pls_target=0.05",
+        "recovery.inject.failure_steps=[20]",
+        FOUR,
+    ];
+    let sets = [&FAILING[..], &own].concat();
+    train(&folder, 1, "plain", &sets);
+    train(&folder, 1, "saving", &[&sets[..], &["checkpoint.every=3"]].concat());
+    assert!(model(&folder, "saving", true) == model(&folder, "plain", true));
+    let figure = |run: &str| folder.summary(run)["recovery"]["full_saves"].clone();
+    assert_eq!(figure("saving"), figure("plain"));
+}

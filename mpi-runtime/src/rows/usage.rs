@@ -7,6 +7,7 @@
 
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 
@@ -86,9 +87,8 @@ impl SaveFirst {
                     rows.map(|place| counts[place].load(Relaxed)).collect()
                 }
                 (By::Sample, Some(Usage::Sample(sample))) => {
-                    let before = chosen.len();
-                    chosen.extend(sample.rows(large));
-                    chosen[before..].sort_unstable();
+                    // One that moves while it is looked at may be there twice.
+                    chosen.extend(sample.rows(large).collect::<BTreeSet<u32>>());
                     continue;
                 }
                 _ => rows.map(|place| change(partition, layout, saved, place).to_bits()).collect(),

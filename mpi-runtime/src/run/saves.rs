@@ -49,8 +49,11 @@ impl Run<'_> {
             }
             behind
         });
-        let partitions = self.services.partitions.iter();
-        partitions.filter_map(Partition::usage).for_each(UsageMemory::clear);
+        // What is remembered of updates since a save is of played ones, where there are any.
+        if self.plan.job.config.recovery.inject.failures.is_none() {
+            let partitions = self.services.partitions.iter();
+            partitions.filter_map(Partition::usage).for_each(UsageMemory::clear);
+        }
         behind
     }
 
