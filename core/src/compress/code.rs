@@ -61,10 +61,10 @@ pub const fn len_max(len: usize, values: Values) -> usize {
 /// How indices are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Indices {
-    All,
-    Bits,
-    Gaps8,
-    Gaps16,
+    All = 0,
+    Bits = 1,
+    Gaps8 = 2,
+    Gaps16 = 3,
 }
 
 impl Indices {
@@ -74,8 +74,8 @@ impl Indices {
         let choices = [
             (len * values.bytes(), Self::All),
             (with_values(len.div_ceil(8)), Self::Bits),
-            (with_values(count + len / 255), Self::Gaps8),
-            (with_values(2 * (count + len / 65535)), Self::Gaps16),
+            (with_values(count + len / FAR_8), Self::Gaps8),
+            (with_values(2 * (count + len / FAR_16)), Self::Gaps16),
         ];
         choices.into_iter().min_by_key(|(bytes, _)| *bytes).map_or(Self::All, |(_, it)| it)
     }
@@ -111,8 +111,8 @@ fn write(
     let of_indices = match indices {
         Indices::All => 0,
         Indices::Bits => bits(mask, vector.len(), rest),
-        Indices::Gaps8 => gaps(mask, rest, |gap: u8| [gap]),
-        Indices::Gaps16 => gaps(mask, rest, u16::to_le_bytes),
+        Indices::Gaps8 => gaps::<FAR_8, 1>(mask, rest),
+        Indices::Gaps16 => gaps::<FAR_16, 2>(mask, rest),
     };
     let rest = &mut rest[of_indices..][..count * values.bytes()];
     match (indices, values) {
@@ -149,50 +149,29 @@ fn bits(mask: &Mask<'_>, len: usize, out: &mut [u8]) -> usize {
     out.len()
 }
 
-/// A number of so many elements.
-trait Gap: Copy {
-    /// As many that are not there, and then none that is.
-    const NONE: usize;
-    fn of(gap: usize) -> Self;
-}
-
-impl Gap for u8 {
-    const NONE: usize = 255;
-    #[inline(always)]
-    #[expect(clippy::cast_possible_truncation, reason = "the caller looks")]
-    fn of(gap: usize) -> Self {
-        gap as Self
-    }
-}
-
-impl Gap for u16 {
-    const NONE: usize = 65535;
-    #[inline(always)]
-    #[expect(clippy::cast_possible_truncation, reason = "the caller looks")]
-    fn of(gap: usize) -> Self {
-        gap as Self
-    }
-}
-
 #[inline(always)]
-fn gaps<G: Gap, const BYTES: usize>(
-    mask: &Mask<'_>,
-    out: &mut [u8],
-    bytes: impl Fn(G) -> [u8; BYTES],
-) -> usize {
+fn gaps<const FAR: usize, const BYTES: usize>(mask: &Mask<'_>, out: &mut [u8]) -> usize {
     let (out, _) = out.as_chunks_mut::<BYTES>();
     let (mut length, mut next) = (0, 0);
+    let mut put = |gap: usize| {
+        out[length].copy_from_slice(&gap.to_le_bytes()[..BYTES]);
+        length += 1;
+    };
     mask.visit(|at| {
         let mut gap = at - next;
-        while gap >= G::NONE {
-            out[length] = bytes(G::of(G::NONE));
-            (gap, length) = (gap - G::NONE, length + 1);
+        while gap >= FAR {
+            put(FAR);
+            gap -= FAR;
         }
-        out[length] = bytes(G::of(gap));
-        (next, length) = (at + 1, length + 1);
+        put(gap);
+        next = at + 1;
     });
     BYTES * length
 }
+
+/// So many elements are not there, and then none is: the largest number of a byte, and of two.
+const FAR_8: usize = u8::MAX as usize;
+const FAR_16: usize = u16::MAX as usize;
 
 /// Adds the elements of a message to `vector`. Returns how many there were.
 ///
@@ -200,16 +179,12 @@ fn gaps<G: Gap, const BYTES: usize>(
 /// When it is no message of a vector of this length; some of its elements may have been added.
 pub fn add(message: &[u8], vector: &mut [f32]) -> Result<usize, Malformed> {
     let mut added = Ok(0);
-    vectorized(|| added = read(message, vector, |to, x| *to += x));
+    vectorized(|| added = read(message, vector));
     added
 }
 
 #[inline(always)]
-fn read(
-    message: &[u8],
-    vector: &mut [f32],
-    put: impl Fn(&mut f32, f32),
-) -> Result<usize, Malformed> {
+fn read(message: &[u8], vector: &mut [f32]) -> Result<usize, Malformed> {
     let (header, rest) = message.split_first_chunk::<HEADER>().ok_or(Malformed)?;
     let [indices, bytes, _, _, count @ ..] = *header;
     let count = u32::from_le_bytes(count) as usize;
@@ -221,28 +196,27 @@ fn read(
     let (indices_bytes, values) = rest.split_at(of_indices);
     if bytes == 4 {
         let values = values.as_chunks::<4>().0.iter().map(|x| f32::from_le_bytes(*x));
-        put_all(indices, indices_bytes, values, vector, put)?;
+        add_all(indices, indices_bytes, values, vector)?;
     } else {
         let values = values.as_chunks::<2>().0.iter().map(|x| from_half(u16::from_le_bytes(*x)));
-        put_all(indices, indices_bytes, values, vector, put)?;
+        add_all(indices, indices_bytes, values, vector)?;
     }
     Ok(count)
 }
 
 #[inline(always)]
-fn put_all(
+fn add_all(
     indices: u8,
     bytes: &[u8],
     mut values: impl ExactSizeIterator<Item = f32>,
     vector: &mut [f32],
-    put: impl Fn(&mut f32, f32),
 ) -> Result<(), Malformed> {
     let ends = |values: &dyn ExactSizeIterator<Item = f32>| {
         if values.len() == 0 { Ok(()) } else { Err(Malformed) }
     };
     match indices {
         0 if bytes.is_empty() && values.len() == vector.len() => {
-            vector.iter_mut().zip(&mut values).for_each(|(to, x)| put(to, x));
+            vector.iter_mut().zip(&mut values).for_each(|(to, x)| *to += x);
             Ok(())
         }
         1 if bytes.len() == vector.len().div_ceil(8) => {
@@ -250,7 +224,7 @@ fn put_all(
                 let mut bits = u32::from(*bits);
                 while bits != 0 {
                     let to = to.get_mut(bits.trailing_zeros() as usize).ok_or(Malformed)?;
-                    put(to, values.next().ok_or(Malformed)?);
+                    *to += values.next().ok_or(Malformed)?;
                     bits &= bits - 1;
                 }
             }
@@ -258,13 +232,13 @@ fn put_all(
         }
         2 => {
             let gaps = bytes.iter().map(|gap| usize::from(*gap));
-            put_gaps::<u8>(gaps, &mut values, vector, put)?;
+            add_gaps::<FAR_8>(gaps, &mut values, vector)?;
             ends(&values)
         }
         3 if bytes.len().is_multiple_of(2) => {
             let gaps = bytes.as_chunks::<2>().0.iter();
             let gaps = gaps.map(|gap| usize::from(u16::from_le_bytes(*gap)));
-            put_gaps::<u16>(gaps, &mut values, vector, put)?;
+            add_gaps::<FAR_16>(gaps, &mut values, vector)?;
             ends(&values)
         }
         _ => Err(Malformed),
@@ -272,18 +246,17 @@ fn put_all(
 }
 
 #[inline(always)]
-fn put_gaps<G: Gap>(
+fn add_gaps<const FAR: usize>(
     gaps: impl Iterator<Item = usize>,
     values: &mut impl Iterator<Item = f32>,
     vector: &mut [f32],
-    put: impl Fn(&mut f32, f32),
 ) -> Result<(), Malformed> {
     let mut at = 0;
     for gap in gaps {
         at += gap;
-        if gap != G::NONE {
+        if gap != FAR {
             let to = vector.get_mut(at).ok_or(Malformed)?;
-            put(to, values.next().ok_or(Malformed)?);
+            *to += values.next().ok_or(Malformed)?;
             at += 1;
         }
     }

@@ -5,6 +5,8 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use umbra_core::compress::from_half;
+
 use super::error::{CheckpointError, at};
 use super::file::TensorEntry;
 
@@ -100,7 +102,7 @@ impl PartReader {
         let bytes = self.bytes(words.len() * if halves { 2 } else { 4 })?;
         if halves {
             for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {
-                *word = u32::from(u16::from_le_bytes(*bytes)) << 16;
+                *word = from_half(u16::from_le_bytes(*bytes)).to_bits();
             }
         } else {
             for (word, bytes) in words.iter_mut().zip(bytes.as_chunks().0) {

@@ -3,6 +3,8 @@
 //! Everything is written to a folder of a temporary name and synced, files and folder; the rename
 //! makes it visible, and is synced too (`folders.rs`).
 
+use umbra_core::compress::to_half;
+
 use super::contents::{Contents, Item};
 use super::error::CheckpointError;
 use super::file::{FileEntry, FileWriter};
@@ -111,7 +113,7 @@ fn own_file(
             let block = &mut words[..length];
             if kind == Kind::Bf16 {
                 let halves: Vec<[u8; 2]> =
-                    block.iter().map(|word| upper_half(*word).to_le_bytes()).collect();
+                    block.iter().map(|word| to_half(f32::from_bits(*word)).to_le_bytes()).collect();
                 file.append(number, halves.as_flattened())?;
             } else {
                 block.iter_mut().for_each(|word| *word = word.to_le());
@@ -120,17 +122,6 @@ fn own_file(
         }
     }
     file.finish()
-}
-
-/// The bfloat16 nearest to an f32, the even one of two; not a number stays none.
-fn upper_half(word: u32) -> u16 {
-    let upper = (word >> 16) as u16;
-    if f32::from_bits(word).is_nan() {
-        // What makes it none may stand in the lower half alone.
-        return upper | 0x40;
-    }
-    let rounded = word.wrapping_add(0x7fff + u32::from(upper & 1));
-    (rounded >> 16) as u16
 }
 
 /// What waits say they are waiting for.
