@@ -3,6 +3,7 @@
 //! Names are the contract of README.md. Every figure is measured; one that does not apply is
 //! absent, never zero.
 
+mod checkpoints;
 mod recovery;
 
 use std::path::Path;
@@ -14,6 +15,7 @@ use super::{build_hash, write_atomically};
 use crate::config::Job;
 use crate::error::Error;
 
+pub use checkpoints::{CheckpointFigures, RowSaveFigures};
 pub use recovery::{RankLoss, RecoveryFigures};
 
 /// Its name in a run folder.
@@ -371,44 +373,6 @@ pub struct ExchangedFigures {
     pub messages_received: u64,
     /// Bytes in them.
     pub bytes_received: u64,
-}
-
-/// Checkpoints written.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct CheckpointFigures {
-    /// How many.
-    pub count: u64,
-    /// Bytes of all of them, over all ranks.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub bytes: Option<u64>,
-    /// Time workers stood still for it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub seconds_exposed: Option<f64>,
-    /// Time images on the nodes took, on the first rank: training waited for them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub seconds_local: Option<f64>,
-    /// Time it ran beside the workers.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub seconds_background: Option<f64>,
-    /// Time between two.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub interval_s: Option<f64>,
-    /// Saves of the rows that come first, between them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub row_saves: Option<RowSaveFigures>,
-}
-
-/// Saves of the rows that come first.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct RowSaveFigures {
-    /// How many.
-    pub count: u64,
-    /// Bytes of all of them, over all ranks.
-    pub bytes: u64,
-    /// Time they were chosen, copied and written, beside the workers.
-    pub seconds_background: f64,
-    /// Memory for the choice, over all ranks.
-    pub usage_bytes: u64,
 }
 
 /// Memory.
