@@ -71,7 +71,7 @@ fn over(rule: Rule, servers: usize, optimizer: Optimizer, streams: usize) -> Met
         divisor: Divisor::Members,
     };
     let serving = Serving { rule, servers, updates, window: 8, relays: 0, streams };
-    Method { algorithm: Algorithm::Server(serving), rounds: Rounds::Handed, alpha: 1.0 }
+    Method { algorithm: Algorithm::Server(serving), rounds: Rounds::Handed, ..Method::NONE }
 }
 
 /// Trainers of one worker each, on a fast network.

@@ -107,11 +107,51 @@ fn a_run_that_goes_on_begins_without_a_residual() {
     assert!((auc(&run) - auc(&whole)).abs() < 0.01, "{} and {}", auc(&run), auc(&whole));
 }
 
+/// Averages, centers and servers are sent what matters too, and learn nearly as much; all elements
+/// as they are change nothing.
+#[test]
+fn replicas_centers_and_servers_are_sent_what_matters() {
+    let folder = JOB.folder(ROWS, 10_000);
+    for (method, more) in [
+        ("local_sgd", &["sync.every=4"][..]),
+        ("foreground_bmuf", &["sync.every=4", "sync.block_momentum=0.5"]),
+        ("foreground_easgd", &["sync.every=4", "sync.pair=same"]),
+        ("foreground_easgd", &["sync.every=4", "sync.pair=sequential"]),
+        ("shadow_ma", &["sync.alpha=0.5"]),
+        ("shadow_easgd", &[]),
+        ("bsp_ps", &[]),
+        ("gba", &[]),
+        ("async_ps", &[]),
+    ] {
+        let train = |run: &str, keep: &[&str]| {
+            let method = format!("sync.method={method}");
+            let sets = [&[&*method, "train.worker_threads=1", "run.overwrite=true"], more, keep];
+            folder.train(2, "job.toml", run, &sets.concat());
+            folder.summary(run)
+        };
+        let plain = train("plain", &[]);
+        let coded = train("coded", &["compress.dp_keep=0.05"]);
+        assert!(auc(&coded) > auc(&plain) - 0.01, "{method}: {} of {}", auc(&coded), auc(&plain));
+        let figure = |name: &str| coded["wire"][name].as_f64().unwrap();
+        let ratio = figure("dense_bytes_uncoded") / figure("dense_bytes_coded");
+        assert!(ratio > 10.0, "{method}: {ratio}");
+        eprintln!("{method} {more:?}: {} of {}, {ratio}", auc(&coded), auc(&plain));
+        if method == "bsp_ps" {
+            let all = ["compress.dp_keep=1", "compress.values=f32"];
+            let once = model(&folder, "plain");
+            let all = train("all", &all);
+            assert!(all["wire"]["dense_bytes_coded"].is_null());
+            assert!(model(&folder, "all") == once, "{method}");
+        }
+    }
+}
+
 #[test]
 fn other_methods_and_keys_without_effect_are_refused() {
     let folder = JOB.folder(1000, 100);
     for (sets, says) in [
-        (&["sync.method=shadow_ma", "compress.dp_keep=0.1"][..], "gradients of bsp alone"),
+        (&["sync.method=ds_sync", "compress.dp_keep=0.1"][..], "sums over all trainers"),
+        (&["sync.method=independent", "compress.dp_keep=0.1"], "sums over all trainers"),
         (&["sync.method=bsp", "compress.refresh_every=5"], "`compress.dp_keep` is missing"),
         (&["sync.method=bsp", "compress.dp_keep=0"], "compress.dp_keep"),
     ] {

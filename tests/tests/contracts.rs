@@ -202,7 +202,7 @@ fn memory_lives_from_one_protocol_to_the_next() {
     let dealing = Dealing::Grid { columns: 2 };
     let algorithm = Algorithm::DivideShuffle { dealing, delta: false };
     let rounds = Rounds::Gated { every: 1, gate: GateOf::Trainer };
-    let method = Method { algorithm, rounds, alpha: 1.0 };
+    let method = Method { algorithm, rounds, alpha: 1.0, differences: false };
     let sizes = method.sizes(0, TRAINERS);
     let mut owned: Vec<Owned> = (0..TRAINERS).map(|_| Owned::new(sizes, &[])).collect();
     let mut dealt: Vec<Vec<u64>> = vec![vec![]; TRAINERS];

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use umbra_tests::{Ended, Folder, LIMIT, start};
 
-const NAMES: [&str; 35] = [
+const NAMES: [&str; 36] = [
     "all_gather",
     "all_gather_varied",
     "exchange",
@@ -40,6 +40,7 @@ const NAMES: [&str; 35] = [
     "checkpoints",
     "image",
     "row_saves",
+    "coded_averages",
     "coded_sum",
     "sections",
 ];

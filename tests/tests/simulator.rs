@@ -67,7 +67,7 @@ const fn gated(every: u64) -> Rounds {
 const BY_WORKER: Rounds = Rounds::Gated { every: 1, gate: GateOf::Worker };
 
 fn method(algorithm: Algorithm<'_>, rounds: Rounds) -> Job<'_> {
-    let method = Method { algorithm, rounds, alpha: 0.5 };
+    let method = Method { algorithm, rounds, alpha: 0.5, differences: false };
     Job { method, replica_bytes: 1_000_000, parameters: usize::MAX, steps: None }
 }
 

@@ -40,6 +40,11 @@ impl<'a> Mask<'a> {
         Self { words, count }
     }
 
+    /// A mask that has been filled before, with so many that pass.
+    pub(super) const fn counted(words: &'a [u32], count: usize) -> Self {
+        Self { words, count }
+    }
+
     /// Elements that pass.
     #[must_use]
     pub const fn count(&self) -> usize {

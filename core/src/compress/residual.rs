@@ -39,6 +39,43 @@ impl Residual<'_> {
         gradient: &[f32],
         threshold: &mut Threshold,
         keep: Keep,
+        sent_as: (Values, u32),
+        out: &mut [u8],
+    ) -> Kept {
+        let form =
+            |u: &mut [f32], tau, words: &mut [u32]| Mask::of_sum(u, gradient, tau, words).count();
+        self.pass(form, threshold, keep, sent_as, out)
+    }
+
+    /// Writes what of `state` is far enough from `known` to `out`, as differences: whoever adds
+    /// them to `known` has the state, but for what is left in here, which the next difference has
+    /// again.
+    ///
+    /// # Panics
+    /// When lengths differ, or there is no room.
+    pub fn send_difference(
+        &mut self,
+        (state, known): (&[f32], &[f32]),
+        threshold: &mut Threshold,
+        keep: Keep,
+        sent_as: (Values, u32),
+        out: &mut [u8],
+    ) -> Kept {
+        assert_eq!(state.len(), known.len(), "vectors of different lengths");
+        let form = |u: &mut [f32], tau, words: &mut [u32]| {
+            let each = u.iter_mut().zip(state).zip(known);
+            each.for_each(|((u, state), known)| *u = state - known);
+            Mask::of(u, tau, words).count()
+        };
+        self.pass(form, threshold, keep, sent_as, out)
+    }
+
+    /// `form` makes u and its mask, and counts what passes.
+    fn pass(
+        &mut self,
+        form: impl FnOnce(&mut [f32], f32, &mut [u32]) -> usize,
+        threshold: &mut Threshold,
+        keep: Keep,
         (values, turn): (Values, u32),
         out: &mut [u8],
     ) -> Kept {
@@ -46,17 +83,17 @@ impl Residual<'_> {
         let words = &mut self.mask[..mask_len(len)];
         let due = threshold.is_due();
         let tau = if due { f32::INFINITY } else { threshold.tau() };
-        let mut mask = Mask::of_sum(self.values, gradient, tau, words);
-        if due || threshold.is_passed_by_many(mask.count(), len, keep) {
+        let mut elements = form(self.values, tau, words);
+        if due || threshold.is_passed_by_many(elements, len, keep) {
             let tau = if keep.share < 1.0 {
                 tau_of(self.values, keep.share, turn, self.counts)
             } else {
                 0.0
             };
             threshold.set(tau, keep);
-            mask = Mask::of(self.values, tau, &mut self.mask[..mask_len(len)]);
+            elements = Mask::of(self.values, tau, words).count();
         }
-        let elements = mask.count();
+        let mask = Mask::counted(words, elements);
         threshold.stepped(elements, len, keep);
         let bytes = code(self.values, &mask, values, out);
         let all = out[0] == 0;
@@ -188,6 +225,32 @@ mod tests {
                     assert!(memory.values.iter().all(|x| x.is_finite()), "{bad}");
                 }
             }
+        }
+    }
+
+    /// Whoever adds up differences follows the state, as far as the threshold lets it, and has all
+    /// of it once the state stands still.
+    #[test]
+    fn differences_follow_a_state() {
+        let (len, keep) = (1000u32, Keep { share: 0.05, refresh_every: 7 });
+        for values in [Values::F32, Values::Bf16] {
+            let (mut memory, mut threshold) = (Memory::new(1000), Threshold::default());
+            let (mut state, mut known) = (vec![0.5f32; 1000], vec![0.5f32; 1000]);
+            for turn in 0..400u32 {
+                for (at, x) in (0..len).zip(&mut state) {
+                    let word = (at ^ turn << 12).wrapping_mul(2_654_435_761);
+                    *x += if turn < 100 { (word >> 8) as f32 / 1.6e9 - 0.005 } else { 0.0 };
+                }
+                let (mut residual, out) = memory.residual();
+                let sent_as = (values, turn);
+                let both = (&*state, &*known);
+                let kept = residual.send_difference(both, &mut threshold, keep, sent_as, out);
+                let sent = add(&out[..kept.bytes], &mut known).unwrap();
+                assert!(sent <= 100 + 1, "{sent}");
+            }
+            let apart = state.iter().zip(&known).map(|(x, y)| (x - y).abs());
+            let most = apart.fold(0.0, f32::max);
+            assert!(most < 1e-5, "{values:?}: {most}");
         }
     }
 

@@ -23,8 +23,10 @@ pub struct Threshold {
     tau: f32,
     /// Steps for which it still holds.
     left: u32,
-    /// Steps in which far fewer passed than should.
-    few: u32,
+    /// Steps of the window under way,
+    steps: u32,
+    /// and elements that passed in it.
+    passed: usize,
 }
 
 impl Threshold {
@@ -42,7 +44,7 @@ impl Threshold {
 
     /// It is `tau` from now on.
     pub const fn set(&mut self, tau: f32, keep: Keep) {
-        *self = Self { tau, left: keep.refresh_every, few: 0 };
+        *self = Self { tau, left: keep.refresh_every, steps: 0, passed: 0 };
     }
 
     /// Whether so many more of `len` elements have passed than should that it must be found anew at
@@ -54,18 +56,25 @@ impl Threshold {
 
     /// A step has been made in which so many of `len` passed.
     pub fn stepped(&mut self, passed: usize, len: usize, keep: Keep) {
-        let few = (passed as f32) < TOO_FEW * keep.share * len as f32;
-        self.few = if few { self.few + 1 } else { 0 };
-        self.left = if self.few < PATIENCE { self.left.saturating_sub(1) } else { 0 };
+        self.left = self.left.saturating_sub(1);
+        self.steps += 1;
+        self.passed += passed;
+        if self.steps == WINDOW {
+            let should = keep.share * len as f32 * WINDOW as f32;
+            if (self.passed as f32) < TOO_FEW * should {
+                self.left = 0;
+            }
+            (self.steps, self.passed) = (0, 0);
+        }
     }
 }
 
 /// Of the elements that should pass so many times as many are too many,
 const TOO_MANY: f32 = 2.0;
-/// and so many times as many too few,
-const TOO_FEW: f32 = 0.25;
-/// for so many steps.
-const PATIENCE: u32 = 10;
+/// and so many times as many too few
+const TOO_FEW: f32 = 0.5;
+/// in so many steps together.
+const WINDOW: u32 = 16;
 
 /// The size that `keep` of the elements of `vector` reach, at least one: exactly, or of a sample of
 /// a vector that is much longer than that. Elements that are not finite do not count. `turn`:
@@ -170,9 +179,10 @@ mod tests {
         assert!(it.is_due());
         assert!(it.is_passed_by_many(21, 1000, keep) && !it.is_passed_by_many(20, 1000, keep));
         it.set(0.5, keep);
-        (0..9).for_each(|_| it.stepped(2, 1000, keep));
+        // One large step does not hide that far fewer pass in the mean.
+        (0..15).for_each(|step| it.stepped(if step == 7 { 20 } else { 3 }, 1000, keep));
         assert!(!it.is_due());
-        it.stepped(2, 1000, keep);
+        it.stepped(3, 1000, keep);
         assert!(it.is_due());
     }
 }

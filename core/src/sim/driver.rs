@@ -141,7 +141,7 @@ impl Simulation<'_, '_> {
                     return Ok(());
                 }
                 Action::Send { payload, to, .. } => {
-                    let values = payload == Payload::Whole;
+                    let values = payload.has_values();
                     if to >= self.drivers.len() {
                         return Err(misplaced);
                     }
@@ -375,7 +375,7 @@ impl Simulation<'_, '_> {
     fn post(&mut self, number: u32) {
         let driver = &mut self.drivers[number as usize];
         let Action::Send { to, word, payload } = driver.action else { return };
-        let values = payload == Payload::Whole;
+        let values = payload.has_values();
         let note = if let Payload::Note(note) = payload { Some(note) } else { None };
         let note_bytes = note.map_or(0, |note| size_of_val(&note) as u64);
         let bytes = WORD_BYTES + note_bytes + if values { self.bytes_of(number, to) } else { 0 };

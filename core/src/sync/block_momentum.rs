@@ -66,12 +66,22 @@ impl<'a> BlockMomentum<'a> {
     ) -> Self {
         Self { round: Round::new(staging, alpha, intake, None), blocks, state, parameters }
     }
+
+    /// What is averaged is what replicas have over the global model.
+    #[must_use]
+    pub const fn of_differences(mut self) -> Self {
+        self.round = self.round.of_differences();
+        self
+    }
 }
 
 impl Protocol for BlockMomentum<'_> {
     fn step(&mut self, last: Completion) -> Result<Action, OutOfTurn> {
         let (blocks, state, parameters) = (self.blocks, &mut self.state, self.parameters);
-        self.round.step(last, |mean| follow(blocks, state, parameters, mean))
+        let BlockState { global, momentum } = state;
+        self.round.step(last, global, |mean, global| {
+            follow(blocks, &mut BlockState { global, momentum }, parameters, mean);
+        })
     }
 
     fn staging(&mut self) -> &mut [f32] {

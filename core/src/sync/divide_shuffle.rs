@@ -50,7 +50,7 @@ impl<'a> DivideShuffle<'a> {
 
 impl Protocol for DivideShuffle<'_> {
     fn step(&mut self, last: Completion) -> Result<Action, OutOfTurn> {
-        self.round.step(last, |_| {})
+        self.round.step(last, &mut [], |_, _| {})
     }
 
     fn staging(&mut self) -> &mut [f32] {

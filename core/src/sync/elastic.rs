@@ -62,7 +62,7 @@ impl<'a> ElasticTrainer<'a> {
 
     const fn say(&mut self, word: u64) -> Action {
         self.word = word;
-        let payload = if word == EXCHANGE { Payload::Whole } else { Payload::None };
+        let payload = if word == EXCHANGE { Payload::State } else { Payload::None };
         Action::Send { to: self.center, word, payload }
     }
 }
@@ -158,7 +158,11 @@ impl Protocol for ElasticCenter<'_> {
                 Completion::Received { from, word: EXCHANGE, elements },
             ) if elements == self.center.len() => {
                 self.exchange();
-                Action::Send { to: from, word: EXCHANGE, payload: Payload::Whole }
+                let payload = match self.pair {
+                    Pair::Sequential => Payload::State,
+                    Pair::Same => Payload::Change,
+                };
+                Action::Send { to: from, word: EXCHANGE, payload }
             }
             (
                 Some(Action::Receive { .. }),
@@ -191,8 +195,7 @@ mod tests {
     const LISTEN: Action = Action::Receive { from: None };
     const LISTEN_TO_CENTER: Action = Action::Receive { from: Some(5) };
 
-    fn send(to: usize, word: u64, values: bool) -> Result<Action, OutOfTurn> {
-        let payload = if values { Payload::Whole } else { Payload::None };
+    const fn send(to: usize, word: u64, payload: Payload) -> Result<Action, OutOfTurn> {
         Ok(Action::Send { to, word, payload })
     }
 
@@ -211,7 +214,7 @@ mod tests {
             let (loaded, refused) =
                 [true, false].map(|finite| Completion::Loaded { finite, last: false }).into();
             assert_eq!(step(Completion::Start), Ok(Action::Load));
-            assert_eq!(step(loaded), send(5, EXCHANGE, true));
+            assert_eq!(step(loaded), send(5, EXCHANGE, Payload::State));
             assert_eq!(step(Completion::Done), Ok(LISTEN_TO_CENTER));
             let stranger = Completion::Received { from: 4, word: EXCHANGE, elements: 1 };
             let cut = Completion::Received { from: 5, word: EXCHANGE, elements: 0 };
@@ -221,11 +224,11 @@ mod tests {
             }
             assert_eq!(step(answer(EXCHANGE)), Ok(intake));
             assert_eq!(step(Completion::Done), Ok(Action::Load));
-            assert_eq!(step(refused), send(5, FETCH, false));
+            assert_eq!(step(refused), send(5, FETCH, Payload::None));
             assert_eq!(step(Completion::Done), Ok(LISTEN_TO_CENTER));
             assert_eq!(step(answer(FETCH)), Ok(Action::Store { alpha: 1.0 }));
             assert_eq!(step(Completion::Done), Ok(Action::Load));
-            assert_eq!(step(Completion::Stop), send(5, GOODBYE, false));
+            assert_eq!(step(Completion::Stop), send(5, GOODBYE, Payload::None));
             assert_eq!(step(Completion::Done), Ok(Action::Finish));
             assert_eq!(step(Completion::Start), Ok(Action::Finish));
         }
@@ -234,7 +237,9 @@ mod tests {
     /// Two trainers: one exchanges, one fetches, both leave.
     #[test]
     fn the_turns_of_a_center() {
-        for (pair, answer) in [(Pair::Sequential, 5.0), (Pair::Same, 4.0)] {
+        for (pair, answer, payload) in
+            [(Pair::Sequential, 5.0, Payload::State), (Pair::Same, 4.0, Payload::Change)]
+        {
             let (mut staging, mut center) = ([0.0; 1 + TAIL], [4.0]);
             let mut it = ElasticCenter::new(&mut staging, &mut center, 0.25, pair, 2);
             let come = |from, word| {
@@ -243,10 +248,10 @@ mod tests {
             };
             assert_eq!(it.step(Completion::Start), Ok(LISTEN));
             it.staging()[0] = 8.0;
-            assert_eq!(it.step(come(1, EXCHANGE)), send(1, EXCHANGE, true));
+            assert_eq!(it.step(come(1, EXCHANGE)), send(1, EXCHANGE, payload));
             assert_eq!(it.staging()[0], answer);
             assert_eq!(it.step(Completion::Done), Ok(LISTEN));
-            assert_eq!(it.step(come(0, FETCH)), send(0, FETCH, true));
+            assert_eq!(it.step(come(0, FETCH)), send(0, FETCH, Payload::Whole));
             assert_eq!(it.staging()[0], 5.0);
             assert_eq!(it.step(Completion::Done), Ok(LISTEN));
             assert_eq!(it.step(come(1, GOODBYE)), Ok(LISTEN));

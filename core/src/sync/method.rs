@@ -34,6 +34,9 @@ pub struct Method<'a> {
     pub rounds: Rounds,
     /// Share of the way that a round moves a replica.
     pub alpha: f32,
+    /// Averages of all are of what replicas have over the model that they last moved towards, not
+    /// of replicas: what matters of that is little.
+    pub differences: bool,
 }
 
 /// What trainers exchange.
@@ -155,7 +158,8 @@ pub struct Scratch<'a> {
 pub struct Memory<'a> {
     /// The number of the next round.
     pub round: &'a mut u64,
-    /// Block momentum: the global model; a center: its values. `[slice]`, else `[0]`
+    /// Block momentum, and averages of differences: the global model; a center: its values.
+    /// `[slice]`, else `[0]`
     pub global: &'a mut [f32],
     /// Block momentum: its velocity, 0 at first. `[slice]`, else `[0]`
     pub velocity: &'a mut [f32],
@@ -175,7 +179,8 @@ pub struct Sizes {
 
 impl<'a> Method<'a> {
     /// Trainers that share nothing but the rows.
-    pub const NONE: Self = Self { algorithm: Algorithm::None, rounds: Rounds::Never, alpha: 0.0 };
+    pub const NONE: Self =
+        Self { algorithm: Algorithm::None, rounds: Rounds::Never, alpha: 0.0, differences: false };
 
     /// The same on a machine with these nodes, which is what [`Dealing::Nodes`] means there: the
     /// node of every trainer, and its number on it. `[trainers]` each.
@@ -193,7 +198,8 @@ impl<'a> Method<'a> {
             }
             other => other,
         };
-        Method { algorithm, rounds: self.rounds, alpha: self.alpha }
+        let Self { rounds, alpha, differences, .. } = *self;
+        Method { algorithm, rounds, alpha, differences }
     }
 
     /// Slices of the replica that are synchronized on their own.
@@ -316,6 +322,8 @@ impl<'a> Method<'a> {
     #[must_use]
     pub const fn sizes(&self, len: usize, trainers: usize) -> Sizes {
         let blocks = self.blocks().is_some();
+        let averages = matches!(self.algorithm, Algorithm::Average { .. });
+        let global = blocks || (averages && self.differences);
         let dealt = if self.dealing().is_some() { trainers } else { 0 };
         let sums = matches!(self.algorithm, Algorithm::StepSum);
         Sizes {
@@ -323,7 +331,7 @@ impl<'a> Method<'a> {
             loaded: if self.delta() { len } else { 0 },
             labels: dealt,
             sets: Spread::words(dealt),
-            global: if blocks { len } else { 0 },
+            global: if global { len } else { 0 },
             velocity: if blocks { len } else { 0 },
         }
     }
@@ -356,6 +364,9 @@ impl<'a> Method<'a> {
         Some(match self.algorithm {
             Algorithm::None | Algorithm::Server(_) => return None,
             Algorithm::StepSum => Machine::StepSum(StepSum::default()),
+            Algorithm::Average { .. } if self.differences => {
+                Machine::Average(ModelAverage::of_differences(staging, alpha, intake, global))
+            }
             Algorithm::Average { .. } => {
                 Machine::Average(ModelAverage::new(staging, alpha, intake))
             }
@@ -363,7 +374,11 @@ impl<'a> Method<'a> {
                 let parameters = parameters.min(global.len());
                 let state = BlockState { global, momentum: velocity };
                 let machine = BlockMomentum::new(staging, alpha, intake, blocks, state, parameters);
-                Machine::BlockMomentum(machine)
+                Machine::BlockMomentum(if self.differences {
+                    machine.of_differences()
+                } else {
+                    machine
+                })
             }
             Algorithm::DivideShuffle { dealing, .. } => {
                 let spread = Spread::new(dealing, labels, sets);
@@ -450,7 +465,7 @@ mod tests {
     fn each_slice_has_a_machine_for_each_gate_and_a_center() {
         let rounds = Rounds::Gated { every: 1, gate: GateOf::Worker };
         let algorithm = Algorithm::Elastic { pair: Pair::Same, slices: 2 };
-        let method = Method { algorithm, rounds, alpha: 0.5 };
+        let method = Method { algorithm, rounds, ..Method::NONE };
         let all = Instances { trainers: 3, slices: 2, gates: 4, centers: 2 };
         assert_eq!(method.instances(3, 4), all);
         assert!(Method::NONE.instances(3, 4).is_empty());

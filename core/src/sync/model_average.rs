@@ -38,25 +38,40 @@ pub enum Intake<'a> {
 #[derive(Debug)]
 pub struct ModelAverage<'a> {
     round: Round<'a>,
+    /// Where differences are averaged, what they are differences to. `[slice]`, else `[0]`
+    global: &'a mut [f32],
 }
 
 impl<'a> ModelAverage<'a> {
     /// Rounds over `staging: [slice + TAIL]` until all trainers have ended.
     #[must_use]
     pub const fn new(staging: &'a mut [f32], alpha: f32, intake: Intake<'a>) -> Self {
-        Self { round: Round::new(staging, alpha, intake, None) }
+        Self { round: Round::new(staging, alpha, intake, None), global: &mut [] }
+    }
+
+    /// The same, which average what replicas have over `global: [slice]`, the model that all
+    /// trainers have last moved towards, instead of replicas.
+    #[must_use]
+    pub const fn of_differences(
+        staging: &'a mut [f32],
+        alpha: f32,
+        intake: Intake<'a>,
+        global: &'a mut [f32],
+    ) -> Self {
+        Self { round: Round::new(staging, alpha, intake, None).of_differences(), global }
     }
 
     /// One round after which all replicas are the mean, bit for bit.
     #[must_use]
     pub const fn once(staging: &'a mut [f32]) -> Self {
-        Self { round: Round::new(staging, 1.0, Intake::Interpolate, Some(1)) }
+        let round = Round::new(staging, 1.0, Intake::Interpolate, Some(1));
+        Self { round, global: &mut [] }
     }
 }
 
 impl Protocol for ModelAverage<'_> {
     fn step(&mut self, last: Completion) -> Result<Action, OutOfTurn> {
-        self.round.step(last, |_| {})
+        self.round.step(last, self.global, |_, _| {})
     }
 
     fn staging(&mut self) -> &mut [f32] {
@@ -70,6 +85,8 @@ pub(super) struct Round<'a> {
     pub(super) staging: &'a mut [f32],
     alpha: f32,
     intake: Intake<'a>,
+    /// What is averaged are differences of replicas to the global model.
+    differences: bool,
     /// Rounds left; without a number, until all have ended.
     left: Option<u64>,
     /// The number of the round, and how its groups hear of each other; `None`: all in every round.
@@ -91,8 +108,24 @@ impl<'a> Round<'a> {
         intake: Intake<'a>,
         left: Option<u64>,
     ) -> Self {
-        let (dealt, holds, silent, weight, outstanding) = (None, false, 0, 0.0, None);
-        Self { staging, alpha, intake, left, dealt, holds, silent, weight, outstanding }
+        Self {
+            staging,
+            alpha,
+            intake,
+            differences: false,
+            left,
+            dealt: None,
+            holds: false,
+            silent: 0,
+            weight: 0.0,
+            outstanding: None,
+        }
+    }
+
+    /// What is averaged are differences of replicas to the global model.
+    pub(super) const fn of_differences(mut self) -> Self {
+        self.differences = true;
+        self
     }
 
     pub(super) fn dealt(
@@ -108,10 +141,12 @@ impl<'a> Round<'a> {
     }
 
     /// The next action; `make` turns the mean in the slice into what replicas move towards.
+    /// `global`: of differences, the model that they are to; else it is `make`'s alone.
     pub(super) fn step(
         &mut self,
         last: Completion,
-        make: impl FnOnce(&mut [f32]),
+        global: &mut [f32],
+        make: impl FnOnce(&mut [f32], &mut [f32]),
     ) -> Result<Action, OutOfTurn> {
         let next = match (self.outstanding, last) {
             (Some(Action::Finish), _) => Action::Finish,
@@ -120,7 +155,7 @@ impl<'a> Round<'a> {
                 self.next_round()
             }
             (Some(Action::Load), Completion::Loaded { finite, last }) => {
-                self.loaded(finite);
+                self.loaded(finite, global);
                 self.reduce(self.left.is_none() && !last)
             }
             // Of all trainers, each has the work of this one already: it follows. In groups others
@@ -132,7 +167,7 @@ impl<'a> Round<'a> {
             (Some(Action::Load), Completion::Stop) if self.holds => self.reduce(false),
             (Some(Action::Load), Completion::Stop) => Action::Read,
             (Some(Action::Read), Completion::Loaded { finite, .. }) => {
-                self.loaded(finite);
+                self.loaded(finite, global);
                 self.holds = finite;
                 self.reduce(false)
             }
@@ -143,7 +178,7 @@ impl<'a> Round<'a> {
                 let own = if self.dealt.is_some() { self.weight } else { 0.0 };
                 if weight > own {
                     self.holds = false;
-                    self.take_in(make)
+                    self.take_in(global, make)
                 } else {
                     self.next_round()
                 }
@@ -155,9 +190,13 @@ impl<'a> Round<'a> {
     }
 
     /// The replica is in staging.
-    fn loaded(&mut self, finite: bool) {
+    fn loaded(&mut self, finite: bool, global: &[f32]) {
+        let replica = slice(self.staging);
         if let Intake::Delta { loaded } = &mut self.intake {
-            loaded.copy_from_slice(slice(self.staging));
+            loaded.copy_from_slice(replica);
+        }
+        if self.differences {
+            replica.iter_mut().zip(global).for_each(|(x, global)| *x -= global);
         }
         self.weight = if finite { 1.0 } else { 0.0 };
     }
@@ -195,9 +234,15 @@ impl<'a> Round<'a> {
         }
     }
 
-    fn take_in(&mut self, make: impl FnOnce(&mut [f32])) -> Action {
+    fn take_in(&mut self, global: &mut [f32], make: impl FnOnce(&mut [f32], &mut [f32])) -> Action {
         let found = slice(self.staging);
-        make(found);
+        if self.differences {
+            found.iter_mut().zip(&*global).for_each(|(x, global)| *x += global);
+        }
+        make(found, global);
+        if self.differences {
+            global.copy_from_slice(found);
+        }
         match &self.intake {
             _ if self.weight == 0.0 => Action::Store { alpha: 1.0 },
             Intake::Interpolate => Action::Store { alpha: self.alpha },
@@ -262,6 +307,26 @@ mod tests {
         assert_eq!(it.step(reduced), Ok(Action::Add { alpha: 0.5 }));
         assert_eq!(it.staging()[0], 4.0);
         assert_eq!(it.step(Completion::Done), Ok(Action::Finish), "nobody wants more");
+    }
+
+    /// What replicas have over the global model is averaged, and they move to it and the mean.
+    #[test]
+    fn differences_are_to_what_replicas_moved_towards() {
+        let (mut staging, mut global) = ([0.0; 1 + TAIL], [2.0]);
+        let intake = Intake::Interpolate;
+        let mut it = ModelAverage::of_differences(&mut staging, 0.5, intake, &mut global);
+        assert_eq!(it.step(Completion::Start), Ok(Action::Load));
+        for (replica, difference, mean, towards) in [(3.0, 1.0, 4.0, 6.0), (7.0, 1.0, -2.0, 4.0)] {
+            it.staging()[0] = replica;
+            assert_eq!(it.step(LOADED), reduce(1.0, 0));
+            assert_eq!(it.staging()[0], difference);
+            it.staging()[0] = mean;
+            let reduced = Completion::Reduced { weight: 2.0, silent: 0 };
+            assert_eq!(it.step(reduced), Ok(Action::Store { alpha: 0.5 }));
+            assert_eq!(it.staging()[0], towards);
+            assert_eq!(it.step(Completion::Done), Ok(Action::Load));
+        }
+        assert_eq!(global, [4.0]);
     }
 
     #[test]

@@ -17,7 +17,7 @@ pub struct Owned {
     sets: Vec<u64>,
     /// The number of the next round.
     pub round: u64,
-    /// Block momentum: the global model; a center: its values.
+    /// Block momentum, and averages of differences: the global model; a center: its values.
     pub global: Vec<f32>,
     /// Block momentum: its velocity.
     pub velocity: Vec<f32>,

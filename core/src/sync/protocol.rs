@@ -72,10 +72,24 @@ pub enum Group {
 pub enum Payload {
     /// Nothing.
     None,
-    /// The slice in staging.
+    /// The slice in staging, as it is.
     Whole,
+    /// A change in staging, which the receiver adds up: what a message leaves out can come with a
+    /// later one.
+    Change,
+    /// The state in staging of what the receiver has an older copy of: a message can leave out what
+    /// has hardly moved.
+    State,
     /// A few numbers.
     Note(Note),
+}
+
+impl Payload {
+    /// The slice in staging goes with the word, or what matters of it.
+    #[must_use]
+    pub const fn has_values(self) -> bool {
+        matches!(self, Self::Whole | Self::Change | Self::State)
+    }
 }
 
 /// What partitions of rows are told of aggregates.

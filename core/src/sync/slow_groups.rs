@@ -49,7 +49,10 @@ impl<'a> SlowGroups<'a> {
 impl Protocol for SlowGroups<'_> {
     fn step(&mut self, last: Completion) -> Result<Action, OutOfTurn> {
         let (blocks, state, parameters) = (self.blocks, &mut self.state, self.parameters);
-        self.round.step(last, |mean| follow(blocks, state, parameters, mean))
+        let BlockState { global, momentum } = state;
+        self.round.step(last, global, |mean, global| {
+            follow(blocks, &mut BlockState { global, momentum }, parameters, mean);
+        })
     }
 
     fn staging(&mut self) -> &mut [f32] {

@@ -14,7 +14,7 @@ use std::time::Instant;
 use umbra_core::sync::reduction::{QUIET, TAIL};
 use umbra_core::sync::{
     Action, BlockMomentum, BlockState, Blocks, Completion, Dealing, DivideShuffle, ElasticCenter,
-    ElasticTrainer, ModelAverage, OutOfTurn, Pair, Payload, Spread,
+    ElasticTrainer, ModelAverage, OutOfTurn, Pair, Spread,
 };
 
 use super::world::{Machine, World, intake};
@@ -244,7 +244,7 @@ impl State<'_> {
                 self.says[rank] = weight;
             }
             Action::Send { word, payload, .. } => {
-                assert_eq!(payload == Payload::Whole, finite, "only a finite replica travels");
+                assert_eq!(payload.has_values(), finite, "only a finite replica travels");
                 self.asked[rank] = word;
             }
             other => panic!("{other:?} after Load"),

@@ -9,7 +9,7 @@ use std::fmt::Debug;
 use std::sync::atomic::AtomicU32;
 
 use umbra_core::dense::replica::{add, element, interpolate, load_finite, store};
-use umbra_core::sync::{Action, Completion, Dealing, Group, Intake, Payload, Protocol, reduction};
+use umbra_core::sync::{Action, Completion, Dealing, Group, Intake, Protocol, reduction};
 
 pub(crate) trait Machine: Protocol + Debug {}
 impl<T: Protocol + Debug> Machine for T {}
@@ -144,7 +144,7 @@ impl<'a> World<'a> {
                 add(&it.replica, alpha, reduction::slice(it.machine.staging()))
             }
             Action::Send { to, word, payload } => {
-                let values = (payload == Payload::Whole).then(|| it.slice());
+                let values = (payload.has_values()).then(|| it.slice());
                 self.messages.entry((rank, to)).or_default().push_back((word, values));
             }
             other => panic!("{other:?} needs somebody else"),

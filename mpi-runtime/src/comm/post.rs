@@ -1,9 +1,9 @@
-//! Messages between the instances of a method: a word, and values, a note or nothing.
+//! Messages between the instances of a method: a word, and a body.
 //!
 //! Every rank has one post, used by one thread, which carries for all instances of the rank; where
 //! each of them is, all ranks know alike. A message is `u32` words: the instances it goes from and
-//! to, the word (low half first), the number of values, the values' bits; a note stands in the
-//! place of values, and the highest bit of their number says so. It goes in pieces of
+//! to, the word (low half first), how many words the body has, the body ([`Body`]; its kind is in
+//! the highest bits of the sending instance). It goes in pieces of
 //! [`PIECE`], a few at a time, so that other messages to the same rank (rows of embeddings) find
 //! their way between them; MPI keeps the order of a sender's pieces, and each message is put
 //! together again.
@@ -48,24 +48,76 @@ struct Remote {
     pieces: u64,
 }
 
-/// A message that was received.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Received {
-    /// Sending instance.
-    pub from: usize,
-    /// The word.
-    pub word: u64,
-    /// Values that came with it.
-    pub elements: usize,
-    /// The note that came with it.
-    pub note: Option<Note>,
+/// What goes with a word.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Body<'a> {
+    /// Values as they are, or none.
+    Values(&'a [f32]),
+    /// A few numbers.
+    Note(Note),
+    /// Values as they are, to which a [`Body::CodedState`] that follows has the difference.
+    State(&'a [f32]),
+    /// What matters of a change.
+    CodedChange(&'a [u8]),
+    /// What matters of the difference to the state that came before.
+    CodedState(&'a [u8]),
 }
 
-/// Words before the values: from, to, the word, and how many values there are.
+impl Body<'_> {
+    const fn kind(&self) -> u32 {
+        match self {
+            Self::Values(_) => 0,
+            Self::Note(_) => 1,
+            Self::State(_) => 2,
+            Self::CodedChange(_) => 3,
+            Self::CodedState(_) => 4,
+        }
+    }
+}
+
+/// A message that was received.
+#[derive(Debug)]
+pub struct Message {
+    words: Vec<u32>,
+}
+
+impl Message {
+    /// Sending instance.
+    #[must_use]
+    pub fn from(&self) -> usize {
+        (self.words[0] & INSTANCE) as usize
+    }
+
+    /// The word.
+    #[must_use]
+    pub fn word(&self) -> u64 {
+        bytemuck::cast::<[u32; 2], u64>([self.words[2], self.words[3]])
+    }
+
+    /// What goes with it. Bytes are followed by zeros, up to three.
+    #[must_use]
+    pub fn body(&self) -> Body<'_> {
+        let (header, body) = self.words.split_at(HEADER);
+        match header[0] >> INSTANCE.trailing_ones() {
+            1 => {
+                let mut note = Note::default();
+                let words: &mut [u32] = bytemuck::cast_slice_mut(&mut note);
+                words.iter_mut().zip(body).for_each(|(to, word)| *to = *word);
+                Body::Note(note)
+            }
+            2 => Body::State(bytemuck::cast_slice(body)),
+            3 => Body::CodedChange(bytemuck::cast_slice(body)),
+            4 => Body::CodedState(bytemuck::cast_slice(body)),
+            _ => Body::Values(bytemuck::cast_slice(body)),
+        }
+    }
+}
+
+/// Words before the body: from and what it is, to, the word, and how many words it has.
 const HEADER: usize = 5;
 
-/// What follows the header is a note.
-const NOTE: u32 = 1 << 31;
+/// The bits of an instance; those above are the kind of the body.
+const INSTANCE: u32 = u32::MAX >> 3;
 
 /// What the sender of a message with so many values sends to another rank.
 #[must_use]
@@ -82,7 +134,7 @@ impl Post {
     /// Of rank `rank`; `rank_of` has the rank of every instance. `mailbox` reaches other ranks.
     #[must_use]
     pub fn new(rank: usize, rank_of: Arc<[usize]>, mailbox: Option<Mailbox>) -> Self {
-        assert!(u32::try_from(rank_of.len()).is_ok(), "instances are numbered in u32");
+        assert!(rank_of.len() <= INSTANCE as usize, "instances are numbered in 29 bits");
         let remote = mailbox.map(Remote::new);
         Self { rank, rank_of, remote, ready: VecDeque::new(), spare: vec![] }
     }
@@ -108,17 +160,9 @@ impl Post {
 
     /// Starts sending from one instance to another; goes on in [`Post::receive`] and
     /// [`Post::flush`]. Returns the bytes that leave this rank.
-    pub fn send(&mut self, from: usize, to: usize, word: u64, values: &[f32]) -> u64 {
+    pub fn send(&mut self, from: usize, to: usize, word: u64, body: &Body<'_>) -> u64 {
         let mut words = self.spare.pop().unwrap_or_default();
-        write(&mut words, (from, to), word, values);
-        self.start(to, words)
-    }
-
-    /// The same with a note.
-    pub fn send_note(&mut self, from: usize, to: usize, word: u64, note: &Note) -> u64 {
-        let mut words = self.spare.pop().unwrap_or_default();
-        write(&mut words, (from, to), word, bytemuck::cast_slice(note));
-        words[HEADER - 1] |= NOTE;
+        write(&mut words, (from, to), word, body);
         self.start(to, words)
     }
 
@@ -158,24 +202,23 @@ impl Post {
         })
     }
 
-    /// The next message that is here for instance `to`, of instance `from` alone if it is given;
-    /// its values go to the front of `values`. Others wait their turn.
-    pub fn receive(
-        &mut self,
-        to: usize,
-        from: Option<usize>,
-        values: &mut [f32],
-    ) -> Option<Received> {
+    /// The next message that is here for instance `to`, of instance `from` alone if it is given.
+    /// Others wait their turn.
+    pub fn receive(&mut self, to: usize, from: Option<usize>) -> Option<Message> {
         self.take_in();
         let asked = |words: &Vec<u32>| {
-            words[1] as usize == to && from.is_none_or(|from| words[0] as usize == from)
+            let by = (words[0] & INSTANCE) as usize;
+            words[1] as usize == to && from.is_none_or(|from| by == from)
         };
         let place = self.ready.iter().position(asked)?;
-        let mut words = self.ready.remove(place)?;
-        let received = read(&words, values);
+        self.ready.remove(place).map(|words| Message { words })
+    }
+
+    /// Takes the memory of a message back.
+    pub fn recycle(&mut self, message: Message) {
+        let Message { mut words } = message;
         words.clear();
         self.spare.push(words);
-        Some(received)
     }
 
     /// Puts together what has come, and sends on.
@@ -188,7 +231,7 @@ impl Post {
                 remote.incoming.entry(from).or_insert_with(|| spare.pop().unwrap_or_default());
             message.extend_from_slice(&piece);
             remote.mailbox.recycle(piece);
-            if message.len() == HEADER + (message[HEADER - 1] & !NOTE) as usize {
+            if message.len() == HEADER + message[HEADER - 1] as usize {
                 self.ready.extend(remote.incoming.remove(&from));
             }
         }
@@ -226,26 +269,22 @@ impl Remote {
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "fewer instances than u32 counts: `new`")]
-fn write(words: &mut Vec<u32>, (from, to): (usize, usize), word: u64, values: &[f32]) {
+fn write(words: &mut Vec<u32>, (from, to): (usize, usize), word: u64, body: &Body<'_>) {
     words.clear();
-    words.extend([from as u32, to as u32]);
+    words.extend([from as u32 | body.kind() << INSTANCE.trailing_ones(), to as u32]);
     words.extend(bytemuck::cast::<u64, [u32; 2]>(word));
-    // Eight gigabytes of parameters are beyond a replica.
-    words.push(u32::try_from(values.len()).unwrap_or(NOTE - 1));
-    words.extend_from_slice(bytemuck::cast_slice(values));
-}
-
-/// A message in parts; its values go to the front of `values`.
-fn read(words: &[u32], values: &mut [f32]) -> Received {
-    let (header, received) = words.split_at(HEADER);
-    let word = bytemuck::cast::<[u32; 2], u64>([header[2], header[3]]);
-    let from = header[0] as usize;
-    if header[HEADER - 1] & NOTE != 0 {
-        let mut note = Note::default();
-        let words: &mut [u32] = bytemuck::cast_slice_mut(&mut note);
-        words.iter_mut().zip(received).for_each(|(to, word)| *to = *word);
-        return Received { from, word, elements: 0, note: Some(note) };
+    words.push(0);
+    match body {
+        Body::Values(values) | Body::State(values) => {
+            words.extend_from_slice(bytemuck::cast_slice(values));
+        }
+        Body::Note(note) => words.extend_from_slice(bytemuck::cast_slice(note)),
+        Body::CodedChange(bytes) | Body::CodedState(bytes) => {
+            words.resize(HEADER + bytes.len().div_ceil(size_of::<u32>()), 0);
+            let to: &mut [u8] = bytemuck::cast_slice_mut(&mut words[HEADER..]);
+            to[..bytes.len()].copy_from_slice(bytes);
+        }
     }
-    values[..received.len()].copy_from_slice(bytemuck::cast_slice(received));
-    Received { from, word, elements: received.len(), note: None }
+    // Sixteen gigabytes of parameters are beyond a replica.
+    words[HEADER - 1] = u32::try_from(words.len() - HEADER).unwrap_or(u32::MAX);
 }

@@ -9,7 +9,7 @@ use super::Config;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CompressConfig {
-    /// Share of the elements of a gradient that are sent; all without it.
+    /// Share of the elements of gradients, parameters and replicas that are sent; all without it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dp_keep: Option<f64>,
     /// Steps after which thresholds are found anew.
@@ -46,6 +46,14 @@ impl Config {
         };
         #[expect(clippy::cast_possible_truncation, reason = "a share")]
         dp_keep.map(|keep| Coding { keep: Keep { share: keep as f32, refresh_every }, values })
+    }
+}
+
+impl Config {
+    /// Averages are of differences: what is sent as it is needs none.
+    #[must_use]
+    pub fn differences(&self) -> bool {
+        self.coding().is_some_and(|coding| !coding.is_all())
     }
 }
 

@@ -204,7 +204,11 @@ pub static KEYS: &[Key] = &[
     key("sync.switch.leave_above", POSITIVE, "stragglers: async steps, times as fast"),
     key("sync.switch.return_below", POSITIVE, "stragglers: and to synchronous ones"),
     key("sync.switch.patience", integer(1, COUNT_MAX), "stragglers: windows that must ask"),
-    key("compress.dp_keep", FACTOR, "bsp: share of a gradient's elements that are sent"),
+    key(
+        "compress.dp_keep",
+        FACTOR,
+        "share of the elements of gradients and parameters that are sent",
+    ),
     key("compress.mp_keep", Kind::Later, "share of activations and rows that are sent"),
     key("compress.auto", Kind::Later, "nothing is compressed where it does not pay"),
     key("compress.refresh_every", integer(1, COUNT_MAX), "steps for which a threshold holds"),

@@ -74,7 +74,7 @@ impl SyncMethod {
                 (SERVED, Rounds::Handed)
             }
         };
-        Method { algorithm, rounds, alpha: 1.0 }
+        Method { algorithm, rounds, alpha: 1.0, differences: false }
     }
 }
 
@@ -122,7 +122,8 @@ impl Config {
             },
             Rounds::Background(_) => Rounds::Background(sync.pace()),
         };
-        Method { algorithm, rounds, alpha: single(sync.alpha) }
+        let differences = self.differences();
+        Method { algorithm, rounds, alpha: single(sync.alpha), differences }
     }
 }
 

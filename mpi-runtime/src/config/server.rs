@@ -198,7 +198,7 @@ impl Config {
         let serving =
             Serving { rule, servers, updates, window: WINDOW, relays, streams: streams as usize };
         let algorithm = umbra_core::sync::Algorithm::Server(serving);
-        Some(Method { algorithm, rounds: Rounds::Handed, alpha: 1.0 })
+        Some(Method { algorithm, rounds: Rounds::Handed, alpha: 1.0, differences: false })
     }
 }
 

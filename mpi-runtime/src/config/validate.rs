@@ -2,7 +2,7 @@
 
 mod recovery;
 
-use umbra_core::sync::{Method, Rounds};
+use umbra_core::sync::{Algorithm, Method, Rounds};
 
 use super::error::ConfigError;
 use super::{
@@ -108,26 +108,35 @@ impl Config {
         }
     }
 
-    /// Gradients are compressed where one update a step is made of all.
+    /// What is compressed has all trainers, servers or centers at the other end.
     fn check_compression(&self) -> Result<(), ConfigError> {
         let (compress, plain) = (&self.compress, CompressConfig::default());
+        let sends_other = |method: &SyncMethod| match method.shape().algorithm {
+            Algorithm::None => *method != SyncMethod::Auto,
+            Algorithm::DivideShuffle { .. } | Algorithm::SlowGroups { .. } => true,
+            Algorithm::StepSum
+            | Algorithm::Average { .. }
+            | Algorithm::BlockMomentum { .. }
+            | Algorithm::Elastic { .. }
+            | Algorithm::Server(_) => false,
+        };
         match compress.dp_keep {
-            Some(keep) if self.sync.methods().any(|method| method != SyncMethod::Bsp) => {
-                let method = self.sync.method.name();
+            Some(keep) if let Some(method) = self.sync.methods().find(sends_other) => {
                 Err(ConfigError::value(
                     "compress.dp_keep",
                     keep,
                     format!(
-                        "none with sync.method = \"{method}\": gradients of bsp alone pass a \
-                             threshold"
+                        "none with sync.method = \"{}\": sums over all trainers and what servers \
+                         and centers are sent pass a threshold",
+                        method.name()
                     ),
                 ))
             }
             None if *compress != plain => Err(ConfigError::Missing {
                 key: "compress.dp_keep",
-                expected: "the share of a gradient's elements that are sent, beside the others of \
-                           [compress]"
-                    .into(),
+                expected:
+                    "the share of the elements that are sent, beside the others of [compress]"
+                        .into(),
             }),
             _ => Ok(()),
         }

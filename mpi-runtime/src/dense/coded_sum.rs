@@ -1,41 +1,30 @@
-//! Sums of gradients of which every trainer sends what matters: the coded twin of `comm/reduce.rs`.
+//! Sums of vectors of which every trainer sends what matters: the coded twin of `comm/reduce.rs`.
 //!
 //! DCT, arXiv 2010.08899, data parallelism (`umbra_core::compress`). A tensor is cut into as many
 //! pieces as there are trainers, each owned by one. Every trainer sends the owner of a piece what
-//! of its own gradient passes the threshold; the owner adds up, in the order of the trainers, and
+//! of its own vector passes the threshold; the owner adds up, in the order of the trainers, and
 //! sends all what passes of the sum. Both keep what did not, and add it to the next. Small tensors
 //! are summed as they are.
+//!
+//! The vectors are gradients, or what replicas have over the model that all have last moved
+//! towards. Where a replica moves only part of the way (alpha) to the sum, the rest of what it has
+//! over the model is there in the next vector again: of u = v + e and the s of it that was sent,
+//! alpha (u − s) + (1 − alpha) e is kept. So in sum over replicas and what is kept nothing is lost.
 //!
 //! Invariants: all trainers have the same bits of a sum, the same in every run on as many trainers.
 //! With all elements kept, as f32, it has the bits of the sum that is not coded: the owner adds up
 //! as a tree then.
 
 use core::ops::Range;
-use core::time::Duration;
 use std::time::Instant;
 
 use umbra_core::compress::{Coding, Counts, Residual, Threshold, add, len_max, mask_len};
-use umbra_core::model::Model;
-use umbra_core::sync::reduction::{add as add_vectors, sum_into_first};
+use umbra_core::sync::reduction::{TAIL, add as add_vectors, sum_into_first};
 
 use crate::comm::Comm;
-use crate::comm::reduce::{MANY, Sums};
+use crate::comm::reduce::Sums;
+use crate::dense::coded_parts::{Ledger, Parts, append, first};
 use crate::dense::endpoints::DriveError;
-
-/// What coding came to on a rank, both directions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ledger {
-    /// Elements that were sent.
-    pub kept: u64,
-    /// Elements that there were.
-    pub elements: u64,
-    /// Bytes that left this rank.
-    pub bytes: u64,
-    /// Bytes that would have left it.
-    pub bytes_plain: u64,
-    /// Time for thresholds, writing and reading.
-    pub coding: Duration,
-}
 
 /// A part of a tensor, and who adds it up.
 #[derive(Clone, Debug)]
@@ -49,9 +38,11 @@ struct Piece {
     of_sum: Threshold,
 }
 
-/// The sums of a trainer's gradients with those of the others.
+/// The sums of a trainer's vectors with those of the others.
 pub struct CodedSum {
     coding: Coding,
+    /// Share of the way that a replica moves.
+    alpha: f32,
     rank: usize,
     ranks: usize,
     /// By owners.
@@ -59,7 +50,7 @@ pub struct CodedSum {
     /// What is summed as it is.
     small: Vec<Range<usize>>,
     packed: Vec<f32>,
-    /// What this rank has not sent of its gradients. `[parameters]`
+    /// What this rank has not sent of its vectors. `[elements]`
     residual: Vec<f32>,
     /// Of sums of own pieces, one behind the other.
     residual_of_sums: Vec<f32>,
@@ -67,25 +58,26 @@ pub struct CodedSum {
     sums: Vec<Vec<f32>>,
     mask: Vec<u32>,
     counts: Box<Counts>,
+    /// What was kept of a piece before, where alpha is below 1.
+    before: Vec<f32>,
     message: Vec<u8>,
     turn: u32,
     ledger: Ledger,
 }
 
-/// Tensors of fewer elements are summed as they are.
-const LEAST: usize = 4096;
-
 impl CodedSum {
-    /// Of gradients of `model`, over `ranks` trainers, of which this is `rank`.
+    /// Of vectors of `elements` with these `parts`, over `ranks` trainers, of which this is `rank`;
+    /// replicas move `alpha` of the way to what is found.
     #[must_use]
-    pub fn new(coding: Coding, model: &Model, rank: usize, ranks: usize) -> Self {
-        let parameters = model.parameters_len();
-        let (mut pieces, mut small) = (vec![], vec![]);
-        for range in tensors(model) {
-            if range.len() < LEAST {
-                small.push(range);
-                continue;
-            }
+    pub fn new(
+        (coding, alpha): (Coding, f32),
+        parts: Parts,
+        elements: usize,
+        (rank, ranks): (usize, usize),
+    ) -> Self {
+        let Parts { coded, plain: small } = parts;
+        let mut pieces = vec![];
+        for range in coded {
             let cut = |part: usize| range.start + range.len() * part / ranks;
             pieces.extend((0..ranks).map(|owner| Piece {
                 owner,
@@ -101,14 +93,16 @@ impl CodedSum {
         let sums = if coding.is_all() { ranks } else { 1 };
         Self {
             coding,
+            alpha,
             rank,
             ranks,
             packed: vec![0.0; small.iter().map(Range::len).sum()],
-            residual: vec![0.0; parameters],
+            residual: vec![0.0; elements],
             residual_of_sums: vec![0.0; own],
             sums: vec![vec![0.0; own]; sums],
             mask: vec![0; mask_len(largest)],
             counts: Box::new([0; 1 << 15]),
+            before: vec![0.0; if alpha < 1.0 { largest } else { 0 }],
             message: vec![0; len_max(largest, coding.values)],
             pieces,
             small,
@@ -117,8 +111,9 @@ impl CodedSum {
         }
     }
 
-    /// Makes `values` the sum of all trainers' in place, and `few` beside it. Returns the bytes
-    /// that left this rank. *Collective over `comm`.*
+    /// Makes `values` the sum of all trainers' in place, and `few` beside it, of which at most
+    /// `under_way` pieces are with MPI at a time. Returns the bytes that left this rank.
+    /// *Collective over `comm`.*
     ///
     /// # Errors
     /// When not all come in time, or something else came than was sent.
@@ -128,10 +123,10 @@ impl CodedSum {
         sums: &mut Sums,
         values: &mut [f32],
         few: &mut [f64],
-        what: &str,
+        (under_way, what): (usize, &str),
     ) -> Result<u64, DriveError> {
         self.pack(values);
-        let beside = sums.sum_with_few(comm, &mut self.packed, few, MANY, what)?;
+        let beside = sums.sum_with_few(comm, &mut self.packed, few, under_way, what)?;
         self.unpack(values);
         let begun = Instant::now();
         let sent = self.code_own(values);
@@ -156,6 +151,26 @@ impl CodedSum {
         Ok(bytes + beside.bytes)
     }
 
+    /// The same of `staging`, a slice of a replica with its tail (`umbra_core::sync::reduction`).
+    /// *Collective over `comm`.*
+    ///
+    /// # Errors
+    /// When not all come in time, or something else came than was sent.
+    pub fn sum_with_tail(
+        &mut self,
+        comm: &Comm,
+        sums: &mut Sums,
+        staging: &mut [f32],
+        how: (usize, &str),
+    ) -> Result<u64, DriveError> {
+        let (values, tail) = staging.split_at_mut(staging.len() - TAIL);
+        let mut few: Vec<f64> = tail.iter().map(|x| f64::from(*x)).collect();
+        let bytes = self.sum(comm, sums, values, &mut few, how)?;
+        #[expect(clippy::cast_possible_truncation, reason = "sums of small numbers")]
+        tail.iter_mut().zip(few).for_each(|(to, x)| *to = x as f32);
+        Ok(bytes)
+    }
+
     /// What it came to so far.
     #[must_use]
     pub const fn ledger(&self) -> &Ledger {
@@ -178,17 +193,20 @@ impl CodedSum {
         }
     }
 
-    /// What every owner gets of this rank's gradient.
+    /// What every owner gets of this rank's vector.
     fn code_own(&mut self, values: &[f32]) -> Vec<Vec<u8>> {
-        let Self { coding, pieces, residual, mask, counts, message, ledger, .. } = self;
+        let Self { coding, alpha, pieces, residual, mask, counts, before, message, ledger, .. } =
+            self;
         let mut sent = vec![vec![]; self.ranks];
         for piece in pieces {
             let range = piece.range.clone();
-            let values_left = &mut residual[range.clone()];
-            let mut residual = Residual { values: values_left, mask, counts };
+            let left = &mut residual[range.clone()];
             let with = (coding.values, self.turn);
-            let gradient = &values[range.clone()];
-            let kept = residual.send(gradient, &mut piece.threshold, coding.keep, with, message);
+            let kept = moving(*alpha, left, before, |left| {
+                let mut residual = Residual { values: left, mask, counts };
+                let own = &values[range.clone()];
+                residual.send(own, &mut piece.threshold, coding.keep, with, message)
+            });
             append(&mut sent[piece.owner], &message[..kept.bytes]);
             if piece.owner != self.rank {
                 ledger.count(range.len(), kept.elements, 1);
@@ -199,7 +217,7 @@ impl CodedSum {
 
     /// Adds up what all have sent of the own pieces. Returns what all get of the sums.
     fn add_up(&mut self, received: &[Vec<u8>]) -> Result<Vec<u8>, DriveError> {
-        let Self { coding, pieces, sums, mask, counts, message, ledger, .. } = self;
+        let Self { coding, alpha, pieces, sums, mask, counts, before, message, ledger, .. } = self;
         sums.iter_mut().for_each(|sum| sum.fill(0.0));
         let own = || pieces.iter().filter(|piece| piece.owner == self.rank);
         for (rank, bytes) in received.iter().enumerate() {
@@ -217,11 +235,13 @@ impl CodedSum {
         let (mut sent, mut at) = (vec![], 0);
         for piece in pieces.iter_mut().filter(|piece| piece.owner == self.rank) {
             let part = at..at + piece.range.len();
-            let values_left = &mut self.residual_of_sums[part.clone()];
-            let mut residual = Residual { values: values_left, mask, counts };
+            let left = &mut self.residual_of_sums[part.clone()];
             let with = (coding.values, self.turn);
-            let sum = &sums[0][part.clone()];
-            let kept = residual.send(sum, &mut piece.of_sum, coding.keep, with, message);
+            let kept = moving(*alpha, left, before, |left| {
+                let mut residual = Residual { values: left, mask, counts };
+                let sum = &sums[0][part.clone()];
+                residual.send(sum, &mut piece.of_sum, coding.keep, with, message)
+            });
             append(&mut sent, &message[..kept.bytes]);
             ledger.count(part.len(), kept.elements, self.ranks as u64 - 1);
             at = part.end;
@@ -243,48 +263,21 @@ impl CodedSum {
     }
 }
 
-impl Ledger {
-    /// `kept` of so many elements were sent to so many ranks.
-    const fn count(&mut self, elements: usize, kept: usize, ranks: u64) {
-        self.kept += kept as u64 * ranks;
-        self.elements += elements as u64 * ranks;
-        self.bytes_plain += 4 * elements as u64 * ranks;
+/// Sends, and keeps what is to be kept where replicas move `alpha` of the way.
+fn moving<T>(
+    alpha: f32,
+    left: &mut [f32],
+    before: &mut [f32],
+    send: impl FnOnce(&mut [f32]) -> T,
+) -> T {
+    if alpha >= 1.0 {
+        return send(left);
     }
-
-    /// As words.
-    #[must_use]
-    pub fn to_words(self) -> [u64; 5] {
-        let Self { kept, elements, bytes, bytes_plain, coding } = self;
-        let coding = u64::try_from(coding.as_nanos()).unwrap_or(u64::MAX);
-        [kept, elements, bytes, bytes_plain, coding]
-    }
-}
-
-/// The ranges of a model's tensors in its gradient, which they fill.
-fn tensors(model: &Model) -> Vec<Range<usize>> {
-    let parameters = model.parameters_len();
-    let trained = model.tensors().filter(|tensor| tensor.trainable);
-    let mut starts: Vec<usize> = trained.map(|tensor| tensor.offset).collect();
-    // What is before the first, or between two, goes with the one before.
-    starts.push(0);
-    starts.sort_unstable();
-    starts.dedup();
-    let ends = starts.iter().skip(1).copied().chain([parameters]);
-    starts.iter().zip(ends).map(|(start, end)| *start..end).collect()
-}
-
-/// Puts a message behind others, with its length.
-fn append(to: &mut Vec<u8>, message: &[u8]) {
-    #[expect(clippy::cast_possible_truncation, reason = "a part of a vector of u32::MAX elements")]
-    to.extend_from_slice(&(message.len() as u32).to_le_bytes());
-    to.extend_from_slice(message);
-}
-
-/// Takes the first message away.
-fn first<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
-    let (length, behind) = rest.split_first_chunk::<4>()?;
-    let length = u32::from_le_bytes(*length) as usize;
-    let (message, behind) = behind.split_at_checked(length)?;
-    *rest = behind;
-    Some(message)
+    let before = &mut before[..left.len()];
+    before.copy_from_slice(left);
+    let sent = send(left);
+    left.iter_mut()
+        .zip(before)
+        .for_each(|(left, before)| *left = *before + alpha * (*left - *before));
+    sent
 }

@@ -13,6 +13,8 @@ use crate::comm::Comm;
 use crate::comm::post::Post;
 use crate::comm::reduce::Sums;
 use crate::comm::watch::{Lost, Watch};
+use crate::dense::coded_links::CodedLinks;
+use crate::dense::coded_sum::CodedSum;
 use crate::dense::gradients::GradientQueue;
 use crate::dense::group_sums::GroupSums;
 use crate::rows::router::Router;
@@ -23,8 +25,12 @@ pub struct Endpoints<'a> {
     pub comm: Option<&'a mut Comm>,
     /// Reductions of groups; they go by messages.
     pub groups: Option<GroupSums<'a>>,
+    /// How reductions of all trainers are coded, where they are.
+    pub coded_sum: Option<&'a mut CodedSum>,
     /// Messages.
     pub post: Option<&'a mut Post>,
+    /// How values in messages are coded, where they are.
+    pub coded_links: Option<&'a mut CodedLinks>,
     /// Gradients.
     pub gradients: Option<GradientQueue<'a>>,
     /// The partitions of rows that are here.
@@ -47,7 +53,9 @@ impl<'a> Endpoints<'a> {
         Self {
             comm: None,
             groups: None,
+            coded_sum: None,
             post: None,
+            coded_links: None,
             gradients: None,
             rows: None,
             poll: Duration::ZERO,
@@ -90,9 +98,9 @@ pub enum DriveError {
         /// What it asked for.
         action: Action,
     },
-    /// What came is not what a gradient is coded as: the programs of the ranks differ, or memory is
+    /// What came is not what a vector is coded as: the programs of the ranks differ, or memory is
     /// damaged.
-    #[error("a coded gradient that came can't be read")]
+    #[error("a coded message that came can't be read")]
     Malformed,
     /// Others did not come in time.
     #[error(transparent)]

@@ -84,7 +84,7 @@ impl<'a> GradientQueue<'a> {
             (None, _) => Ok(0),
             (Some(job), None) => Ok(add(sums, comm, job)?),
             (Some(Job { values, few, what, .. }), Some(coded)) => {
-                coded.sum(comm, sums, values, few, what)
+                coded.sum(comm, sums, values, few, (MANY, what))
             }
         }
     }

@@ -22,7 +22,7 @@ use core::time::Duration;
 use umbra_core::sync::Dealing;
 use umbra_core::sync::reduction::{QUIET, add, sum_into_first};
 
-use crate::comm::post::{Post, of_message};
+use crate::comm::post::{Body, Post, of_message};
 use crate::comm::traffic::Traffic;
 use crate::comm::watch::{Backoff, Lost, Waiting, Watch};
 
@@ -94,7 +94,7 @@ impl<'a> GroupSums<'a> {
         let speaks = silent < QUIET;
         for (place, member) in others() {
             let values = if speaks { &staging[stretch(place)] } else { &[] };
-            sum.bytes += post.send(own_number, member, silent.into(), values);
+            sum.bytes += post.send(own_number, member, silent.into(), &Body::Values(values));
         }
         let mine = stretch(own);
         terms.resize(count * mine.len(), 0.0);
@@ -115,8 +115,8 @@ impl<'a> GroupSums<'a> {
         }
         if !speaks {
             for (place, member) in others() {
-                let values = &staging[stretch(place)];
-                sum.bytes += post.send(own_number, member, silent.into(), values);
+                let values = Body::Values(&staging[stretch(place)]);
+                sum.bytes += post.send(own_number, member, silent.into(), &values);
             }
         }
         for (place, member) in quiet {
@@ -126,7 +126,7 @@ impl<'a> GroupSums<'a> {
         staging[mine.clone()].copy_from_slice(terms[0]);
         if !parts.whole {
             for (_, member) in others() {
-                sum.bytes += post.send(own_number, member, 0, terms[0]);
+                sum.bytes += post.send(own_number, member, 0, &Body::Values(terms[0]));
             }
             for (place, member) in others() {
                 let values = &mut staging[stretch(place)];
@@ -186,8 +186,13 @@ fn receive(
 ) -> Result<u64, Lost> {
     let (mut waiting, mut backoff) = (Waiting::patient(grace), Backoff::default());
     loop {
-        if let Some(received) = post.receive(to, Some(from), values) {
-            return Ok(received.word);
+        if let Some(message) = post.receive(to, Some(from)) {
+            if let Body::Values(received) = message.body() {
+                values[..received.len()].copy_from_slice(received);
+            }
+            let word = message.word();
+            post.recycle(message);
+            return Ok(word);
         }
         let rank = post.rank_of(from);
         waiting.check(watch, &format_args!("the replica of rank {rank}"))?;

@@ -22,6 +22,8 @@ use std::io;
 use std::sync::Arc;
 
 use crossbeam_channel::unbounded;
+use umbra_core::compress::Coding;
+use umbra_core::model::Model;
 use umbra_core::sync::owned::Owned;
 use umbra_core::sync::reduction::TAIL;
 use umbra_core::sync::{
@@ -35,7 +37,9 @@ use crate::comm::traffic::Traffic;
 use crate::comm::watch::Watch;
 use crate::comm::{Comm, Mailbox};
 use crate::dense::bsp::Bsp;
-use crate::dense::coded_sum::{CodedSum, Ledger};
+use crate::dense::coded_links::CodedLinks;
+use crate::dense::coded_parts::{Ledger, Parts};
+use crate::dense::coded_sum::CodedSum;
 use crate::dense::driver::drive;
 use crate::dense::endpoints::Endpoints;
 use crate::dense::gate::Gate;
@@ -103,7 +107,8 @@ pub struct DenseSync {
     /// By instance, its rank.
     rank_of: Arc<[usize]>,
     served: Option<Served>,
-    coded: Option<CodedSum>,
+    coded_sum: Option<CodedSum>,
+    coded_links: Option<CodedLinks>,
     watch: Arc<Watch>,
 }
 
@@ -204,20 +209,41 @@ impl DenseSync {
             grace,
             rank_of,
             served,
-            coded: None,
+            coded_sum: None,
+            coded_links: None,
             watch,
         })
     }
 
-    /// Gradients are coded from now on.
-    pub fn code(&mut self, coded: CodedSum) {
-        self.coded = Some(coded);
+    /// What is exchanged is coded from now on, on the rank of this `trainer`, if it is one's:
+    /// sums over all trainers, or messages. Of a `model` as in [`Self::new`].
+    pub fn code(&mut self, coding: Coding, model: &Model, trainer: Option<usize>) {
+        let Self { method, trainers, elements, instances, .. } = self;
+        if method.has_centers() {
+            // What is sent as it is takes no detour.
+            let parts = |slice| Parts::new(model, &method.slice(slice, *elements));
+            let parts = (0..method.slices()).map(parts).collect();
+            let links = CodedLinks::new(coding, parts, instances.center(0));
+            self.coded_links = (!coding.is_all()).then_some(links);
+            return;
+        }
+        let (sums, averages) = (matches!(method.rounds, Rounds::EveryStep), method.averages());
+        let (elements, alpha) = match (sums, averages && method.differences) {
+            (true, _) => (self.parameters, 1.0),
+            (_, true) => (*elements, method.alpha),
+            _ => return,
+        };
+        let parts = Parts::new(model, &(0..elements));
+        let sum = |trainer| CodedSum::new((coding, alpha), parts, elements, (trainer, *trainers));
+        self.coded_sum = trainer.filter(|_| *trainers > 1).map(sum);
     }
 
-    /// What coding gradients came to on this rank.
+    /// What coding came to on this rank.
     #[must_use]
     pub fn coded(&self) -> Ledger {
-        self.coded.as_ref().map_or(Ledger::default(), |coded| *coded.ledger())
+        let sum = self.coded_sum.as_ref().map(CodedSum::ledger).copied().unwrap_or_default();
+        let links = self.coded_links.as_ref().map(CodedLinks::ledger).copied();
+        sum.plus(links.unwrap_or_default())
     }
 
     /// What this rank has of a parameter server.
@@ -227,7 +253,9 @@ impl DenseSync {
     }
 
     /// The same, to go on from elsewhere. Nothing runs meanwhile.
-    pub const fn served_mut(&mut self) -> Option<&mut Served> {
+    pub fn served_mut(&mut self) -> Option<&mut Served> {
+        // Its values may be others from now on.
+        self.coded_links.iter_mut().for_each(CodedLinks::forget);
         self.served.as_mut()
     }
 
@@ -264,7 +292,8 @@ impl DenseSync {
     /// Forgets what the instances of this rank remember: global models and centers are slices of
     /// `model` from now on. Nothing runs meanwhile. `model: [replica_len]`
     pub fn begin_again(&mut self, model: &[f32]) {
-        let Self { lent, instances, method, .. } = self;
+        let Self { lent, instances, method, coded_links, .. } = self;
+        coded_links.iter_mut().for_each(CodedLinks::forget);
         for (number, owned) in lent {
             let (Part::Trainer { slice, .. } | Part::Center { slice }) = instances.part(*number);
             let own = &model[method.slice(slice, model.len())];
@@ -313,6 +342,7 @@ impl DenseSync {
         if let Some(served) = &mut self.served {
             let ends = Endpoints {
                 post: self.post.as_mut(),
+                coded_links: self.coded_links.as_mut(),
                 rows: rows.cloned(),
                 poll: self.poll,
                 longest: served::LONGEST_SLEEP,
@@ -321,7 +351,7 @@ impl DenseSync {
             let around = (counters, trace, pins);
             return Ok(served.run(ends, stretch, trainer.is_some(), around, work));
         }
-        let Self { workers, instances, lent, post, coded, watch, .. } = self;
+        let Self { workers, instances, lent, post, coded_sum, coded_links, watch, .. } = self;
         let watch: &Arc<Watch> = watch;
         let method = match &self.places {
             Some(Places { node, place }) => self.method.with_nodes(node, place),
@@ -338,13 +368,11 @@ impl DenseSync {
             comm.set_grace(self.grace);
         }
         let alone = comm.as_ref().is_none_or(|comm| comm.size() == 1);
-        let (link, queue) = match method.rounds {
-            Rounds::EveryStep if !alone => {
-                let (link, queue) = GradientQueue::new(coded.as_mut());
-                (Some(link), Some(queue))
-            }
-            _ => (None, None),
-        };
+        let (mut coded_sum, mut link, mut queue) = (coded_sum.as_mut(), None, None);
+        if matches!(method.rounds, Rounds::EveryStep) && !alone {
+            let ends = GradientQueue::new(coded_sum.take());
+            (link, queue) = (Some(ends.0), Some(ends.1));
+        }
         let sums = matches!(method.rounds, Rounds::EveryStep);
         let bsp = bsp.filter(|_| sums).map(|make| make(link));
         let ended = AtomicBool::new(false);
@@ -358,7 +386,9 @@ impl DenseSync {
         let ends = Endpoints {
             comm,
             groups: dealing.map(|it| GroupSums::new(it, number, self.trainers)),
+            coded_sum,
             post: post.as_mut(),
+            coded_links: coded_links.as_mut(),
             gradients: queue,
             poll: self.poll,
             grace: self.grace,

@@ -16,6 +16,7 @@ use umbra_core::sync::{
 };
 use umbra_core::units::Nanos;
 
+use crate::comm::post::Body;
 use crate::comm::reduce::MANY;
 use crate::comm::watch::Waiting;
 use crate::dense::endpoints::{DriveError, Endpoints, Ends};
@@ -220,14 +221,20 @@ impl<'a> Seated<'a> {
             }
             Action::ReduceMean { group: Group::All, weight, silent } => {
                 let Some(comm) = &ends.ends.comm else { return Err(missing) };
-                let staging = self.seat.machine.staging();
-                contribute(staging, weight, silent);
                 // In the background a piece at a time: at no time do rows wait behind more of it on
                 // a slow link.
                 let background = matches!(self.seat.workers, Workers::Background { .. });
                 let under_way = if background { 1 } else { MANY };
-                let sent = ends.sums.sum(comm, staging, under_way, "the average of replicas")?;
-                self.sent(sent.bytes);
+                let what = "the average of replicas";
+                let staging = self.seat.machine.staging();
+                contribute(staging, weight, silent);
+                let sent = match &mut ends.ends.coded_sum {
+                    None => ends.sums.sum(comm, staging, under_way, what)?.bytes,
+                    Some(coded) => {
+                        coded.sum_with_tail(comm, &mut ends.sums, staging, (under_way, what))?
+                    }
+                };
+                self.sent(sent);
                 conclude(self.seat.machine.staging(), None)
             }
             Action::ReduceMean { group: Group::Dealt { round }, weight, silent } => {
@@ -244,14 +251,20 @@ impl<'a> Seated<'a> {
                 }
             }
             Action::Send { to, word, payload } => {
-                let Some(post) = &mut ends.ends.post else { return Err(missing) };
+                let Endpoints { post: Some(post), coded_links, .. } = &mut ends.ends else {
+                    return Err(missing);
+                };
                 let number = self.seat.number;
-                let bytes = match payload {
-                    Payload::Whole => {
-                        post.send(number, to, word, slice(self.seat.machine.staging()))
+                let staging = slice(self.seat.machine.staging());
+                let bytes = match (payload, coded_links) {
+                    (Payload::Note(note), _) => post.send(number, to, word, &Body::Note(note)),
+                    (Payload::None, _) => post.send(number, to, word, &Body::Values(&[])),
+                    (Payload::Whole | Payload::Change | Payload::State, None) => {
+                        post.send(number, to, word, &Body::Values(staging))
                     }
-                    Payload::None => post.send(number, to, word, &[]),
-                    Payload::Note(note) => post.send_note(number, to, word, &note),
+                    (Payload::Whole | Payload::Change | Payload::State, Some(links)) => {
+                        links.send(post, (number, to, word), payload, staging)
+                    }
                 };
                 self.sent(bytes);
                 Completion::Done
@@ -299,11 +312,11 @@ impl<'a> Seated<'a> {
                     _ => (None, None),
                 };
                 let now = ends.now();
-                let Endpoints { post: Some(post), watch, .. } = &mut ends.ends else {
+                let Endpoints { post: Some(post), coded_links, watch, .. } = &mut ends.ends else {
                     return Err(missing);
                 };
-                let staging = slice(self.seat.machine.staging());
-                let Some(received) = post.receive(self.seat.number, from, staging) else {
+                let number = self.seat.number;
+                let Some(message) = post.receive(number, from) else {
                     // A center has nothing to complain of when nobody comes.
                     if let Some(from) = from {
                         let rank = post.rank_of(from);
@@ -315,11 +328,22 @@ impl<'a> Seated<'a> {
                 if let Workers::None = self.seat.workers {
                     self.serving = Some(Instant::now());
                 }
-                let (from, word) = (received.from, received.word);
-                match received.note {
-                    Some(note) => Completion::Noted { from, word, note, now },
-                    None => Completion::Received { from, word, elements: received.elements },
-                }
+                let (from, word) = (message.from(), message.word());
+                let staging = slice(self.seat.machine.staging());
+                let completion = match message.body() {
+                    Body::Note(note) => Completion::Noted { from, word, note, now },
+                    Body::Values(values) => {
+                        staging[..values.len()].copy_from_slice(values);
+                        Completion::Received { from, word, elements: values.len() }
+                    }
+                    body => {
+                        let Some(links) = coded_links else { return Err(missing) };
+                        let elements = links.read((from, number), &body, staging)?;
+                        Completion::Received { from, word, elements }
+                    }
+                };
+                post.recycle(message);
+                completion
             }
             Action::Finish => return Ok(None),
         }))

@@ -135,7 +135,7 @@ mod tests {
     use umbra_core::sync::{Algorithm, Pair, Rounds};
 
     fn method(algorithm: Algorithm<'_>) -> Method<'_> {
-        Method { algorithm, rounds: Rounds::Never, alpha: 1.0 }
+        Method { algorithm, ..Method::NONE }
     }
 
     /// What all send is what all receive, whatever the method, the ranks and the replica.

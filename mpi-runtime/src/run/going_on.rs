@@ -143,7 +143,7 @@ pub fn kept(plan: &Plan, checkpoint: &Checkpoint) -> Result<Kept, CheckpointErro
         && manifest.lanes == plan.order.lanes_used();
     let same_method = manifest.method == plan.job.method.name();
     let slices = manifest.workers == manifest.lanes && plan.order.workers_total == manifest.lanes;
-    Ok(if !same_method || !same_steps {
+    Ok(if !same_method || !same_steps || !same_differences(plan, manifest) {
         Kept::Model
     } else if plan.job.method == SyncMethod::Bsp
         && (slices || same_layout)
@@ -158,6 +158,15 @@ pub fn kept(plan: &Plan, checkpoint: &Checkpoint) -> Result<Kept, CheckpointErro
     } else {
         Kept::Model
     })
+}
+
+/// Whether trainers that average remember the same: the model that differences are to, or none.
+fn same_differences(plan: &Plan, manifest: &Manifest) -> bool {
+    let Ok(then) = Config::parse(&manifest.config, "manifest.json".as_ref(), &[]) else {
+        return false;
+    };
+    let averages = |config: &Config| config.differences() && plan.job.method.shape().averages();
+    averages(&then) == averages(&plan.job.config)
 }
 
 /// Whether a step computes the same from the same: program, instruction set and all settings but

@@ -50,7 +50,6 @@ use crate::checkpoint::{Image, Rotation, Saver};
 use crate::comm::Comm;
 use crate::comm::traffic::Traffic;
 use crate::comm::watch::{Lost, Watch};
-use crate::dense::coded_sum::CodedSum;
 use crate::dense::replica_sync::DenseSync;
 use crate::dense::seat::Gaps;
 use crate::dense::served::ServedStretch;
@@ -187,10 +186,8 @@ impl<'w> Run<'w> {
         let method = (plan.method(), config.sync.poll_us);
         let mut sync = DenseSync::new(world, method, &plan.roles, all, model, &watch)
             .map_err(|error| Error::Launch(error.to_string()))?;
-        let trainers = plan.roles.trainers.len();
-        let number = plan.roles.trainers.number_of(world.rank);
-        if let (Some(coding), Some(number), 2..) = (config.coding(), number, trainers) {
-            sync.code(CodedSum::new(coding, &plan.model, number, trainers));
+        if let Some(coding) = config.coding() {
+            sync.code(coding, &plan.model, plan.roles.trainers.number_of(world.rank));
         }
         if let (Some(served), Some(tally)) = (sync.served_mut(), &before.tally) {
             served.count_on(tally);

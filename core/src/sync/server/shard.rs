@@ -121,7 +121,7 @@ impl<'a> Shard<'a> {
         if let Some(to) = self.pulls.iter().position(ready) {
             self.pulls[to] = None;
             slice(self.staging).copy_from_slice(self.values);
-            return Action::Send { to, word: word(PARAMETERS, version), payload: Payload::Whole };
+            return Action::Send { to, word: word(PARAMETERS, version), payload: Payload::State };
         }
         Action::Receive { from: None }
     }

@@ -88,7 +88,7 @@ impl<'a> ServerWorker<'a> {
             server,
             |it, to| {
                 let word = word(PUSH, placed(it.ticket.place, it.ticket.batch));
-                Action::Send { to, word, payload: Payload::Whole }
+                Action::Send { to, word, payload: Payload::Change }
             },
             |it| it.settle(0),
         )
@@ -106,7 +106,7 @@ impl<'a> ServerWorker<'a> {
             (Action::Send { payload: Payload::None, .. }, Completion::Done) => {
                 Some(self.pull(server + 1))
             }
-            (Action::Send { payload: Payload::Whole, .. }, Completion::Done) => {
+            (Action::Send { payload: Payload::Change, .. }, Completion::Done) => {
                 Some(self.push(server + 1))
             }
             (Action::Receive { .. }, Completion::Received { from, word, elements })

@@ -1,4 +1,4 @@
-//! Sums of gradients of which every trainer sends what matters.
+//! Sums of which every trainer sends what matters, and links of which instances do.
 
 use std::sync::Arc;
 
@@ -8,6 +8,7 @@ use umbra_core::rng::{Purpose, Stream};
 use umbra_mpi::comm::Comm;
 use umbra_mpi::comm::reduce::{MANY, Sums};
 use umbra_mpi::comm::watch::Watch;
+use umbra_mpi::dense::coded_parts::Parts;
 use umbra_mpi::dense::coded_sum::CodedSum;
 use umbra_mpi::launch::world::World;
 
@@ -29,14 +30,20 @@ fn model() -> Model {
     Model::new(&config).unwrap()
 }
 
+/// A quarter of all elements is sent, the largest; replicas move `alpha` of the way.
+fn coded(model: &Model, alpha: f32, control: &Comm) -> CodedSum {
+    let (len, rank, ranks) = (model.parameters_len(), control.rank(), control.size());
+    let keep = Keep { share: 0.25, refresh_every: 1 };
+    let coding = Coding { keep, values: Values::F32 };
+    CodedSum::new((coding, alpha), Parts::new(model, &(0..len)), len, (rank, ranks))
+}
+
 /// What has been kept is sent in the end: on the way and on the way back nothing is lost, and all
 /// trainers have the same bits.
 pub(super) fn coded_sum(_: &World, _: &Arc<Watch>, control: &Comm) {
     let (model, ranks) = (model(), control.size());
     let len = model.parameters_len();
-    let keep = Keep { share: 0.25, refresh_every: 1 };
-    let coding = Coding { keep, values: Values::F32 };
-    let mut coded = CodedSum::new(coding, &model, control.rank(), ranks);
+    let mut coded = coded(&model, 1.0, control);
     let (mut sums, stream) = (Sums::default(), Stream::new(7, Purpose::Test(0)));
     let (mut expected, mut found) = (vec![0.0f64; len], vec![0.0f64; len]);
     let mut kept = vec![];
@@ -50,7 +57,7 @@ pub(super) fn coded_sum(_: &World, _: &Arc<Watch>, control: &Comm) {
         let (mut plain, mut few) = (gradient.clone(), vec![1.0, control.rank() as f64]);
         sums.sum(control, &mut plain, MANY, "test").unwrap();
         let mut values = gradient;
-        coded.sum(control, &mut sums, &mut values, &mut few, "test").unwrap();
+        coded.sum(control, &mut sums, &mut values, &mut few, (MANY, "test")).unwrap();
         assert_eq!(few, [ranks as f64, (ranks * (ranks - 1) / 2) as f64]);
         let mut all = vec![0; ranks];
         let words = values.iter().map(|x| u64::from(x.to_bits()));
@@ -69,4 +76,37 @@ pub(super) fn coded_sum(_: &World, _: &Arc<Watch>, control: &Comm) {
     }
     let ledger = coded.ledger();
     assert!(ledger.bytes < ledger.bytes_plain / 2, "{ledger:?}");
+}
+
+/// Replicas that move towards what is found of their differences have in the end what all of them
+/// have moved by themselves, however far a round moves them.
+pub(super) fn coded_averages(_: &World, _: &Arc<Watch>, control: &Comm) {
+    let (model, ranks) = (model(), control.size());
+    let (len, stream) = (model.parameters_len(), Stream::new(8, Purpose::Test(0)));
+    for alpha in [1.0, 0.5] {
+        let (mut coded, mut sums) = (coded(&model, alpha, control), Sums::default());
+        let (mut replica, mut global) = (vec![0.0f32; len], vec![0.0f32; len]);
+        let mut moved = vec![0.0f32; len];
+        for turn in 0..120u64 {
+            for (i, (x, moved)) in replica.iter_mut().zip(&mut moved).enumerate() {
+                let draw = (turn << 40) | ((control.rank() as u64) << 32) | i as u64;
+                let step = if turn < 20 { stream.normal(draw) } else { 0.0 };
+                (*x, *moved) = (*x + step, *moved + step);
+            }
+            let mut found: Vec<f32> = replica.iter().zip(&global).map(|(x, y)| x - y).collect();
+            found.extend([1.0, 0.0]);
+            let how = (MANY, "test");
+            coded.sum_with_tail(control, &mut sums, &mut found, how).unwrap();
+            assert_eq!(found[len..], [ranks as f32, 0.0]);
+            for ((x, global), sum) in replica.iter_mut().zip(&mut global).zip(&found) {
+                *global += sum / ranks as f32;
+                *x += alpha * (*global - *x);
+            }
+        }
+        sums.sum(control, &mut moved, MANY, "test").unwrap();
+        for (at, (moved, global)) in moved.iter().zip(&global).enumerate() {
+            let error = (moved / ranks as f32 - global).abs();
+            assert!(error < 1e-3, "alpha {alpha}, element {at}: {global}, off by {error}");
+        }
+    }
 }

@@ -32,7 +32,7 @@ use umbra_mpi::launch::world::World;
 /// A check; collective over all ranks. Communicators are made by the check, on the main thread.
 type Check = fn(&World, &Arc<Watch>, &Comm);
 
-const CHECKS: [(&str, Check); 35] = [
+const CHECKS: [(&str, Check); 36] = [
     ("all_gather", collectives::all_gather),
     ("all_gather_varied", collectives::all_gather_varied),
     ("exchange", collectives::exchange),
@@ -67,6 +67,7 @@ const CHECKS: [(&str, Check); 35] = [
     ("image", checkpoints::image),
     ("row_saves", row_saves::row_saves),
     ("coded_sum", coded::coded_sum),
+    ("coded_averages", coded::coded_averages),
     ("sections", sections::listed_once),
 ];
 

@@ -5,7 +5,7 @@ use core::time::Duration;
 use std::sync::Arc;
 
 use umbra_core::rng::{Purpose, Stream};
-use umbra_mpi::comm::post::Post;
+use umbra_mpi::comm::post::{Body, Post};
 use umbra_mpi::comm::reduce::PIECE;
 use umbra_mpi::comm::watch::{Backoff, Waiting, Watch};
 use umbra_mpi::comm::{Comm, Mailbox};
@@ -26,24 +26,22 @@ fn values(from: usize, to: usize, number: usize, length: usize) -> Vec<f32> {
 }
 
 /// Waits for the next message, of `from` alone if it is given, and compares its values with those
-/// that `expected` makes of its sender and word. Values beyond a message's own stay.
+/// that `expected` makes of its sender and word.
 fn next(
     (post, to): (&mut Post, usize),
     from: Option<usize>,
     watch: &Watch,
     expected: impl FnOnce(usize, u64) -> Vec<f32>,
 ) -> (usize, u64) {
-    const UNTOUCHED: f32 = -7.0;
     let (mut waiting, mut backoff) = (Waiting::default(), Backoff::default());
-    let mut received = vec![UNTOUCHED; LONGEST + 1];
     loop {
-        if let Some(message) = post.receive(to, from, &mut received) {
-            let (sender, word) = (message.from, message.word);
+        if let Some(message) = post.receive(to, from) {
+            let (sender, word) = (message.from(), message.word());
             assert!(from.is_none_or(|from| from == sender), "{sender} instead of {from:?}");
             let expected = expected(sender, word);
-            let (head, tail) = received.split_at(expected.len());
-            assert!(head == expected, "other values of rank {sender}, word {word}");
-            assert!(tail.iter().all(|value| *value == UNTOUCHED), "more values of rank {sender}");
+            let is_it = message.body() == Body::Values(&expected);
+            assert!(is_it, "other values of rank {sender}, word {word}");
+            post.recycle(message);
             return (sender, word);
         }
         watch.or_end(waiting.check(watch, &"a message of the check"));
@@ -79,8 +77,12 @@ pub(super) fn pieces(world: &World, watch: &Arc<Watch>, _: &Comm) {
     let lengths = || (0..ROUNDS).flat_map(|_| LENGTHS).enumerate();
     for (number, length) in lengths() {
         for to in others() {
-            let bytes =
-                post.send(rank, to, number as u64 | 1 << 40, &values(rank, to, number, length));
+            let bytes = post.send(
+                rank,
+                to,
+                number as u64 | 1 << 40,
+                &Body::Values(&values(rank, to, number, length)),
+            );
             assert_eq!(bytes, 4 * (HEADER + length) as u64);
         }
     }
@@ -102,7 +104,7 @@ pub(super) fn selects(world: &World, watch: &Arc<Watch>, _: &Comm) {
     let center = size;
     let made = |from, word| values(from, 0, word as usize, LONGEST / 2);
     for word in 0..2 {
-        let bytes = post.send(rank, center, word, &made(rank, word));
+        let bytes = post.send(rank, center, word, &Body::Values(&made(rank, word)));
         assert_eq!(bytes == 0, rank == 0, "to an instance of the same rank nothing leaves it");
     }
     if rank > 0 {
@@ -114,8 +116,8 @@ pub(super) fn selects(world: &World, watch: &Arc<Watch>, _: &Comm) {
         }
     }
     // And whatever comes first; what is for another instance of the rank is not.
-    post.send(center, 0, 8, &made(0, 8));
-    post.send(rank, center, 7, &made(rank, 7));
+    post.send(center, 0, 8, &Body::Values(&made(0, 8)));
+    post.send(rank, center, 7, &Body::Values(&made(rank, 7)));
     assert_eq!(next((&mut post, center), None, watch, made), (0, 7));
     assert_eq!(next((&mut post, 0), None, watch, |_, word| made(0, word)), (center, 8));
 }
@@ -138,24 +140,24 @@ pub(super) fn stands_still(world: &World, watch: &Arc<Watch>, _: &Comm) {
         }
     } else if rank == 0 {
         for word in 0..2 {
-            post.send(0, still, word, &sent(0, still, word));
+            post.send(0, still, word, &Body::Values(&sent(0, still, word)));
         }
         // Each asks so often, and says when it is through.
         let asked = |from, word| if word < ROUNDS { sent(from, 0, word) } else { vec![] };
         for _ in 0..(ROUNDS + 1) * (size as u64 - 2) {
             let (from, word) = next((&mut post, rank), None, watch, asked);
             if word < ROUNDS {
-                post.send(0, from, word, &sent(0, from, word));
+                post.send(0, from, word, &Body::Values(&sent(0, from, word)));
             }
         }
         say_done("still: others are through");
     } else {
         for word in 0..ROUNDS {
-            post.send(rank, 0, word, &sent(rank, 0, word));
+            post.send(rank, 0, word, &Body::Values(&sent(rank, 0, word)));
             let answer = next((&mut post, rank), Some(0), watch, |_, word| sent(0, rank, word));
             assert_eq!(answer, (0, word));
         }
-        post.send(rank, 0, ROUNDS, &[]);
+        post.send(rank, 0, ROUNDS, &Body::Values(&[]));
     }
     watch.or_end(post.flush(watch, POLL));
 }

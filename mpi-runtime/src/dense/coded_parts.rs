@@ -1,0 +1,127 @@
+//! Which stretches of a dense vector are coded, and what coding comes to.
+//!
+//! DCT (`umbra_core::compress`): tensors of few elements, and running statistics, are sent as they
+//! are. Each of the others has a threshold of its own, since their scales differ.
+//!
+//! Invariant: the stretches of a slice, coded or not, are all of it.
+
+use core::ops::Range;
+use core::time::Duration;
+
+use umbra_core::model::Model;
+
+/// The stretches of a slice of the dense replica.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parts {
+    /// Those that are coded, ascending, from the beginning of the slice on.
+    pub coded: Vec<Range<usize>>,
+    /// Those that are sent as they are.
+    pub plain: Vec<Range<usize>>,
+}
+
+/// Tensors of fewer elements are sent as they are.
+const LEAST: usize = 4096;
+
+impl Parts {
+    /// Those of the elements `slice` of a replica of `model`.
+    #[must_use]
+    pub fn new(model: &Model, slice: &Range<usize>) -> Self {
+        let (mut coded, mut plain) = (vec![], vec![]);
+        for tensor in tensors(model) {
+            let to = if tensor.len() < LEAST { &mut plain } else { &mut coded };
+            let own = tensor.start.max(slice.start)..tensor.end.min(slice.end);
+            if !own.is_empty() {
+                to.push(own.start - slice.start..own.end - slice.start);
+            }
+        }
+        let statistics = model.parameters_len().max(slice.start)..slice.end;
+        if !statistics.is_empty() {
+            plain.push(statistics.start - slice.start..slice.len());
+        }
+        Self { coded, plain }
+    }
+
+    /// Elements that are sent as they are.
+    #[must_use]
+    pub fn plain_len(&self) -> usize {
+        self.plain.iter().map(Range::len).sum()
+    }
+
+    /// Elements of the longest stretch that is coded.
+    #[must_use]
+    pub fn longest(&self) -> usize {
+        self.coded.iter().map(Range::len).max().unwrap_or(0)
+    }
+}
+
+/// The ranges of a model's trained tensors, which fill the parameters.
+fn tensors(model: &Model) -> Vec<Range<usize>> {
+    let trained = model.tensors().filter(|tensor| tensor.trainable);
+    let mut starts: Vec<usize> = trained.map(|tensor| tensor.offset).collect();
+    // What is before the first, or between two, goes with the one before.
+    starts.push(0);
+    starts.sort_unstable();
+    starts.dedup();
+    let ends = starts.iter().skip(1).copied().chain([model.parameters_len()]);
+    starts.iter().zip(ends).map(|(start, end)| *start..end).collect()
+}
+
+/// What coding came to on a rank, both directions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ledger {
+    /// Elements that were sent.
+    pub kept: u64,
+    /// Elements that there were.
+    pub elements: u64,
+    /// Bytes that left this rank.
+    pub bytes: u64,
+    /// Bytes that would have left it.
+    pub bytes_plain: u64,
+    /// Time for thresholds, writing and reading.
+    pub coding: Duration,
+}
+
+impl Ledger {
+    /// `kept` of so many elements were sent to so many ranks.
+    pub const fn count(&mut self, elements: usize, kept: usize, ranks: u64) {
+        self.kept += kept as u64 * ranks;
+        self.elements += elements as u64 * ranks;
+        self.bytes_plain += 4 * elements as u64 * ranks;
+    }
+
+    /// Both.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            kept: self.kept + other.kept,
+            elements: self.elements + other.elements,
+            bytes: self.bytes + other.bytes,
+            bytes_plain: self.bytes_plain + other.bytes_plain,
+            coding: self.coding + other.coding,
+        }
+    }
+
+    /// As words.
+    #[must_use]
+    pub fn to_words(self) -> [u64; 5] {
+        let Self { kept, elements, bytes, bytes_plain, coding } = self;
+        let coding = u64::try_from(coding.as_nanos()).unwrap_or(u64::MAX);
+        [kept, elements, bytes, bytes_plain, coding]
+    }
+}
+
+/// Puts a message behind others, with its length.
+pub fn append(to: &mut Vec<u8>, message: &[u8]) {
+    #[expect(clippy::cast_possible_truncation, reason = "a part of a vector of u32::MAX elements")]
+    to.extend_from_slice(&(message.len() as u32).to_le_bytes());
+    to.extend_from_slice(message);
+}
+
+/// Takes the first message away.
+pub fn first<'a>(rest: &mut &'a [u8]) -> Option<&'a [u8]> {
+    let (length, behind) = rest.split_first_chunk::<4>()?;
+    let length = u32::from_le_bytes(*length) as usize;
+    let (message, behind) = behind.split_at_checked(length)?;
+    *rest = behind;
+    Some(message)
+}
