@@ -40,8 +40,8 @@ const NAMES: [&str; 36] = [
     "checkpoints",
     "image",
     "row_saves",
-    "coded_averages",
     "coded_sum",
+    "coded_averages",
     "sections",
 ];
 
