@@ -6,7 +6,7 @@ use std::path::Path;
 
 use umbra_tests::{Ended, Folder, LIMIT, start};
 
-const NAMES: [&str; 36] = [
+const NAMES: [&str; 37] = [
     "all_gather",
     "all_gather_varied",
     "exchange",
@@ -42,6 +42,7 @@ const NAMES: [&str; 36] = [
     "row_saves",
     "coded_sum",
     "coded_averages",
+    "coded_groups",
     "sections",
 ];
 

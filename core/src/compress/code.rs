@@ -178,13 +178,30 @@ const FAR_16: usize = u16::MAX as usize;
 /// # Errors
 /// When it is no message of a vector of this length; some of its elements may have been added.
 pub fn add(message: &[u8], vector: &mut [f32]) -> Result<usize, Malformed> {
-    let mut added = Ok(0);
-    vectorized(|| added = read(message, vector));
-    added
+    visit(message, vector, |to, x| *to += x)
+}
+
+/// Calls `each` with the elements of `vector` that a message has, ascending, and its values.
+/// Returns how many there were.
+///
+/// # Errors
+/// When it is no message of a vector of this length; some elements may have been visited.
+pub fn visit<T>(
+    message: &[u8],
+    vector: &mut [T],
+    mut each: impl FnMut(&mut T, f32),
+) -> Result<usize, Malformed> {
+    let mut visited = Ok(0);
+    vectorized(|| visited = read(message, vector, &mut each));
+    visited
 }
 
 #[inline(always)]
-fn read(message: &[u8], vector: &mut [f32]) -> Result<usize, Malformed> {
+fn read<T>(
+    message: &[u8],
+    vector: &mut [T],
+    each: &mut impl FnMut(&mut T, f32),
+) -> Result<usize, Malformed> {
     let (header, rest) = message.split_first_chunk::<HEADER>().ok_or(Malformed)?;
     let [indices, bytes, _, _, count @ ..] = *header;
     let count = u32::from_le_bytes(count) as usize;
@@ -196,27 +213,28 @@ fn read(message: &[u8], vector: &mut [f32]) -> Result<usize, Malformed> {
     let (indices_bytes, values) = rest.split_at(of_indices);
     if bytes == 4 {
         let values = values.as_chunks::<4>().0.iter().map(|x| f32::from_le_bytes(*x));
-        add_all(indices, indices_bytes, values, vector)?;
+        visit_all(indices, indices_bytes, values, vector, each)?;
     } else {
         let values = values.as_chunks::<2>().0.iter().map(|x| from_half(u16::from_le_bytes(*x)));
-        add_all(indices, indices_bytes, values, vector)?;
+        visit_all(indices, indices_bytes, values, vector, each)?;
     }
     Ok(count)
 }
 
 #[inline(always)]
-fn add_all(
+fn visit_all<T>(
     indices: u8,
     bytes: &[u8],
     mut values: impl ExactSizeIterator<Item = f32>,
-    vector: &mut [f32],
+    vector: &mut [T],
+    each: &mut impl FnMut(&mut T, f32),
 ) -> Result<(), Malformed> {
     let ends = |values: &dyn ExactSizeIterator<Item = f32>| {
         if values.len() == 0 { Ok(()) } else { Err(Malformed) }
     };
     match indices {
         0 if bytes.is_empty() && values.len() == vector.len() => {
-            vector.iter_mut().zip(&mut values).for_each(|(to, x)| *to += x);
+            vector.iter_mut().zip(&mut values).for_each(|(to, x)| each(to, x));
             Ok(())
         }
         1 if bytes.len() == vector.len().div_ceil(8) => {
@@ -224,7 +242,7 @@ fn add_all(
                 let mut bits = u32::from(*bits);
                 while bits != 0 {
                     let to = to.get_mut(bits.trailing_zeros() as usize).ok_or(Malformed)?;
-                    *to += values.next().ok_or(Malformed)?;
+                    each(to, values.next().ok_or(Malformed)?);
                     bits &= bits - 1;
                 }
             }
@@ -232,13 +250,13 @@ fn add_all(
         }
         2 => {
             let gaps = bytes.iter().map(|gap| usize::from(*gap));
-            add_gaps::<FAR_8>(gaps, &mut values, vector)?;
+            visit_gaps::<FAR_8, T>(gaps, &mut values, vector, each)?;
             ends(&values)
         }
         3 if bytes.len().is_multiple_of(2) => {
             let gaps = bytes.as_chunks::<2>().0.iter();
             let gaps = gaps.map(|gap| usize::from(u16::from_le_bytes(*gap)));
-            add_gaps::<FAR_16>(gaps, &mut values, vector)?;
+            visit_gaps::<FAR_16, T>(gaps, &mut values, vector, each)?;
             ends(&values)
         }
         _ => Err(Malformed),
@@ -246,17 +264,18 @@ fn add_all(
 }
 
 #[inline(always)]
-fn add_gaps<const FAR: usize>(
+fn visit_gaps<const FAR: usize, T>(
     gaps: impl Iterator<Item = usize>,
     values: &mut impl Iterator<Item = f32>,
-    vector: &mut [f32],
+    vector: &mut [T],
+    each: &mut impl FnMut(&mut T, f32),
 ) -> Result<(), Malformed> {
     let mut at = 0;
     for gap in gaps {
         at += gap;
         if gap != FAR {
             let to = vector.get_mut(at).ok_or(Malformed)?;
-            *to += values.next().ok_or(Malformed)?;
+            each(to, values.next().ok_or(Malformed)?);
             at += 1;
         }
     }

@@ -61,13 +61,25 @@ impl Residual<'_> {
         sent_as: (Values, u32),
         out: &mut [u8],
     ) -> Kept {
-        assert_eq!(state.len(), known.len(), "vectors of different lengths");
-        let form = |u: &mut [f32], tau, words: &mut [u32]| {
-            let each = u.iter_mut().zip(state).zip(known);
-            each.for_each(|((u, state), known)| *u = state - known);
-            Mask::of(u, tau, words).count()
-        };
-        self.pass(form, threshold, keep, sent_as, out)
+        self.pass(difference(state, known), threshold, keep, sent_as, out)
+    }
+
+    /// Writes those elements of `state` to `out` that are far enough from `agreed`, as they are, not
+    /// as differences. Nothing is kept: what does not pass is as far away the next time.
+    ///
+    /// # Panics
+    /// When lengths differ, or there is no room.
+    pub fn send_moved(
+        &mut self,
+        (state, agreed): (&[f32], &[f32]),
+        threshold: &mut Threshold,
+        keep: Keep,
+        (values, turn): (Values, u32),
+        out: &mut [u8],
+    ) -> Kept {
+        let elements = self.choose(difference(state, agreed), threshold, keep, turn);
+        let mask = Mask::counted(&self.mask[..mask_len(state.len())], elements);
+        Kept { elements, bytes: code(state, &mask, values, out) }
     }
 
     /// `form` makes u and its mask, and counts what passes.
@@ -79,6 +91,31 @@ impl Residual<'_> {
         (values, turn): (Values, u32),
         out: &mut [u8],
     ) -> Kept {
+        let elements = self.choose(form, threshold, keep, turn);
+        let mask = Mask::counted(&self.mask[..mask_len(self.values.len())], elements);
+        let bytes = code(self.values, &mask, values, out);
+        let all = out[0] == 0;
+        let keep = |x: &mut f32| {
+            let left = *x - values.sent(*x);
+            // What is not finite is somebody else's now.
+            *x = if left.is_finite() { left } else { 0.0 };
+        };
+        if all {
+            self.values.iter_mut().for_each(keep);
+        } else {
+            mask.visit(|at| keep(&mut self.values[at]));
+        }
+        Kept { elements, bytes }
+    }
+
+    /// Which elements of u pass, and how many: `form` makes it, and its mask, and counts.
+    fn choose(
+        &mut self,
+        form: impl FnOnce(&mut [f32], f32, &mut [u32]) -> usize,
+        threshold: &mut Threshold,
+        keep: Keep,
+        turn: u32,
+    ) -> usize {
         let len = self.values.len();
         let words = &mut self.mask[..mask_len(len)];
         let due = threshold.is_due();
@@ -93,21 +130,18 @@ impl Residual<'_> {
             threshold.set(tau, keep);
             elements = Mask::of(self.values, tau, words).count();
         }
-        let mask = Mask::counted(words, elements);
         threshold.stepped(elements, len, keep);
-        let bytes = code(self.values, &mask, values, out);
-        let all = out[0] == 0;
-        let keep = |x: &mut f32| {
-            let left = *x - values.sent(*x);
-            // What is not finite is somebody else's now.
-            *x = if left.is_finite() { left } else { 0.0 };
-        };
-        if all {
-            self.values.iter_mut().for_each(keep);
-        } else {
-            mask.visit(|at| keep(&mut self.values[at]));
-        }
-        Kept { elements, bytes }
+        elements
+    }
+}
+
+/// Makes u what `state` has over `known`.
+fn difference(state: &[f32], known: &[f32]) -> impl FnOnce(&mut [f32], f32, &mut [u32]) -> usize {
+    assert_eq!(state.len(), known.len(), "vectors of different lengths");
+    move |u, tau, words| {
+        let each = u.iter_mut().zip(state).zip(known);
+        each.for_each(|((u, state), known)| *u = state - known);
+        Mask::of(u, tau, words).count()
     }
 }
 

@@ -2,7 +2,7 @@
 
 mod recovery;
 
-use umbra_core::sync::{Algorithm, Method, Rounds};
+use umbra_core::sync::{Method, Rounds};
 
 use super::error::ConfigError;
 use super::{
@@ -108,26 +108,18 @@ impl Config {
         }
     }
 
-    /// What is compressed has all trainers, servers or centers at the other end.
+    /// What is compressed is sent.
     fn check_compression(&self) -> Result<(), ConfigError> {
         let (compress, plain) = (&self.compress, CompressConfig::default());
-        let sends_other = |method: &SyncMethod| match method.shape().algorithm {
-            Algorithm::None => *method != SyncMethod::Auto,
-            Algorithm::DivideShuffle { .. } | Algorithm::SlowGroups { .. } => true,
-            Algorithm::StepSum
-            | Algorithm::Average { .. }
-            | Algorithm::BlockMomentum { .. }
-            | Algorithm::Elastic { .. }
-            | Algorithm::Server(_) => false,
-        };
+        let sends_none =
+            |method: &SyncMethod| matches!(method, SyncMethod::None | SyncMethod::Independent);
         match compress.dp_keep {
-            Some(keep) if let Some(method) = self.sync.methods().find(sends_other) => {
+            Some(keep) if let Some(method) = self.sync.methods().find(sends_none) => {
                 Err(ConfigError::value(
                     "compress.dp_keep",
                     keep,
                     format!(
-                        "none with sync.method = \"{}\": sums over all trainers and what servers \
-                         and centers are sent pass a threshold",
+                        "none with sync.method = \"{}\": trainers send each other nothing",
                         method.name()
                     ),
                 ))

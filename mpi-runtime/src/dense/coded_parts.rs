@@ -41,6 +41,20 @@ impl Parts {
         Self { coded, plain }
     }
 
+    /// Those of these that lie in `stretch` of the slice, where they are in it, and by its number
+    /// which of them is which.
+    pub fn within(
+        &self,
+        stretch: &Range<usize>,
+    ) -> (impl Iterator<Item = (usize, Range<usize>)>, impl Iterator<Item = Range<usize>>) {
+        let Range { start, end } = *stretch;
+        let cut =
+            move |part: &Range<usize>| part.start.clamp(start, end)..part.end.clamp(start, end);
+        let coded = self.coded.iter().enumerate().map(move |(number, part)| (number, cut(part)));
+        let plain = self.plain.iter().map(cut);
+        (coded.filter(|(_, part)| !part.is_empty()), plain.filter(|part| !part.is_empty()))
+    }
+
     /// Elements that are sent as they are.
     #[must_use]
     pub fn plain_len(&self) -> usize {

@@ -6,13 +6,15 @@
 //! - [`group_sums`]: sums over groups of trainers, `places`: by nodes · [`mean`]: the mean of all,
 //!   taken once
 //! - [`bsp`]: one update per step for all · [`gradients`]: what the workers bring to it ·
-//!   [`coded_sum`]: sums of what matters of them, [`coded_links`]: messages, [`coded_parts`]: of what
+//!   [`coded_sum`]: sums of what matters of them, [`coded_links`]: messages,
+//!   [`coded_groups`]: averages in groups, [`coded_parts`]: of what
 //! - [`served`]: parameter servers · [`hand`]: what a worker is handed and brings
 //! - [`meeting`]: the workers of a trainer meet · [`gate`]: where they wait for a round ·
 //!   [`compute_slots`]: more workers than threads that may compute
 //! - [`traffic`]: what all this sends, predicted
 
 pub mod bsp;
+pub mod coded_groups;
 pub mod coded_links;
 pub mod coded_parts;
 pub mod coded_sum;

@@ -37,6 +37,7 @@ use crate::comm::traffic::Traffic;
 use crate::comm::watch::Watch;
 use crate::comm::{Comm, Mailbox};
 use crate::dense::bsp::Bsp;
+use crate::dense::coded_groups::CodedGroups;
 use crate::dense::coded_links::CodedLinks;
 use crate::dense::coded_parts::{Ledger, Parts};
 use crate::dense::coded_sum::CodedSum;
@@ -109,6 +110,7 @@ pub struct DenseSync {
     served: Option<Served>,
     coded_sum: Option<CodedSum>,
     coded_links: Option<CodedLinks>,
+    coded_groups: Option<CodedGroups>,
     watch: Arc<Watch>,
 }
 
@@ -211,6 +213,7 @@ impl DenseSync {
             served,
             coded_sum: None,
             coded_links: None,
+            coded_groups: None,
             watch,
         })
     }
@@ -225,6 +228,11 @@ impl DenseSync {
             let parts = (0..method.slices()).map(parts).collect();
             let links = CodedLinks::new(coding, parts, instances.center(0));
             self.coded_links = (!coding.is_all()).then_some(links);
+            return;
+        }
+        if method.dealing().is_some() {
+            let groups = || CodedGroups::new(coding, Parts::new(model, &(0..*elements)));
+            self.coded_groups = (!coding.is_all() && trainer.is_some()).then(groups);
             return;
         }
         let (sums, averages) = (matches!(method.rounds, Rounds::EveryStep), method.averages());
@@ -243,7 +251,8 @@ impl DenseSync {
     pub fn coded(&self) -> Ledger {
         let sum = self.coded_sum.as_ref().map(CodedSum::ledger).copied().unwrap_or_default();
         let links = self.coded_links.as_ref().map(CodedLinks::ledger).copied();
-        sum.plus(links.unwrap_or_default())
+        let groups = self.coded_groups.as_ref().map(CodedGroups::ledger).copied();
+        sum.plus(links.unwrap_or_default()).plus(groups.unwrap_or_default())
     }
 
     /// What this rank has of a parameter server.
@@ -292,8 +301,9 @@ impl DenseSync {
     /// Forgets what the instances of this rank remember: global models and centers are slices of
     /// `model` from now on. Nothing runs meanwhile. `model: [replica_len]`
     pub fn begin_again(&mut self, model: &[f32]) {
-        let Self { lent, instances, method, coded_links, .. } = self;
+        let Self { lent, instances, method, coded_links, coded_groups, .. } = self;
         coded_links.iter_mut().for_each(CodedLinks::forget);
+        coded_groups.iter_mut().for_each(CodedGroups::forget);
         for (number, owned) in lent {
             let (Part::Trainer { slice, .. } | Part::Center { slice }) = instances.part(*number);
             let own = &model[method.slice(slice, model.len())];
@@ -351,7 +361,9 @@ impl DenseSync {
             let around = (counters, trace, pins);
             return Ok(served.run(ends, stretch, trainer.is_some(), around, work));
         }
-        let Self { workers, instances, lent, post, coded_sum, coded_links, watch, .. } = self;
+        let Self { workers, instances, lent, post, coded_sum, coded_links, coded_groups, .. } =
+            self;
+        let watch = &self.watch;
         let watch: &Arc<Watch> = watch;
         let method = match &self.places {
             Some(Places { node, place }) => self.method.with_nodes(node, place),
@@ -385,7 +397,8 @@ impl DenseSync {
         let dealing = method.dealing().filter(|_| replica.is_some());
         let ends = Endpoints {
             comm,
-            groups: dealing.map(|it| GroupSums::new(it, number, self.trainers)),
+            groups: dealing
+                .map(|it| GroupSums::new(it, (number, self.trainers), coded_groups.as_mut())),
             coded_sum,
             post: post.as_mut(),
             coded_links: coded_links.as_mut(),

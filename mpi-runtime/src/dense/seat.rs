@@ -245,9 +245,12 @@ impl<'a> Seated<'a> {
                 contribute(staging, weight, silent);
                 let sum = groups.sum(post, round, staging, silent, patience)?;
                 self.sent(sum.bytes);
-                match sum.silent {
-                    silent @ QUIET.. => Completion::Reduced { weight: 0.0, silent },
-                    silent => conclude(self.seat.machine.staging(), Some(silent)),
+                match (sum.silent, sum.mean_of) {
+                    (silent @ QUIET.., _) => Completion::Reduced { weight: 0.0, silent },
+                    (silent, Some(members)) => {
+                        Completion::Reduced { weight: members as f32, silent }
+                    }
+                    (silent, None) => conclude(self.seat.machine.staging(), Some(silent)),
                 }
             }
             Action::Send { to, word, payload } => {

@@ -1,15 +1,20 @@
 //! Sums of which every trainer sends what matters, and links of which instances do.
 
+use core::time::Duration;
 use std::sync::Arc;
 
 use umbra_core::compress::{Coding, Keep, Values};
 use umbra_core::model::{Cross, Model, ModelConfig, ModelKind, Pooling};
 use umbra_core::rng::{Purpose, Stream};
+use umbra_core::sync::Dealing;
+use umbra_core::sync::reduction::{TAIL, conclude, contribute};
 use umbra_mpi::comm::Comm;
 use umbra_mpi::comm::reduce::{MANY, Sums};
 use umbra_mpi::comm::watch::Watch;
+use umbra_mpi::dense::coded_groups::CodedGroups;
 use umbra_mpi::dense::coded_parts::Parts;
 use umbra_mpi::dense::coded_sum::CodedSum;
+use umbra_mpi::dense::group_sums::{GroupSums, Patience};
 use umbra_mpi::launch::world::World;
 
 /// Two of its tensors are coded; no number of ranks divides them.
@@ -109,4 +114,53 @@ pub(super) fn coded_averages(_: &World, _: &Arc<Watch>, control: &Comm) {
             assert!(error < 1e-3, "alpha {alpha}, element {at}: {global}, off by {error}");
         }
     }
+}
+
+/// Averages of what has moved move no sum over the replicas, and bring them together.
+pub(super) fn coded_groups(world: &World, watch: &Arc<Watch>, control: &Comm) {
+    let (model, ranks) = (model(), control.size());
+    let (len, stream) = (model.parameters_len(), Stream::new(9, Purpose::Test(0)));
+    let keep = Keep { share: 0.25, refresh_every: 1 };
+    let coding = Coding { keep, values: Values::Bf16 };
+    let mut groups = CodedGroups::new(coding, Parts::new(&model, &(0..len)));
+    let dealing = Dealing::Random { group: 2, seed: 3 };
+    let mut sums = GroupSums::new(dealing, (world.rank, ranks), Some(&mut groups));
+    let mut post = super::post::post(world, watch);
+    let patience = Patience { watch, grace: Duration::ZERO, poll: Duration::from_micros(50) };
+    let mut staging = vec![0.0f32; len + TAIL];
+    let (mut moved, mut all) = (vec![0.0f32; len], Sums::default());
+    let drawn = |turn: u64, i: usize| {
+        stream.normal((turn << 40) | ((control.rank() as u64) << 32) | i as u64)
+    };
+    for turn in 0..60u64 {
+        for (i, (x, moved)) in staging.iter_mut().zip(&mut moved).enumerate() {
+            let step = if turn < 20 { drawn(turn, i) } else { 0.0 };
+            (*x, *moved) = (*x + step, *moved + step);
+        }
+        contribute(&mut staging, 1.0, 0);
+        let sum = sums.sum(&mut post, turn, &mut staging, 0, patience).unwrap();
+        if sum.mean_of.is_none() {
+            assert_eq!(turn, 0, "all have something to compare with");
+            conclude(&mut staging, Some(0));
+        }
+    }
+    let own = staging[..len].to_vec();
+    let total = |values: &[f32], all: &mut Sums| {
+        let mut total = values.to_vec();
+        all.sum(control, &mut total, MANY, "test").unwrap();
+        total
+    };
+    let (found, expected) = (total(&own, &mut all), total(&moved, &mut all));
+    for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
+        assert!((found - expected).abs() < 1e-3, "element {at}: {found} and {expected}");
+    }
+    let apart = |values: &[f32], total: &[f32]| {
+        let each = values.iter().zip(total).map(|(x, sum)| (x - sum / ranks as f32).powi(2));
+        each.sum::<f32>().sqrt()
+    };
+    let (now, alone) = (apart(&own, &found), apart(&moved, &expected));
+    assert!(now < alone / 3.0, "{now} from the mean, and {alone} without");
+    drop(sums);
+    let ledger = groups.ledger();
+    assert!(ledger.bytes < ledger.bytes_plain / 2, "{ledger:?}");
 }

@@ -32,7 +32,7 @@ use umbra_mpi::launch::world::World;
 /// A check; collective over all ranks. Communicators are made by the check, on the main thread.
 type Check = fn(&World, &Arc<Watch>, &Comm);
 
-const CHECKS: [(&str, Check); 36] = [
+const CHECKS: [(&str, Check); 37] = [
     ("all_gather", collectives::all_gather),
     ("all_gather_varied", collectives::all_gather_varied),
     ("exchange", collectives::exchange),
@@ -68,6 +68,7 @@ const CHECKS: [(&str, Check); 36] = [
     ("row_saves", row_saves::row_saves),
     ("coded_sum", coded::coded_sum),
     ("coded_averages", coded::coded_averages),
+    ("coded_groups", coded::coded_groups),
     ("sections", sections::listed_once),
 ];
 

@@ -50,7 +50,7 @@ fn next(
 }
 
 /// The post of this rank, whose number is its instance's; the first rank has instance `size` too.
-fn post(world: &World, watch: &Arc<Watch>) -> Post {
+pub(super) fn post(world: &World, watch: &Arc<Watch>) -> Post {
     let rank_of: Arc<[usize]> = (0..=world.size).map(|number| number % world.size).collect();
     Post::new(world.rank, rank_of, Some(Mailbox::new(world.communicator(watch).unwrap())))
 }
