@@ -97,6 +97,7 @@ fn cluster(trainers: usize, steps: u64, jitter: Jitter, seed: u64) -> Cluster {
         jitter,
         copy_ns_per_byte: 0.1,
         service_ns_per_byte: 0.2,
+        coded: None,
     }
 }
 

@@ -150,6 +150,59 @@ fn replicas_centers_and_servers_are_sent_what_matters() {
     }
 }
 
+/// A plan expects no fewer bytes than are sent, and not many times as many: gradients that shrink
+/// pass less often than thresholds were made for. The simulator counts what a plan expects.
+#[test]
+fn bytes_are_expected_before_a_run() {
+    let folder = JOB.folder(ROWS, 500);
+    let cluster =
+        "trainers = 2\nsteps = 50\n[link]\nbytes_per_s = 1e8\n[compute]\nexample_us = 10\n";
+    folder.write("cluster.toml", cluster);
+    for method in ["bsp", "gba", "shadow_ma"] {
+        let method_set = format!("sync.method={method}");
+        let keep = ["compress.dp_keep=0.05", &method_set, "train.worker_threads=1"];
+        let umbra = |run: &str, verb: &[&str], sets: &[&str]| -> Value {
+            let sets = Folder::sets(run, sets);
+            let sets = sets.iter().map(String::as_str);
+            let arguments: Vec<&str> = verb.iter().copied().chain(sets).collect();
+            serde_json::from_str(&folder.umbra(1, &arguments).fine().stdout).unwrap()
+        };
+        let planned = umbra(
+            "planned",
+            &["train", "-c", "job.toml", "--dry-run", "--json", "--ranks", "2"],
+            &keep,
+        );
+        let run = format!("coded-{method}");
+        folder.train(2, "job.toml", &run, &keep);
+        let coded = folder.summary(&run);
+        let bytes = |run: &Value, kind: &str| -> f64 {
+            let ranks = run["ranks"].as_array().unwrap().iter();
+            ranks.map(|rank| rank[kind]["bytes_sent"].as_f64().unwrap_or(0.0)).sum()
+        };
+        let (kind, times) = match method {
+            "bsp" => ("dense", &coded["steps"]),
+            "gba" => ("dense_round", &coded["steps"]),
+            _ => ("dense_round", &coded["sync"]["rounds"]),
+        };
+        let sent = bytes(&coded["wire"], "dense") / times.as_f64().unwrap();
+        let expected = bytes(&planned, kind);
+        assert!(sent < 1.05 * expected && sent > expected / 5.0, "{method}: {sent} of {expected}");
+        let simulated = |run: &str, sets: &[&str]| {
+            let verb = ["simulate", "-c", "job.toml", "--cluster", "cluster.toml"];
+            let sets = Folder::sets(run, &[sets, &["run.overwrite=true"]].concat());
+            let arguments: Vec<&str> =
+                verb.into_iter().chain(sets.iter().map(String::as_str)).collect();
+            drop(folder.umbra(1, &arguments).fine());
+            let summary = folder.summary(run);
+            let figure = |name: &str| summary["wire"][name].as_f64().unwrap();
+            (figure("dense_bytes"), summary["examples_per_second"].as_f64().unwrap())
+        };
+        let (few, fast) = simulated("virtual-coded", &keep);
+        let (all, slow) = simulated("virtual-plain", &keep[1..]);
+        assert!(few < all / 4.0 && fast > slow, "{method}: {few} of {all}, {fast} and {slow}");
+    }
+}
+
 #[test]
 fn other_methods_and_keys_without_effect_are_refused() {
     let folder = JOB.folder(1000, 100);

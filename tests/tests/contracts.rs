@@ -81,6 +81,7 @@ fn cluster(trainers: usize, steps: u64) -> Cluster {
         jitter: Jitter::None,
         copy_ns_per_byte: 0.1,
         service_ns_per_byte: 0.1,
+        coded: None,
     }
 }
 

@@ -58,6 +58,12 @@ pub const fn len_max(len: usize, values: Values) -> usize {
     HEADER + len * values.bytes()
 }
 
+/// Bytes of a message in which `count` of `len` elements are there, as many at most.
+#[must_use]
+pub fn len_of(count: usize, len: usize, values: Values) -> usize {
+    HEADER + Indices::for_count(count, len, values).1
+}
+
 /// How indices are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Indices {
@@ -68,8 +74,8 @@ enum Indices {
 }
 
 impl Indices {
-    /// The shortest for `count` of `len` elements.
-    fn for_count(count: usize, len: usize, values: Values) -> Self {
+    /// The shortest for `count` of `len` elements, and the bytes of indices and values at most.
+    fn for_count(count: usize, len: usize, values: Values) -> (Self, usize) {
         let with_values = |indices: usize| indices + count * values.bytes();
         let choices = [
             (len * values.bytes(), Self::All),
@@ -77,7 +83,8 @@ impl Indices {
             (with_values(count + len / FAR_8), Self::Gaps8),
             (with_values(2 * (count + len / FAR_16)), Self::Gaps16),
         ];
-        choices.into_iter().min_by_key(|(bytes, _)| *bytes).map_or(Self::All, |(_, it)| it)
+        let all = (Self::All, len * values.bytes());
+        choices.into_iter().min_by_key(|(bytes, _)| *bytes).map_or(all, |(bytes, it)| (it, bytes))
     }
 }
 
@@ -87,7 +94,7 @@ impl Indices {
 /// # Panics
 /// When there is no room.
 pub fn code(vector: &[f32], mask: &Mask<'_>, values: Values, out: &mut [u8]) -> usize {
-    let indices = Indices::for_count(mask.count(), vector.len(), values);
+    let (indices, _) = Indices::for_count(mask.count(), vector.len(), values);
     let count = if indices == Indices::All { vector.len() } else { mask.count() };
     let mut length = 0;
     vectorized(|| length = write(vector, mask, (indices, count), values, out));
@@ -376,6 +383,8 @@ mod tests {
             let mask = Mask::of(&vector, 0.0, &mut words);
             let mut out = vec![0; len_max(vector.len(), values)];
             let length = code(&vector, &mask, values, &mut out);
+            let expected = len_of(mask.count(), vector.len(), values);
+            assert!(length <= expected && expected <= length + length / 10, "{length}: {expected}");
             let each = length as f64 / mask.count() as f64;
             assert!(each < most, "one of {one_of}: {each} bytes");
         }

@@ -21,7 +21,7 @@ mod mask;
 mod residual;
 mod threshold;
 
-pub use code::{Malformed, Values, add, code, len_max, visit};
+pub use code::{Malformed, Values, add, code, len_max, len_of, visit};
 pub use half::{from_half, to_half};
 pub use mask::{Mask, mask_len};
 pub use residual::{Kept, Residual};

@@ -27,6 +27,27 @@ pub struct Cluster {
     pub copy_ns_per_byte: f64,
     /// A center's answer takes this long per byte. ns
     pub service_ns_per_byte: f64,
+    /// What is exchanged is coded (`crate::compress`); `None`: it is sent as it is.
+    pub coded: Option<Coded>,
+}
+
+/// What coding does to what is exchanged: to its bytes and to time, not to values.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Coded {
+    /// Bytes that are sent in place of one.
+    pub share: f64,
+    /// Finding out what of a byte is sent, and writing it, takes this long. ns
+    pub code_ns_per_byte: f64,
+    /// Adding what has come of a byte takes this long. ns
+    pub read_ns_per_byte: f64,
+}
+
+impl Coded {
+    /// Bytes that are sent in place of `bytes`.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share")]
+    pub(super) fn sent(&self, bytes: u64) -> u64 {
+        (bytes as f64 * self.share) as u64
+    }
 }
 
 /// A node's connection to all others.

@@ -18,6 +18,11 @@ use crate::sync::{
 };
 use crate::units::Nanos;
 
+/// What matters of the values is sent, where messages are coded.
+const fn is_coded(payload: Payload) -> bool {
+    matches!(payload, Payload::Change | Payload::State)
+}
+
 /// Bytes of a message beside its values: the word.
 pub(super) const WORD_BYTES: u64 = 8;
 
@@ -147,11 +152,15 @@ impl Simulation<'_, '_> {
                     }
                     // What came with values is worked on before it is answered.
                     let carried = core::mem::take(&mut self.drivers[instance].carried);
+                    let coding = self.coding_ns(number, to, payload);
+                    let bytes = self.drivers[instance].instance.bytes as f64;
                     if trainer.is_err() && (values || carried) {
-                        let driver = &self.drivers[instance];
-                        let service = self.cluster.service_ns_per_byte;
-                        let service = service * driver.instance.bytes as f64;
-                        self.busy(number, Deed::Serve, service);
+                        let service = self.cluster.service_ns_per_byte * bytes;
+                        self.busy(number, Deed::Serve, service + coding);
+                        return Ok(());
+                    }
+                    if coding > 0.0 {
+                        self.busy(number, Deed::Code, coding);
                         return Ok(());
                     }
                     self.post(number);
@@ -378,7 +387,12 @@ impl Simulation<'_, '_> {
         let values = payload.has_values();
         let note = if let Payload::Note(note) = payload { Some(note) } else { None };
         let note_bytes = note.map_or(0, |note| size_of_val(&note) as u64);
-        let bytes = WORD_BYTES + note_bytes + if values { self.bytes_of(number, to) } else { 0 };
+        let of_values = match self.cluster.coded {
+            Some(coded) if is_coded(payload) => coded.sent(self.bytes_of(number, to)),
+            _ if values => self.bytes_of(number, to),
+            _ => 0,
+        };
+        let bytes = WORD_BYTES + note_bytes + of_values;
         let driver = &mut self.drivers[number as usize];
         let values = values.then(|| slice(driver.instance.protocol.staging()).to_vec());
         #[expect(clippy::cast_possible_truncation, reason = "it is one of the instances")]
@@ -392,6 +406,15 @@ impl Simulation<'_, '_> {
         self.sent(number, bytes);
         let flight = self.ports[node].send(self.now, bytes, 1.0);
         self.at(flight.first, Event::MessageArrived { slot, last: flight.last });
+    }
+
+    /// What coding a message takes, on both sides. ns
+    fn coding_ns(&self, number: u32, to: usize, payload: Payload) -> f64 {
+        let coded = self.cluster.coded.filter(|_| is_coded(payload));
+        coded.map_or(0.0, |coded| {
+            let per_byte = coded.code_ns_per_byte + coded.read_ns_per_byte;
+            per_byte * self.bytes_of(number, to) as f64
+        })
     }
 
     /// Counts bytes that an instance sent to another node.

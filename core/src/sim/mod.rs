@@ -47,7 +47,7 @@ mod served;
 mod trace;
 mod workers;
 
-pub use cluster::{Cluster, Collective, Embedding, Jitter, Leaves, Link, Pause, Trainer};
+pub use cluster::{Cluster, Coded, Collective, Embedding, Jitter, Leaves, Link, Pause, Trainer};
 pub use instance::{Instance, Rows, Seat, Step, Training};
 pub use method::{Job, Simulated, simulate};
 pub use outcome::{Outcome, SimError, TrainerFigures};

@@ -7,7 +7,7 @@
 use alloc::vec::Vec;
 use core::sync::atomic::AtomicU32;
 
-use super::cluster::Collective;
+use super::cluster::{Collective, nanoseconds};
 use super::collective::{Fabric, Half, sends};
 use super::driver::WORD_BYTES;
 use super::run::{Event, Simulation};
@@ -139,12 +139,25 @@ impl Simulation<'_, '_> {
         if self.least_silent(members).is_some_and(|silent| silent >= QUIET) {
             bytes = WORD_BYTES;
         }
-        let collective = if grouped { Collective::Direct } else { self.cluster.collective };
+        let mut collective = if grouped { Collective::Direct } else { self.cluster.collective };
+        let (mut begins, mut reading) = (self.now, 0);
+        if let Some(coded) = self.cluster.coded {
+            // Everybody codes all of its own for the owners of its parts, who read what all have
+            // sent, and code and send all the sums of theirs.
+            let parts = match half {
+                Half::Scatter => 1.0,
+                Half::Gather => 1.0 / ranks as f64,
+            };
+            begins += nanoseconds(coded.code_ns_per_byte * parts, bytes as f64);
+            reading = nanoseconds(coded.read_ns_per_byte, bytes as f64);
+            (bytes, collective) = (coded.sent(bytes), Collective::Direct);
+        }
         for (&member, bytes) in members.iter().zip(sends(collective, half, ranks, bytes)) {
             self.sent(member, bytes);
         }
         let leaf = self.cluster.leaves.map_or(usize::MAX, |leaves| leaves.nodes);
         let (ports, uplinks) = (&mut self.ports, &mut self.uplinks);
-        Fabric { ports, uplinks, nodes: leaf }.half(collective, half, &nodes, self.now, bytes)
+        let fabric = &mut Fabric { ports, uplinks, nodes: leaf };
+        fabric.half(collective, half, &nodes, begins, bytes) + reading
     }
 }

@@ -52,6 +52,8 @@ pub enum Deed {
     Add,
     /// A center made an answer.
     Serve,
+    /// What matters of a message was found and written.
+    Code,
     /// A message was on its way.
     Message {
         /// Receiving instance.
@@ -87,6 +89,7 @@ impl fmt::Display for Deed {
             Self::Store => "store",
             Self::Add => "add",
             Self::Serve => "serve",
+            Self::Code => "code",
             Self::Message { to, word } => return write!(f, "message {word} to {to}"),
             Self::Receive => "receive",
             Self::Reduce => "reduce",

@@ -185,7 +185,8 @@ pub(super) fn of_broadcast(rank: usize, size: usize, bytes: usize) -> Traffic {
 }
 
 /// Of an exchange in which this rank `own` sends and receives these bytes, by rank.
-pub(super) fn of_exchange(
+#[must_use]
+pub fn of_exchange(
     own: usize,
     sent: impl Iterator<Item = usize>,
     received: impl Iterator<Item = usize>,

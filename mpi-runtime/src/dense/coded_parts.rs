@@ -8,6 +8,7 @@
 use core::ops::Range;
 use core::time::Duration;
 
+use umbra_core::compress::{Coding, len_of};
 use umbra_core::model::Model;
 
 /// The stretches of a slice of the dense replica.
@@ -59,6 +60,29 @@ impl Parts {
     #[must_use]
     pub fn plain_len(&self) -> usize {
         self.plain.iter().map(Range::len).sum()
+    }
+
+    /// Bytes that are expected to be sent of the pieces of one of so many owners.
+    #[must_use]
+    pub fn pieces_len(&self, coding: Coding, owners: usize) -> usize {
+        self.coded.iter().map(|part| message_len(part.len().div_ceil(owners), coding)).sum()
+    }
+
+    /// Bytes that are expected to be sent in place of one, where each of so many owners has a piece
+    /// of every stretch.
+    #[must_use]
+    pub fn sent_share(&self, coding: Coding, owners: usize) -> f64 {
+        let plain = (size_of::<f32>() * self.plain_len()) as f64;
+        let all: usize = self.coded.iter().map(Range::len).sum();
+        let sent = (owners * self.pieces_len(coding, owners)) as f64;
+        (plain + sent) / (plain + (size_of::<f32>() * all) as f64)
+    }
+
+    /// Bytes that are expected to be sent of all of it to one that gets it whole.
+    #[must_use]
+    pub fn message_len(&self, coding: Coding) -> usize {
+        let coded = self.coded.iter().map(|part| message_len(part.len(), coding));
+        size_of::<f32>() * self.plain_len() + coded.sum::<usize>()
     }
 
     /// Elements of the longest stretch that is coded.
@@ -122,6 +146,14 @@ impl Ledger {
         let coding = u64::try_from(coding.as_nanos()).unwrap_or(u64::MAX);
         [kept, elements, bytes, bytes_plain, coding]
     }
+}
+
+/// Bytes that are expected to be sent of a stretch of so many elements, its length included.
+#[must_use]
+fn message_len(elements: usize, coding: Coding) -> usize {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share")]
+    let count = (elements as f32 * coding.keep.share).ceil() as usize;
+    size_of::<u32>() + len_of(count, elements, coding.values)
 }
 
 /// Puts a message behind others, with its length.

@@ -115,14 +115,16 @@ impl Prediction {
         } else {
             vec![]
         };
-        let rounds = of_round(&plan.method(), plan.model.replica_len(), workers, roles, ranks);
+        let coded = job.config.coding().map(|coding| (coding, &plan.model));
+        let replica = (plan.model.replica_len(), coded);
+        let rounds = of_round(&plan.method(), replica, workers, roles, ranks);
         let evaluation = evaluation_bytes(plan);
         let of_rank = |rank| {
             let trainer = roles.trainers.number_of(rank);
             let duties =
                 Duties { trains: trainer.is_some(), serves: roles.embedding_ps.number_of(rank) };
             let step = steps.of(duties);
-            let dense = trainer.map(|trainer| of_step(&sums, trainers, trainer));
+            let dense = trainer.map(|trainer| of_step(&sums, (trainers, trainer), coded));
             RankPrediction {
                 rank,
                 embedding: Exchanged::rows(step.sent, step.received),

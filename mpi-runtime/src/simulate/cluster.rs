@@ -31,6 +31,8 @@
 //! [memory]
 //! copy_bytes_per_s = 5.0e9   # loading, storing and adding a replica
 //! serve_bytes_per_s = 5.0e9  # a center's answer
+//! code_bytes_per_s = 4.7e9   # [compress]: what is sent of a vector found and written
+//! read_bytes_per_s = 2.9e10  # [compress]: what has come of a vector added to it
 //!
 //! [rows]
 //! distinct = 1.0             # share of a batch's ids that are distinct rows
@@ -176,6 +178,8 @@ enum JitterKind {
 struct MemorySection {
     copy_bytes_per_s: f64,
     serve_bytes_per_s: f64,
+    code_bytes_per_s: f64,
+    read_bytes_per_s: f64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
@@ -236,7 +240,12 @@ struct Short {
 
 impl Default for MemorySection {
     fn default() -> Self {
-        Self { copy_bytes_per_s: 5e9, serve_bytes_per_s: 5e9 }
+        Self {
+            copy_bytes_per_s: 5e9,
+            serve_bytes_per_s: 5e9,
+            code_bytes_per_s: 4.7e9,
+            read_bytes_per_s: 2.9e10,
+        }
     }
 }
 
@@ -274,6 +283,8 @@ pub struct StepSizes {
     pub width: usize,
     /// f32s that all trainers reduce.
     pub replica: usize,
+    /// Bytes that are sent in place of one of them, where they are coded.
+    pub coded_share: Option<f64>,
 }
 
 impl ClusterFile {
@@ -330,6 +341,8 @@ impl ClusterFile {
         }
         positive("memory.copy_bytes_per_s", self.memory.copy_bytes_per_s)?;
         positive("memory.serve_bytes_per_s", self.memory.serve_bytes_per_s)?;
+        positive("memory.code_bytes_per_s", self.memory.code_bytes_per_s)?;
+        positive("memory.read_bytes_per_s", self.memory.read_bytes_per_s)?;
         positive("rows.lookup_per_s", self.rows.lookup_per_s)?;
         positive("rows.update_per_s", self.rows.update_per_s)?;
         positive("rows.distinct", self.rows.distinct)?;
@@ -432,6 +445,11 @@ impl ClusterFile {
             },
             copy_ns_per_byte: 1e9 / self.memory.copy_bytes_per_s,
             service_ns_per_byte: 1e9 / self.memory.serve_bytes_per_s,
+            coded: sizes.coded_share.map(|share| sim::Coded {
+                share,
+                code_ns_per_byte: 1e9 / self.memory.code_bytes_per_s,
+                read_ns_per_byte: 1e9 / self.memory.read_bytes_per_s,
+            }),
         }
     }
 

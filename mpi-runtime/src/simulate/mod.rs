@@ -29,6 +29,7 @@ use umbra_core::sync::{Algorithm, Dealing};
 use crate::comm::Comm;
 use crate::comm::watch::Watch;
 use crate::config::{BatchNormScope, Config, Layout, SyncMethod};
+use crate::dense::coded_parts::Parts;
 use crate::error::Error;
 use crate::record::{
     Status, Summary, SyncFigures, TrainFigures, TrainerSync, WaitFigures, WireFigures, say,
@@ -100,9 +101,10 @@ impl Virtual {
         let cores = if file.cores == 0 { worker_threads + 1 } else { file.cores };
         let job = config.resolve(ranks, 1, cores)?;
         let config = &job.config;
-        if config.compress.dp_keep.is_some() {
+        if config.compress.dp_keep.is_some() && file.fidelity == Fidelity::Training {
             return Err(Error::Usage(
-                "compress.dp_keep: gradients are not compressed in virtual time yet; leave it out"
+                "compress.dp_keep: with a real model nothing is compressed in virtual time; leave \
+                 it out, or expect times and bytes alone of fidelity = \"timing\""
                     .into(),
             ));
         }
@@ -151,6 +153,7 @@ impl Virtual {
             ids: plan.train.values_per_row_max(),
             width: plan.layout.width,
             replica: plan.model.replica_len(),
+            coded_share: coded_share(&plan),
         };
         let cluster = file.cluster(&plan.job, steps, sizes);
         let uneven = cluster
@@ -342,6 +345,13 @@ fn synchronized(
         parameters: plan.model.parameters_len(),
         steps,
     }
+}
+
+/// Bytes that are sent in place of one of what trainers exchange, where that is coded.
+fn coded_share(plan: &Plan) -> Option<f64> {
+    let coding = plan.job.config.coding().filter(|coding| !coding.is_all())?;
+    let parts = Parts::new(&plan.model, &(0..plan.model.replica_len()));
+    Some(parts.sent_share(coding, plan.roles.trainers.len()))
 }
 
 /// Spans for chrome://tracing: a process per trainer and one for the instances that synchronize.
