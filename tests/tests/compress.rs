@@ -203,6 +203,25 @@ fn bytes_are_expected_before_a_run() {
     }
 }
 
+/// Whether it pays is tried, told, and done, whatever these links are.
+#[test]
+fn what_is_tried_is_done() {
+    let folder = JOB.folder(ROWS, 500);
+    for method in ["bsp", "shadow_ma", "gba"] {
+        let method = format!("sync.method={method}");
+        let sets = ["compress.dp_keep=0.05", "compress.auto=true", &method, "run.overwrite=true"];
+        let sets = [&sets[..], &["train.worker_threads=1"]].concat();
+        let stderr = folder.train(2, "job.toml", "run", &sets).stderr;
+        let wire = &folder.summary("run")["wire"];
+        let [plain, coded] = ["seconds_trial_plain", "seconds_trial_coded"]
+            .map(|name| wire[name].as_f64().unwrap());
+        let pays = coded < 0.95 * plain;
+        assert_eq!(wire["dense_bytes_coded"].is_null(), !pays, "{method}: {wire}");
+        let told = if pays { "compressed: it is on" } else { "compressed: it is off" };
+        assert!(stderr.contains(told), "{stderr}");
+    }
+}
+
 #[test]
 fn other_methods_and_keys_without_effect_are_refused() {
     let folder = JOB.folder(1000, 100);

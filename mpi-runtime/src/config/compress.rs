@@ -16,6 +16,8 @@ pub struct CompressConfig {
     pub refresh_every: u32,
     /// What values are sent as.
     pub values: SentValues,
+    /// Nothing is compressed where that does not pay, which is tried when a run starts.
+    pub auto: bool,
 }
 
 /// What values are sent as.
@@ -31,7 +33,7 @@ pub enum SentValues {
 
 impl Default for CompressConfig {
     fn default() -> Self {
-        Self { dp_keep: None, refresh_every: 1000, values: SentValues::default() }
+        Self { dp_keep: None, refresh_every: 1000, values: SentValues::default(), auto: false }
     }
 }
 
@@ -39,7 +41,7 @@ impl Config {
     /// How gradients are coded; `None` where they are sent as they are.
     #[must_use]
     pub fn coding(&self) -> Option<Coding> {
-        let CompressConfig { dp_keep, refresh_every, values } = self.compress;
+        let CompressConfig { dp_keep, refresh_every, values, .. } = self.compress;
         let values = match values {
             SentValues::F32 => Values::F32,
             SentValues::Bf16 => Values::Bf16,

@@ -210,7 +210,7 @@ pub static KEYS: &[Key] = &[
         "share of the elements of gradients and parameters that are sent",
     ),
     key("compress.mp_keep", Kind::Later, "share of activations and rows that are sent"),
-    key("compress.auto", Kind::Later, "nothing is compressed where it does not pay"),
+    key("compress.auto", Kind::Flag, "whether it pays is tried at the start; it is off if not"),
     key("compress.refresh_every", integer(1, COUNT_MAX), "steps for which a threshold holds"),
     key("compress.values", Kind::Name { built: &["f32", "bf16"] }, "what values are sent as"),
     key("checkpoint.dir", Kind::Path, "default: run.dir/checkpoints"),

@@ -189,11 +189,6 @@ fn a_mistake_in_the_file_is_given_with_its_line() {
             "jobs/small.toml:12: `train.epochs = \"1\"`: expected an integer from 1 to 1048576",
         ),
         (
-            "[compress]\nauto = true\n",
-            "jobs/small.toml:12: `compress.auto` (nothing is compressed where it does not pay) \
-             is not in this version; leave it out",
-        ),
-        (
             "[checkpoint]\nevery = 5\n[recovery]\nmode = \"cpr\"\nmtbf_s = 9\n",
             "jobs/small.toml:12: `checkpoint.every = 5 steps`: expected none with recovery.mtbf_s, \
              which says how far apart checkpoints are",

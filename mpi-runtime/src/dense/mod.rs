@@ -7,7 +7,7 @@
 //!   taken once
 //! - [`bsp`]: one update per step for all · [`gradients`]: what the workers bring to it ·
 //!   [`coded_sum`]: sums of what matters of them, [`coded_links`]: messages,
-//!   [`coded_groups`]: averages in groups, [`coded_parts`]: of what
+//!   [`coded_groups`]: averages in groups, [`coded_parts`]: of what, [`coding_trial`]: whether it pays
 //! - [`served`]: parameter servers · [`hand`]: what a worker is handed and brings
 //! - [`meeting`]: the workers of a trainer meet · [`gate`]: where they wait for a round ·
 //!   [`compute_slots`]: more workers than threads that may compute
@@ -18,6 +18,7 @@ pub mod coded_groups;
 pub mod coded_links;
 pub mod coded_parts;
 pub mod coded_sum;
+pub mod coding_trial;
 pub mod compute_slots;
 pub mod driver;
 pub mod endpoints;

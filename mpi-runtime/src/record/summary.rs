@@ -340,6 +340,12 @@ pub struct WireFigures {
     /// Time for thresholds, writing and reading, on the slowest rank.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds_coding: Option<f64>,
+    /// Of `compress.auto`: a sum as it is, on the slowest trainer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds_trial_plain: Option<f64>,
+    /// The same, compressed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds_trial_coded: Option<f64>,
     /// Compression: embedding elements sent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mp_elements_kept: Option<u64>,

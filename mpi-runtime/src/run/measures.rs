@@ -8,6 +8,7 @@ use crate::comm::traffic::{TRAFFIC_WORDS, Traffic};
 use crate::comm::watch::Lost;
 use crate::comm::{Comm, loss};
 use crate::config::RecoveryMode;
+use crate::dense::coding_trial::Trial;
 use crate::dense::seat::Gaps;
 use crate::error::Error;
 use crate::measure::counters::{READING_WORDS, Reading};
@@ -71,7 +72,11 @@ impl Session<'_> {
             switches: self.switches.clone(),
             ..sync
         });
+        let trial = self.run.trial;
+        let tried = |of: fn(&Trial) -> Duration| trial.as_ref().map(of).map(|it| it.as_secs_f64());
         summary.wire = several.then(|| WireFigures {
+            seconds_trial_plain: tried(|trial| trial.plain),
+            seconds_trial_coded: tried(|trial| trial.coded),
             dense_bytes: Some(total.rounds.bytes),
             embedding_bytes: Some(of(1).sum()),
             ranks: all.chunks(own.len()).enumerate().map(wire_of_rank).collect(),

@@ -50,6 +50,8 @@ use crate::checkpoint::{Image, Rotation, Saver};
 use crate::comm::Comm;
 use crate::comm::traffic::Traffic;
 use crate::comm::watch::{Lost, Watch};
+use crate::dense::coding_trial::Trial;
+use crate::dense::endpoints::DriveError;
 use crate::dense::replica_sync::DenseSync;
 use crate::dense::seat::Gaps;
 use crate::dense::served::ServedStretch;
@@ -58,6 +60,7 @@ use crate::launch::signals::Signals;
 use crate::launch::world::World;
 use crate::measure::counters::{Counters, Reading};
 use crate::measure::trace::Trace;
+use crate::record;
 use crate::rows::router;
 use crate::rows::servers::{ServiceConfig, ServiceError, Services};
 use crate::run::heartbeat::{Heartbeat, Pulse, Report};
@@ -99,6 +102,8 @@ pub struct Run<'w> {
     pub state: JobState,
     dense: Option<Comm>,
     sync: DenseSync,
+    /// Whether compression pays, where that was tried.
+    trial: Option<Trial>,
     /// Where checkpoints are written while it trains.
     saver: Option<Saver>,
     /// Steps between rounds so far.
@@ -142,15 +147,15 @@ impl<'w> Run<'w> {
     fn start_here(
         world: &'w World,
         control: &'w Comm,
-        plan: Plan,
+        mut plan: Plan,
         signals: &Arc<Signals>,
         mut training: Option<Begin>,
         report: Option<Report>,
     ) -> Result<Self, Error> {
         let before = training.as_mut().map(|begin| core::mem::take(&mut begin.left));
         let before = before.unwrap_or_default();
-        let config = &plan.job.config;
         let watch = Arc::clone(world.watch());
+        let config = &plan.job.config;
         let alone = world.size == 1;
         let trains = plan.roles.trainers.contains(world.rank);
         let workers = if trains { plan.workers_per_trainer() } else { 0 };
@@ -178,6 +183,25 @@ impl<'w> Run<'w> {
         let links = if alone { 0 } else { config.embedding.links };
         let embedding: Vec<Comm> =
             (0..links).map(|_| world.communicator(&watch)).collect::<Result<_, _>>()?;
+        let tries = training.is_some() && config.compress.auto && plan.roles.trainers.len() > 1;
+        let trial = match plan.coding().filter(|_| tries) {
+            Some(coding) => {
+                let elements = plan.model.parameters_len();
+                let trial = Trial::run(control, dense.as_ref(), coding, elements);
+                Some(trial.map_err(|error| match error {
+                    DriveError::Lost(lost) => lost.into(),
+                    defect => Error::Failure(defect.to_string()),
+                })?)
+            }
+            None => None,
+        };
+        if let Some(trial) = &trial {
+            plan.compresses = trial.pays();
+            if world.rank == 0 {
+                record::say(&format!("umbra: {trial}"));
+            }
+        }
+        let config = &plan.job.config;
         let mut initial = vec![0.0; plan.model.replica_len()];
         plan.model.initialize(config.seed, &mut initial);
         let parameters = plan.model.parameters_len();
@@ -186,7 +210,7 @@ impl<'w> Run<'w> {
         let method = (plan.method(), config.sync.poll_us);
         let mut sync = DenseSync::new(world, method, &plan.roles, all, model, &watch)
             .map_err(|error| Error::Launch(error.to_string()))?;
-        if let Some(coding) = config.coding() {
+        if let Some(coding) = plan.coding() {
             sync.code(coding, &plan.model, plan.roles.trainers.number_of(world.rank));
         }
         if let (Some(served), Some(tally)) = (sync.served_mut(), &before.tally) {
@@ -248,6 +272,7 @@ impl<'w> Run<'w> {
             state,
             dense,
             sync,
+            trial,
             saver: None,
             gaps: before.gaps,
             trained: before.trained,

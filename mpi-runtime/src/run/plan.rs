@@ -2,6 +2,7 @@
 
 use core::fmt;
 
+use umbra_core::compress::Coding;
 use umbra_core::model::Model;
 use umbra_core::sync::server::PLACES_MAX;
 use umbra_core::sync::{Dealing, Instances, Method};
@@ -48,6 +49,8 @@ pub struct Plan {
     pub pins: Pins,
     /// Workers share the tables directly: one rank, and workers that need not meet over them.
     pub local: bool,
+    /// What the job wants compressed is: with `compress.auto` it is only where that pays.
+    pub compresses: bool,
 }
 
 impl Plan {
@@ -98,6 +101,7 @@ impl Plan {
             steps_per_epoch,
             steps,
             job,
+            compresses: true,
         };
         plan.check_counts()?;
         Ok(plan)
@@ -158,7 +162,15 @@ impl Plan {
     #[must_use]
     pub fn method(&self) -> Method<'static> {
         let nodes = Dealing::Nodes { node: &[], place: &[] };
-        self.job.config.method(self.job.method, self.roles.sync_ps.len(), nodes)
+        let mut method = self.job.config.method(self.job.method, self.roles.sync_ps.len(), nodes);
+        method.differences &= self.compresses;
+        method
+    }
+
+    /// How what is exchanged of dense parameters is coded; `None` where it is sent as it is.
+    #[must_use]
+    pub fn coding(&self) -> Option<Coding> {
+        self.job.config.coding().filter(|_| self.compresses)
     }
 
     /// Workers of all trainers.

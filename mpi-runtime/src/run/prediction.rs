@@ -115,7 +115,7 @@ impl Prediction {
         } else {
             vec![]
         };
-        let coded = job.config.coding().map(|coding| (coding, &plan.model));
+        let coded = plan.coding().map(|coding| (coding, &plan.model));
         let replica = (plan.model.replica_len(), coded);
         let rounds = of_round(&plan.method(), replica, workers, roles, ranks);
         let evaluation = evaluation_bytes(plan);

@@ -349,7 +349,7 @@ fn synchronized(
 
 /// Bytes that are sent in place of one of what trainers exchange, where that is coded.
 fn coded_share(plan: &Plan) -> Option<f64> {
-    let coding = plan.job.config.coding().filter(|coding| !coding.is_all())?;
+    let coding = plan.coding().filter(|coding| !coding.is_all())?;
     let parts = Parts::new(&plan.model, &(0..plan.model.replica_len()));
     Some(parts.sent_share(coding, plan.roles.trainers.len()))
 }

@@ -99,6 +99,8 @@ fn names_are_those_of_the_contract() {
         dense_bytes_coded: Some(1),
         dense_bytes_uncoded: Some(1),
         seconds_coding: Some(1.0),
+        seconds_trial_plain: Some(1.0),
+        seconds_trial_coded: Some(1.0),
         mp_elements_kept: Some(1),
         mp_elements_total: Some(1),
         ranks: vec![WireOfRank::default()],
@@ -173,8 +175,8 @@ const CONTRACT: &[(&str, &str)] = &[
     (
         "wire",
         "dense_bytes embedding_bytes control_bytes dense_elements_kept dense_elements_total \
-         dense_bytes_coded dense_bytes_uncoded seconds_coding mp_elements_kept \
-         mp_elements_total ranks",
+         dense_bytes_coded dense_bytes_uncoded seconds_coding seconds_trial_plain \
+         seconds_trial_coded mp_elements_kept mp_elements_total ranks",
     ),
     (
         "checkpoint",
