@@ -23,7 +23,7 @@
 use core::fmt;
 
 use super::half::{from_half, to_half};
-use super::mask::Mask;
+use super::mask::{Mask, mask_len};
 use crate::kernel::vectorized;
 
 /// What values are written as.
@@ -209,23 +209,45 @@ fn read<T>(
     vector: &mut [T],
     each: &mut impl FnMut(&mut T, f32),
 ) -> Result<usize, Malformed> {
-    let (header, rest) = message.split_first_chunk::<HEADER>().ok_or(Malformed)?;
-    let [indices, bytes, _, _, count @ ..] = *header;
-    let count = u32::from_le_bytes(count) as usize;
-    let bytes = usize::from(bytes);
-    if count > vector.len() || ![2, 4].contains(&bytes) {
-        return Err(Malformed);
-    }
-    let of_indices = rest.len().checked_sub(count * bytes).ok_or(Malformed)?;
-    let (indices_bytes, values) = rest.split_at(of_indices);
-    if bytes == 4 {
+    let Parts { indices, count, bytes, values, of_a_value } = Parts::of(message, vector.len())?;
+    if of_a_value == 4 {
         let values = values.as_chunks::<4>().0.iter().map(|x| f32::from_le_bytes(*x));
-        visit_all(indices, indices_bytes, values, vector, each)?;
+        visit_all(indices, bytes, values, vector, each)?;
     } else {
         let values = values.as_chunks::<2>().0.iter().map(|x| from_half(u16::from_le_bytes(*x)));
-        visit_all(indices, indices_bytes, values, vector, each)?;
+        visit_all(indices, bytes, values, vector, each)?;
     }
     Ok(count)
+}
+
+/// What a message is made of.
+struct Parts<'a> {
+    /// How indices are written.
+    indices: u8,
+    /// Elements that are there.
+    count: usize,
+    /// The indices.
+    bytes: &'a [u8],
+    values: &'a [u8],
+    /// Bytes of one.
+    of_a_value: usize,
+}
+
+impl<'a> Parts<'a> {
+    /// Of a message of a vector of `len`.
+    #[inline(always)]
+    fn of(message: &'a [u8], len: usize) -> Result<Self, Malformed> {
+        let (header, rest) = message.split_first_chunk::<HEADER>().ok_or(Malformed)?;
+        let [indices, of_a_value, _, _, count @ ..] = *header;
+        let count = u32::from_le_bytes(count) as usize;
+        let of_a_value = usize::from(of_a_value);
+        if count > len || ![2, 4].contains(&of_a_value) {
+            return Err(Malformed);
+        }
+        let of_indices = rest.len().checked_sub(count * of_a_value).ok_or(Malformed)?;
+        let (bytes, values) = rest.split_at(of_indices);
+        Ok(Self { indices, count, bytes, values, of_a_value })
+    }
 }
 
 #[inline(always)]
@@ -277,16 +299,65 @@ fn visit_gaps<const FAR: usize, T>(
     vector: &mut [T],
     each: &mut impl FnMut(&mut T, f32),
 ) -> Result<(), Malformed> {
+    each_of_gaps::<FAR>(gaps, |at| {
+        let to = vector.get_mut(at).ok_or(Malformed)?;
+        each(to, values.next().ok_or(Malformed)?);
+        Ok(())
+    })
+}
+
+/// Calls `each` with the elements that gaps name, ascending.
+#[inline(always)]
+fn each_of_gaps<const FAR: usize>(
+    gaps: impl Iterator<Item = usize>,
+    mut each: impl FnMut(usize) -> Result<(), Malformed>,
+) -> Result<(), Malformed> {
     let mut at = 0;
     for gap in gaps {
         at += gap;
         if gap != FAR {
-            let to = vector.get_mut(at).ok_or(Malformed)?;
-            each(to, values.next().ok_or(Malformed)?);
+            each(at)?;
             at += 1;
         }
     }
     Ok(())
+}
+
+/// Which elements of a vector of `len` a message has. `words`: `[mask_len(len)]` or more
+///
+/// # Errors
+/// When it is no message of such a vector.
+pub fn read_mask<'a>(
+    message: &[u8],
+    len: usize,
+    words: &'a mut [u32],
+) -> Result<Mask<'a>, Malformed> {
+    let Parts { indices, count, bytes, .. } = Parts::of(message, len)?;
+    let words = &mut words[..mask_len(len)];
+    words.fill(0);
+    let mut set = |at: usize| {
+        if at >= len {
+            return Err(Malformed);
+        }
+        words[at / 32] |= 1 << (at % 32);
+        Ok(())
+    };
+    match indices {
+        0 if bytes.is_empty() => (0..len).try_for_each(set)?,
+        1 if bytes.len() == len.div_ceil(8) => {
+            for (at, byte) in (0..).step_by(8).zip(bytes) {
+                (0..8).filter(|bit| byte >> bit & 1 != 0).try_for_each(|bit| set(at + bit))?;
+            }
+        }
+        2 => each_of_gaps::<FAR_8>(bytes.iter().map(|gap| usize::from(*gap)), set)?,
+        3 if bytes.len().is_multiple_of(2) => {
+            let gaps = bytes.as_chunks::<2>().0.iter();
+            each_of_gaps::<FAR_16>(gaps.map(|gap| usize::from(u16::from_le_bytes(*gap))), set)?;
+        }
+        _ => return Err(Malformed),
+    }
+    let mask = Mask::told(words);
+    if mask.count() == count { Ok(mask) } else { Err(Malformed) }
 }
 
 /// Bytes before the indices.
@@ -311,7 +382,6 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::super::mask::mask_len;
     use super::*;
 
     /// A vector of which one element in `one_of` is no zero.

@@ -45,6 +45,12 @@ impl<'a> Mask<'a> {
         Self { words, count }
     }
 
+    /// The elements whose bits are set: a mask that somebody has told.
+    #[must_use]
+    pub fn told(words: &'a [u32]) -> Self {
+        Self { words, count: words.iter().map(|word| word.count_ones() as usize).sum() }
+    }
+
     /// Elements that pass.
     #[must_use]
     pub const fn count(&self) -> usize {
@@ -59,7 +65,7 @@ impl<'a> Mask<'a> {
 
     /// Calls `visit` with the elements that pass, ascending.
     #[inline(always)]
-    pub(super) fn visit(&self, mut visit: impl FnMut(usize)) {
+    pub fn visit(&self, mut visit: impl FnMut(usize)) {
         for (first, word) in (0..).step_by(32).zip(self.words) {
             let mut word = *word;
             while word != 0 {

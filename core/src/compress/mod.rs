@@ -7,6 +7,7 @@
 //!
 //! - `threshold.rs`: which threshold keeps a share of the elements, and when it is found anew
 //! - `mask.rs`: which elements pass
+//! - `activations.rs`: pooled vectors, what of them is sent, and which gradients come back
 //! - `residual.rs`: a gradient, what of it is sent, and what is kept for the next
 //! - `code.rs`: elements as bytes: which they are, and their values
 //! - `half.rs`: values of 16 bits
@@ -15,19 +16,21 @@
 //! not finite always passes, so that whoever receives it can refuse it, and never stays in a
 //! residual.
 
+pub mod activations;
+
 mod code;
 mod half;
 mod mask;
 mod residual;
 mod threshold;
 
-pub use code::{Malformed, Values, add, code, len_max, len_of, visit};
+pub use code::{Malformed, Values, add, code, len_max, len_of, read_mask, visit};
 pub use half::{from_half, to_half};
 pub use mask::{Mask, mask_len};
 pub use residual::{Kept, Residual};
 pub use threshold::{Counts, Keep, Threshold, tau_of};
 
-/// How a gradient is coded.
+/// How a gradient or activations are coded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Coding {
     /// How much of it is sent.
@@ -37,6 +40,9 @@ pub struct Coding {
 }
 
 impl Coding {
+    /// All elements, as they are.
+    pub const ALL: Self = Self { keep: Keep { share: 1.0, refresh_every: 1 }, values: Values::F32 };
+
     /// All elements are sent, as they are.
     #[must_use]
     pub fn is_all(self) -> bool {

@@ -148,6 +148,21 @@ impl Model {
         self.body.row_width()
     }
 
+    /// Columns of a row, its first, that are first-order parameters.
+    #[must_use]
+    pub const fn first_order_columns(&self) -> usize {
+        match self.body {
+            Body::Factorization(_) | Body::WideDeep(_) => 1,
+            Body::Dlrm(_) | Body::DcnV2(_) => 0,
+        }
+    }
+
+    /// How a bag becomes a vector.
+    #[must_use]
+    pub const fn pooling(&self) -> Pooling {
+        self.pooling
+    }
+
     /// Trainable f32s: the first part of the replica.
     #[must_use]
     pub const fn parameters_len(&self) -> usize {

@@ -33,6 +33,13 @@ impl Pooling {
         }
     }
 
+    /// What the sum of the rows of a bag of `len` ids, times their `weights` if there are any, is
+    /// multiplied by.
+    #[must_use]
+    pub fn scale_of(self, len: usize, weights: &[f32]) -> f32 {
+        if weights.is_empty() { self.scale(len) } else { self.scale_weighted(weights) }
+    }
+
     /// What the sum of weight times row of a bag is multiplied by; 0 for one that counts as empty.
     fn scale_weighted(self, weights: &[f32]) -> f32 {
         let scale = match self {

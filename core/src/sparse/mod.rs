@@ -6,13 +6,16 @@
 //! - `coalesce.rs`: the distinct rows of a batch, and the slot of every id among them
 //! - `partition.rs`: row number → partition and index
 //! - `table.rs`: the store of records `[values | optimizer state]`
-//! - `bag.rs`: pooling of a bag's rows, forward and backward
+//! - `bag.rs`: pooling of a bag's rows, forward and backward · `partial.rs`: the same where only
+//!   some of a bag's rows are at hand
 
 mod coalesce;
+mod partial;
 mod partition;
 mod table;
 
 pub use coalesce::{coalesce, heads_len};
+pub use partial::{PartialBags, RowUse};
 pub use partition::{Numbering, NumberingError, Partitioning};
 pub use table::Table;
 

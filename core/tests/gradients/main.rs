@@ -7,8 +7,9 @@
 //! largest element of each tensor: 2e-5, some 300 roundings, where a wrong formula is wrong by a
 //! part of 1.
 //!
-//! - `twin.rs`: the models in f64 - `layers.rs`: one layer at a time - `models.rs`: whole models -
-//!   `split.rs`: a batch cut in two over two workers
+//! - `twin.rs`: the models in f64 - `layers.rs`: one layer at a time - `models.rs`: whole models
+//! - `split.rs`: a batch cut in two over two workers
+//! - `masked.rs`: vectors of which a part was sent
 #![allow(
     missing_docs,
     clippy::unwrap_used,
@@ -18,6 +19,7 @@
 )]
 
 mod layers;
+mod masked;
 mod models;
 mod split;
 mod twin;
