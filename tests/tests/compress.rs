@@ -213,8 +213,8 @@ fn what_is_tried_is_done() {
         let sets = [&sets[..], &["train.worker_threads=1"]].concat();
         let stderr = folder.train(2, "job.toml", "run", &sets).stderr;
         let wire = &folder.summary("run")["wire"];
-        let [plain, coded] = ["seconds_trial_plain", "seconds_trial_coded"]
-            .map(|name| wire[name].as_f64().unwrap());
+        let [plain, coded] =
+            ["seconds_trial_plain", "seconds_trial_coded"].map(|name| wire[name].as_f64().unwrap());
         let pays = coded < 0.95 * plain;
         assert_eq!(wire["dense_bytes_coded"].is_null(), !pays, "{method}: {wire}");
         let told = if pays { "compressed: it is on" } else { "compressed: it is off" };

@@ -124,6 +124,7 @@ fn each_way(scenario: impl Fn(&mut Rig<'_>)) {
             roles: &Roles::collocated(1, 0, 1),
             layout: &layout,
             workers: 1,
+            pooled: None,
             synchronous: way == Way::Bsp,
             permits: 1,
             local: way == Way::Local,

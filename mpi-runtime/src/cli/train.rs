@@ -94,7 +94,9 @@ fn print(summary: &Summary, folder: &std::path::Path) {
     if let Some(progressive) = &summary.progressive {
         add_figures(&mut table, "progressive ", &progressive.figures);
     }
-    for (split, figures) in [("valid", &summary.valid), ("test", &summary.test)] {
+    for (split, figures) in
+        [("valid", &summary.valid), ("test", &summary.test), ("masked", &summary.test_masked)]
+    {
         if let Some(figures) = figures {
             add_figures(&mut table, &format!("{split} "), figures);
         }

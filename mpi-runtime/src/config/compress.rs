@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use umbra_core::compress::{Coding, Keep, Values};
 
-use super::Config;
+use super::{Config, PoolAt};
 
 /// `[compress]`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -12,6 +12,9 @@ pub struct CompressConfig {
     /// Share of the elements of gradients, parameters and replicas that are sent; all without it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dp_keep: Option<f64>,
+    /// Share of the elements of pooled vectors that are sent; all without it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mp_keep: Option<f64>,
     /// Steps after which thresholds are found anew.
     pub refresh_every: u32,
     /// What values are sent as.
@@ -33,7 +36,13 @@ pub enum SentValues {
 
 impl Default for CompressConfig {
     fn default() -> Self {
-        Self { dp_keep: None, refresh_every: 1000, values: SentValues::default(), auto: false }
+        Self {
+            dp_keep: None,
+            mp_keep: None,
+            refresh_every: 1000,
+            values: SentValues::default(),
+            auto: false,
+        }
     }
 }
 
@@ -41,25 +50,36 @@ impl Config {
     /// How gradients are coded; `None` where they are sent as they are.
     #[must_use]
     pub fn coding(&self) -> Option<Coding> {
-        let CompressConfig { dp_keep, refresh_every, values, .. } = self.compress;
-        let values = match values {
-            SentValues::F32 => Values::F32,
-            SentValues::Bf16 => Values::Bf16,
-        };
-        #[expect(clippy::cast_possible_truncation, reason = "a share")]
-        dp_keep.map(|keep| Coding { keep: Keep { share: keep as f32, refresh_every }, values })
+        self.compress.dp_keep.map(|share| self.compress.coding(share))
     }
-}
 
-impl Config {
     /// Averages are of differences: what is sent as it is needs none.
     #[must_use]
     pub fn differences(&self) -> bool {
         self.coding().is_some_and(|coding| !coding.is_all())
     }
+
+    /// How vectors are coded that those who hold rows have pooled; `None` where rows are sent.
+    #[must_use]
+    pub fn pooled(&self) -> Option<Coding> {
+        match self.compress.mp_keep {
+            Some(share) => Some(self.compress.coding(share)),
+            None => (self.embedding.pool_at == PoolAt::Ps).then_some(Coding::ALL),
+        }
+    }
 }
 
 impl CompressConfig {
+    const fn coding(&self, share: f64) -> Coding {
+        let Self { refresh_every, values, .. } = *self;
+        let values = match values {
+            SentValues::F32 => Values::F32,
+            SentValues::Bf16 => Values::Bf16,
+        };
+        #[expect(clippy::cast_possible_truncation, reason = "a share")]
+        Coding { keep: Keep { share: share as f32, refresh_every }, values }
+    }
+
     pub(super) fn is_default(&self) -> bool {
         *self == Self::default()
     }

@@ -65,11 +65,7 @@ const BAD_ARGUMENTS: &[(&str, &str)] = &[
         "sync.switch.at=[0]",
         "`sync.switch.at = [0]`: expected a list of steps, for example [1000, 2000]",
     ),
-    (
-        "compress.mp_keep=0.1",
-        "`compress.mp_keep` (share of activations and rows that are sent) is not in this version; \
-         leave it out",
-    ),
+    ("compress.mp_keep=0", "`compress.mp_keep = 0`: expected a number above 0 and at most 1"),
     (
         "optim.dense.kind=rowwise_adagrad",
         "`optim.dense.kind = \"rowwise_adagrad\"`: expected \"adagrad\": dense parameters have no \
@@ -397,7 +393,7 @@ fn keys_and_types_agree() {
     for more in [
         &["sync.method=shadow_bmuf"][..],
         &["sync.method=ds_sync"],
-        &["sync.method=bsp", "compress.dp_keep=0.1"],
+        &["sync.method=bsp", "compress.dp_keep=0.1", "compress.mp_keep=0.1"],
         &["sync.method=gba", "sync.switch.to=bsp", "sync.switch.at=[5]"],
     ] {
         let sets = [&sets[..], more].concat();

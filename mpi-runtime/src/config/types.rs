@@ -332,6 +332,19 @@ pub struct EmbeddingConfig {
     pub partitions: usize,
     /// Threads per rank that carry rows between ranks, each with a communicator of its own.
     pub links: usize,
+    /// Where bags are pooled.
+    pub pool_at: PoolAt,
+}
+
+/// Where the rows of a bag become one vector.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PoolAt {
+    /// Where it is trained with: rows travel.
+    #[default]
+    Trainer,
+    /// Where the rows are: vectors travel.
+    Ps,
 }
 
 /// `[run]`
@@ -375,7 +388,7 @@ impl Default for TrainConfig {
 
 impl Default for EmbeddingConfig {
     fn default() -> Self {
-        Self { prefetch: 2, partitions: 2, links: 1 }
+        Self { prefetch: 2, partitions: 2, links: 1, pool_at: PoolAt::default() }
     }
 }
 

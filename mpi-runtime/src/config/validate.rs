@@ -124,11 +124,11 @@ impl Config {
                     ),
                 ))
             }
-            None if *compress != plain => Err(ConfigError::Missing {
+            None if compress.mp_keep.is_none() && *compress != plain => Err(ConfigError::Missing {
                 key: "compress.dp_keep",
-                expected:
-                    "the share of the elements that are sent, beside the others of [compress]"
-                        .into(),
+                expected: "the share of the elements that are sent, or compress.mp_keep, that of \
+                           pooled vectors, beside the others of [compress]"
+                    .into(),
             }),
             _ => Ok(()),
         }

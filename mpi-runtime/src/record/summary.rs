@@ -90,6 +90,10 @@ pub struct Summary {
     /// model: the center, or the mean.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub test_replica: Option<EvalFigures>,
+    /// Figures of `data.test` where of pooled vectors comes what passes the thresholds of training;
+    /// `test` has all of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub test_masked: Option<EvalFigures>,
     /// Synchronization of dense replicas.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sync: Option<SyncFigures>,
@@ -346,12 +350,21 @@ pub struct WireFigures {
     /// The same, compressed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds_trial_coded: Option<f64>,
-    /// Compression: embedding elements sent.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub mp_elements_kept: Option<u64>,
-    /// Compression: embedding elements there were.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub mp_elements_total: Option<u64>,
+    /// Pooled by those who hold rows: elements of vectors that were sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub embedding_elements_kept: Option<u64>,
+    /// Elements of those vectors.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub embedding_elements_total: Option<u64>,
+    /// Bytes of lookups, vectors and their gradients, without evaluations.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub embedding_bytes_coded: Option<u64>,
+    /// Bytes that they would have been with all elements of the vectors.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub embedding_bytes_uncoded: Option<u64>,
+    /// Bytes that the distinct rows and their gradients would have been.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub embedding_bytes_rows: Option<u64>,
     /// Rank by rank.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ranks: Vec<WireOfRank>,
@@ -444,6 +457,7 @@ impl Summary {
             valid: None,
             test: None,
             test_replica: None,
+            test_masked: None,
             sync: None,
             wire: None,
             checkpoint: None,

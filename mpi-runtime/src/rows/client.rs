@@ -7,20 +7,24 @@
 //!
 //! Two ways to the rows: *local*, one rank without a synchronization method, where workers share
 //! the tables Hogwild-fashion and nothing is sent; and *routed*, through the partitions' threads,
-//! here or on other ranks.
+//! here or on other ranks. The second has two things to ask for: rows, or bags that those who hold
+//! the rows have pooled (`bags.rs`).
 
-use core::ops::Range;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
 use crossbeam_channel::Receiver;
+use umbra_core::compress::Values;
+use umbra_core::model::Pooling;
 use umbra_core::rows::permits::{Misuse, Permits, Slot};
-use umbra_core::sparse::{Partitioning, coalesce, heads_len};
+use umbra_core::sparse::{coalesce, heads_len};
 use umbra_core::sync::token::Ticket;
 use umbra_datasets::BatchBuffer;
 
 use crate::comm::watch::{Lost, Watch};
+use crate::rows::bags::{BagScratch, Places};
+use crate::rows::lookup::Lookup;
 use crate::rows::outbox::Outbox;
 use crate::rows::router::Answer;
 use crate::rows::tables::{Partition, TableLayout};
@@ -28,84 +32,13 @@ use crate::rows::wire::{
     Asker, Header, Kind, LookupToken, PushToken, values, write_lookup, write_push,
 };
 
-/// A batch and its rows.
-#[derive(Default)]
-pub struct Lookup {
-    /// The examples.
-    pub batch: BatchBuffer,
-    /// Index into the distinct rows, for every id. `[values]`
-    pub slot: Vec<u32>,
-    /// Values of the distinct rows, complete once taken. `[rows, width]`
-    pub rows: Vec<f32>,
-    /// Row numbers of the distinct rows. `[rows]`
-    unique: Vec<u32>,
-    /// Places in `unique`, partition after partition. `[rows]`
-    places: Vec<u32>,
-    /// Where a partition's places begin and end. `[partitions + 1]`
-    bounds: Vec<u32>,
-    /// By destination: rows that its answer has before this lookup's.
-    before: Vec<u32>,
-    clock: u32,
-    /// Asked for together with the other workers of the rank.
-    joint: bool,
-    /// Destinations that have not answered yet.
-    awaited: usize,
-}
-
-impl Lookup {
-    /// Distinct rows of the batch.
-    #[must_use]
-    pub fn rows_len(&self) -> usize {
-        self.unique.len()
-    }
-
-    /// Sorts the places of the rows by partition: a counting sort.
-    fn deal(&mut self, partitioning: Partitioning) {
-        let Self { unique, places, bounds, .. } = self;
-        bounds.clear();
-        bounds.resize(partitioning.partitions as usize + 2, 0);
-        for row in &*unique {
-            bounds[partitioning.partition(*row) as usize + 2] += 1;
-        }
-        for at in 1..bounds.len() {
-            bounds[at] += bounds[at - 1];
-        }
-        places.resize(unique.len(), 0);
-        // Entry p + 1 is where the next row of p goes: in the end, where p ends.
-        for (place, row) in (0u32..).zip(&*unique) {
-            let next = &mut bounds[partitioning.partition(*row) as usize + 1];
-            places[*next as usize] = place;
-            *next += 1;
-        }
-        bounds.pop();
-    }
-
-    fn range(&self, partition: u32) -> Range<usize> {
-        let partition = partition as usize;
-        self.bounds[partition] as usize..self.bounds[partition + 1] as usize
-    }
-
-    fn places(&self, partition: u32) -> &[u32] {
-        &self.places[self.range(partition)]
-    }
-
-    /// A partition's places, and the values of all rows to be filled in.
-    fn split(&mut self, partition: u32) -> (&[u32], &mut [f32]) {
-        let range = self.range(partition);
-        (&self.places[range], &mut self.rows)
-    }
-
-    fn count(&self, partition: u32) -> u32 {
-        self.bounds[partition as usize + 1] - self.bounds[partition as usize]
-    }
-}
-
 /// Access of one worker to all tables.
 pub struct Client {
     layout: TableLayout,
     way: Way,
     heads: Vec<u32>,
     scratch: Vec<f32>,
+    bag_scratch: BagScratch,
     /// Lookups under way, oldest first.
     ahead: VecDeque<Lookup>,
     /// Lookups to use again.
@@ -128,41 +61,76 @@ pub struct Routes {
     permits: Permits<Vec<Slot>>,
     /// The batch under way, where batches are handed out.
     ticket: Option<Ticket>,
+    /// Where those who hold rows pool.
+    pooled: Option<Pooled>,
     watch: Arc<Watch>,
+}
+
+/// How bags that are pooled elsewhere come and go.
+pub struct Pooled {
+    /// How a bag becomes a vector.
+    pub pooling: Pooling,
+    /// What gradients are sent as.
+    pub values: Values,
+    /// Destination of every partition.
+    destination: Vec<usize>,
+}
+
+impl Pooled {
+    /// From the partitions that `outbox` leads to.
+    #[must_use]
+    pub fn new(pooling: Pooling, values: Values, outbox: &Outbox) -> Self {
+        let destinations = outbox.destinations();
+        let partitions: usize = destinations.iter().map(|to| to.partitions.len()).sum();
+        let mut destination = vec![0; partitions];
+        for (to, held) in destinations.iter().enumerate() {
+            held.partitions.iter().for_each(|partition| destination[*partition as usize] = to);
+        }
+        Self { pooling, values, destination }
+    }
 }
 
 impl Routes {
     /// The way of a worker: its number over all trainers and on this rank; `permits` steps may be
-    /// between lookup and taken push.
+    /// between lookup and taken push. `pooled`: bags are pooled elsewhere.
     #[must_use]
     pub fn new(
         (worker, local): (u32, usize),
         outbox: &Arc<Outbox>,
         answers: Receiver<Answer>,
         permits: usize,
+        pooled: Option<Pooled>,
         watch: &Arc<Watch>,
     ) -> Self {
         let permits = Permits::new(vec![Slot::default(); permits]);
         let (outbox, watch) = (Arc::clone(outbox), Arc::clone(watch));
-        Self { worker, local, outbox, answers, permits, ticket: None, watch }
+        Self { worker, local, outbox, answers, permits, ticket: None, pooled, watch }
     }
 }
 
 impl Client {
     /// A worker that shares the tables of its rank.
     #[must_use]
-    pub const fn local(layout: TableLayout, partition: Partition) -> Self {
+    pub fn local(layout: TableLayout, partition: Partition) -> Self {
         Self::new(layout, Way::Local(partition))
     }
 
     /// A worker that asks the partitions' threads.
     #[must_use]
-    pub const fn routed(layout: TableLayout, routes: Routes) -> Self {
+    pub fn routed(layout: TableLayout, routes: Routes) -> Self {
         Self::new(layout, Way::Routed(routes))
     }
 
-    const fn new(layout: TableLayout, way: Way) -> Self {
-        Self { layout, way, heads: vec![], scratch: vec![], ahead: VecDeque::new(), spare: vec![] }
+    fn new(layout: TableLayout, way: Way) -> Self {
+        Self {
+            layout,
+            way,
+            heads: vec![],
+            scratch: vec![],
+            bag_scratch: BagScratch::default(),
+            ahead: VecDeque::new(),
+            spare: vec![],
+        }
     }
 
     /// Lookups under way.
@@ -203,10 +171,37 @@ impl Client {
         self.start(batch, ticket, Kind::LookupNow);
     }
 
+    /// The same where bags are pooled elsewhere: what comes of their vectors is what comes in
+    /// training.
+    pub fn ask_pooled_now(&mut self, batch: BatchBuffer, ticket: u32) {
+        self.start(batch, ticket, Kind::BagLookupNow);
+    }
+
     fn start(&mut self, batch: BatchBuffer, clock: u32, kind: Kind) {
         let mut lookup = self.spare.pop().unwrap_or_default();
+        if let Way::Routed(routes) = &self.way
+            && let Some(pooled) = routes.pooled.as_ref().filter(|_| kind != Kind::LookupNow)
+        {
+            let places = Places {
+                numbering: self.layout.numbering(),
+                partitioning: self.layout.partitioning,
+                destination: &pooled.destination,
+                destinations: routes.outbox.destinations().len(),
+            };
+            let bags = lookup.bags.get_or_insert_default();
+            let touched = bags.deal(batch.batch().bags, pooled.pooling, &places);
+            lookup.unique.clear();
+            lookup.slot.clear();
+            lookup.slot.extend((0u32..).take(touched));
+            lookup.rows.resize(touched * self.layout.width, 0.0);
+            (lookup.batch, lookup.clock, lookup.awaited) = (batch, clock, 0);
+            routes.send_lookups(&mut lookup, kind.of_bags());
+            self.ahead.push_back(lookup);
+            return;
+        }
         let values = batch.values.len();
         grow(&mut self.heads, heads_len(values));
+        lookup.bags = None;
         lookup.unique.resize(values, 0);
         lookup.slot.resize(values, 0);
         let found = coalesce(
@@ -244,13 +239,16 @@ impl Client {
                     let answer = routes.wait(&format_args!("embedding rows of step {clock}"))?;
                     routes.sort_in(answer, &mut self.ahead, &self.layout);
                 }
+                if let Some(lookup) = self.ahead.front_mut() {
+                    routes.add_up(lookup, self.layout.width, &mut self.bag_scratch);
+                }
             }
         }
         Ok(self.ahead.pop_front().map(|lookup| (lookup, nanoseconds(start))))
     }
 
-    /// Pushes the gradients of a lookup's rows; none, to leave the rows as they are. `gradients:
-    /// [rows, width]` or `[0]`
+    /// Pushes the gradients of a lookup's rows, or of its bags' vectors; none, to leave the rows as
+    /// they are. `gradients: [rows, width]` or `[0]`
     pub fn push(&mut self, lookup: &Lookup, gradients: &[f32], rate: f32) {
         let width = self.layout.width;
         match &mut self.way {
@@ -262,9 +260,11 @@ impl Client {
                 partition.table().update(optimizer, rate, rows, gradients, &mut self.scratch);
             }
             Way::Routed(routes) => {
-                let owed = match routes.ticket.take() {
-                    Some(ticket) => routes.push_token(lookup, gradients, width, rate, ticket),
-                    None => routes.send_pushes(lookup, gradients, width, rate),
+                let (ticket, scratch) = (routes.ticket.take(), &mut self.bag_scratch);
+                let brought = Brought { lookup, gradients, width, rate };
+                let owed = match ticket {
+                    Some(ticket) => routes.push_token(&brought, ticket, scratch),
+                    None => routes.send_pushes(&brought, scratch),
                 };
                 fits(routes.permits.push(lookup.clock, owed));
             }
@@ -308,7 +308,8 @@ impl Routes {
     }
 
     fn header(&self, kind: Kind, clock: u32) -> Header {
-        let joint = self.outbox.joint() && kind != Kind::LookupNow;
+        let now = matches!(kind, Kind::LookupNow | Kind::BagLookupNow);
+        let joint = self.outbox.joint() && !now;
         let asker = if joint { Asker::All } else { Asker::Worker(self.worker) };
         Header { kind, clock, asker }
     }
@@ -321,10 +322,14 @@ impl Routes {
         for to in self.in_turn() {
             let partitions = &self.outbox.destinations()[to].partitions;
             let rows = self.rows_at(lookup, to);
-            let token = self.ticket.filter(|_| kind == Kind::TokenLookup);
+            let handed = matches!(kind, Kind::TokenLookup | Kind::TokenBagLookup);
+            let token = self.ticket.filter(|_| handed);
             let write = |words: &mut Vec<u32>| {
                 if let Some(Ticket { version, .. }) = token {
                     LookupToken { version }.write(words);
+                }
+                if let Some(bags) = &lookup.bags {
+                    return bags.write_lookup(words, to, self.worker);
                 }
                 for partition in partitions {
                     let count @ 1.. = lookup.count(*partition) else { continue };
@@ -346,17 +351,17 @@ impl Routes {
     }
 
     /// Returns how many acknowledgements will come.
-    fn send_pushes(&self, lookup: &Lookup, gradients: &[f32], width: usize, rate: f32) -> u32 {
-        let header = self.header(Kind::Push, lookup.clock);
+    fn send_pushes(&self, brought: &Brought<'_>, scratch: &mut BagScratch) -> u32 {
+        let Brought { lookup, gradients, .. } = brought;
+        let bags = lookup.bags.is_some();
+        let kind = if bags { Kind::BagPush } else { Kind::Push };
+        let header = self.header(kind, lookup.clock);
         let mut owed = 0;
         for to in self.in_turn() {
-            let moves = !gradients.is_empty();
-            let rows = if moves { self.rows_at(lookup, to) } else { 0 };
-            let write = |words: &mut Vec<u32>| {
-                if moves {
-                    self.write_sections(words, to, lookup, gradients, width, rate);
-                }
-            };
+            // Who has pooled hears that no gradients come, too: it keeps what it has sent for them.
+            let heard = bags || !gradients.is_empty();
+            let rows = if heard { self.rows_at(lookup, to) } else { 0 };
+            let write = |words: &mut Vec<u32>| self.write_sections(words, to, brought, scratch);
             match header.asker {
                 Asker::All => {
                     self.outbox.join(to, header, rows, write);
@@ -371,24 +376,17 @@ impl Routes {
 
     /// The push of a batch that was handed out: every rank that holds rows hears of it. Returns
     /// how many acknowledgements will come.
-    fn push_token(
-        &self,
-        lookup: &Lookup,
-        gradients: &[f32],
-        width: usize,
-        rate: f32,
-        ticket: Ticket,
-    ) -> u32 {
-        let header = self.header(Kind::TokenPush, lookup.clock);
+    fn push_token(&self, it: &Brought<'_>, ticket: Ticket, scratch: &mut BagScratch) -> u32 {
+        let bags = it.lookup.bags.is_some();
+        let kind = if bags { Kind::TokenBagPush } else { Kind::TokenPush };
+        let header = self.header(kind, it.lookup.clock);
         // The rule of a coordinator has fewer places than that.
         let place = u32::try_from(ticket.place).unwrap_or(u32::MAX);
-        let token = PushToken { place, batch: ticket.batch, rate };
+        let token = PushToken { place, batch: ticket.batch, rate: it.rate };
         for to in self.in_turn() {
             self.outbox.send(to, header, |words| {
                 token.write(words);
-                if !gradients.is_empty() {
-                    self.write_sections(words, to, lookup, gradients, width, rate);
-                }
+                self.write_sections(words, to, it, scratch);
             });
         }
         u32::try_from(self.outbox.destinations().len()).unwrap_or(u32::MAX)
@@ -399,11 +397,17 @@ impl Routes {
         &self,
         words: &mut Vec<u32>,
         to: usize,
-        lookup: &Lookup,
-        gradients: &[f32],
-        width: usize,
-        rate: f32,
+        &Brought { lookup, gradients, width, rate }: &Brought<'_>,
+        scratch: &mut BagScratch,
     ) {
+        if gradients.is_empty() {
+            return;
+        }
+        if let (Some(bags), Some(Pooled { values, .. })) = (&lookup.bags, &self.pooled) {
+            let own = (self.worker, rate);
+            bags.write_push(words, to, own, (gradients, width), *values, scratch);
+            return;
+        }
         for partition in &self.outbox.destinations()[to].partitions {
             let places = lookup.places(*partition);
             let count @ 1.. = lookup.count(*partition) else { continue };
@@ -416,10 +420,20 @@ impl Routes {
         }
     }
 
-    /// Rows of a lookup that the destination at place `to` holds.
+    /// Rows of a lookup that the destination at place `to` holds, or bags that it has a part in.
     fn rows_at(&self, lookup: &Lookup, to: usize) -> u32 {
+        if let Some(bags) = &lookup.bags {
+            return bags.at(to);
+        }
         let partitions = &self.outbox.destinations()[to].partitions;
         partitions.iter().map(|partition| lookup.count(*partition)).sum()
+    }
+
+    /// Adds the vectors up that have come of a lookup's bags.
+    fn add_up(&self, lookup: &mut Lookup, width: usize, scratch: &mut BagScratch) {
+        let Lookup { bags: Some(bags), rows, clock, .. } = lookup else { return };
+        bags.add_up(rows, width, self.worker, scratch, |words| self.outbox.recycle(words))
+            .unwrap_or_else(|malformed| panic!("pooled bags of step {clock}: {malformed}"));
     }
 
     fn wait(&self, what: &dyn core::fmt::Display) -> Result<Answer, Lost> {
@@ -439,6 +453,11 @@ impl Routes {
             && let Some(lookup) = ahead.iter_mut().find(is_its)
             && self.rows_at(lookup, to) > 0
         {
+            lookup.awaited -= 1;
+            if let Some(bags) = &mut lookup.bags {
+                bags.came(to, answer.words);
+                return;
+            }
             let start = lookup.before[to] as usize * layout.width;
             let mut rest = values(&answer.words)[start..].chunks_exact(layout.width);
             for partition in &self.outbox.destinations()[to].partitions {
@@ -448,7 +467,6 @@ impl Routes {
                     rows[start..start + layout.width].copy_from_slice(row);
                 }
             }
-            lookup.awaited -= 1;
         } else {
             // The answer to a joint lookup comes to all workers, also to those without rows there.
             assert!(joint, "rows of step {clock} that nobody asked for");
@@ -457,6 +475,15 @@ impl Routes {
             self.outbox.recycle(words);
         }
     }
+}
+
+/// Gradients on their way to those who hold the rows.
+struct Brought<'a> {
+    lookup: &'a Lookup,
+    /// `[rows, width]` or `[0]`
+    gradients: &'a [f32],
+    width: usize,
+    rate: f32,
 }
 
 /// A worker that misuses its permits is a defect of the training loop.

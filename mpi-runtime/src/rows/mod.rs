@@ -7,13 +7,20 @@
 //!   messages between ranks
 //! - [`servers`]: starts and ends these threads
 //! - [`usage`]: which rows are saved first
-//! - [`client`]: a worker's side · [`outbox`]: what the workers of a rank send together
+//! - [`client`]: a worker's side · [`lookup`]: a batch on its way · [`outbox`]: what the workers of
+//!   a rank send together
+//! - [`pooling`]: bags that are pooled where their rows are · [`bags`]: a worker's side of that ·
+//!   [`bag_wire`]: what the two say to each other
 //! - [`traffic`]: how much of all this a rank sends, receives and holds, predicted
 
+pub mod bag_wire;
+pub mod bags;
 pub mod client;
 pub mod link;
+pub mod lookup;
 pub mod outbox;
 pub mod partition;
+pub mod pooling;
 pub mod router;
 pub mod servers;
 pub mod tables;

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::rows::router::Router;
-use crate::rows::wire::{HEADER_LEN, Header, Kind};
+use crate::rows::wire::{HEADER_LEN, Header};
 
 /// The messages from this rank's workers to others.
 pub struct Outbox {
@@ -103,7 +103,7 @@ impl Outbox {
         rows: u32,
         write: impl FnOnce(&mut Vec<u32>),
     ) -> u32 {
-        let (destination, push) = (&self.destinations[to], header.kind == Kind::Push);
+        let (destination, push) = (&self.destinations[to], header.kind.is_push());
         let gatherings = if push { &destination.pushes } else { &destination.lookups };
         let mut gatherings = gatherings.lock().unwrap_or_else(PoisonError::into_inner);
         let place = gatherings.iter().position(|other| other.clock == header.clock);
@@ -138,7 +138,7 @@ mod tests {
 
     use super::*;
     use crate::rows::router::Pool;
-    use crate::rows::wire::{Asker, sections, write_lookup, write_push};
+    use crate::rows::wire::{Asker, Kind, sections, write_lookup, write_push};
 
     type Link = Receiver<(usize, Vec<u32>)>;
 
@@ -153,6 +153,7 @@ mod tests {
             first_worker: 0,
             links: vec![link],
             pool: Pool::new(4),
+            pooling: None,
         };
         let destinations = vec![Destination::new(1, vec![0, 1])];
         (Outbox::new(Arc::new(router), destinations, joint), out)

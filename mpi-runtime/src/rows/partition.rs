@@ -16,6 +16,7 @@ use umbra_core::sync::News;
 use umbra_core::sync::server::member;
 use umbra_core::sync::token::{Aggregate, Came, Place};
 
+use crate::rows::pooling::PoolScratch;
 use crate::rows::router::{Bundle, Errand, Router};
 use crate::rows::tables::{Partition, TableLayout};
 use crate::rows::wire::{HEADER_LEN, Header, Kind, LookupToken, PushToken, Section, sections};
@@ -91,6 +92,7 @@ pub fn serve(
         rate: 0.0,
         held: VecDeque::new(),
         scratch: vec![0.0; layout.record_len()],
+        pool_scratch: PoolScratch::default(),
         entries: vec![],
         sums,
     };
@@ -137,6 +139,7 @@ struct Service<'a> {
     /// Lookups and pushes for later steps.
     held: VecDeque<Arc<Bundle>>,
     scratch: Vec<f32>,
+    pool_scratch: PoolScratch,
     entries: Vec<Entry>,
     sums: Vec<f32>,
 }
@@ -144,22 +147,42 @@ struct Service<'a> {
 /// A push, as far as it is this partition's.
 struct Share {
     bundle: Arc<Bundle>,
+    /// Where gradients of pooled bags came: those of this partition's rows.
+    of_rows: Option<Vec<u32>>,
     partition: u32,
     width: usize,
 }
 
 impl Share {
+    fn words(&self) -> &[u32] {
+        self.of_rows.as_ref().unwrap_or(&self.bundle.words)
+    }
+
     fn sections(&self) -> impl Iterator<Item = Section<'_>> + Clone {
-        own_sections(&self.bundle, self.partition, self.width)
+        let kind = self.of_rows.as_ref().map_or(self.bundle.header.kind, |_| Kind::Push);
+        own_sections((self.words(), kind), self.partition, self.width)
+    }
+
+    /// Gives its buffers back.
+    fn release(self, router: &Router) {
+        router.release(self.into_bundle(router));
+    }
+
+    /// The request, without what was made of it.
+    fn into_bundle(self, router: &Router) -> Arc<Bundle> {
+        if let Some(words) = self.of_rows {
+            router.pool.give(words);
+        }
+        self.bundle
     }
 }
 
 fn own_sections(
-    bundle: &Bundle,
+    (words, kind): (&[u32], Kind),
     partition: u32,
     width: usize,
 ) -> impl Iterator<Item = Section<'_>> + Clone {
-    let all = sections(&bundle.words, bundle.header.kind, width);
+    let all = sections(words, kind, width);
     all.filter(move |section| section.partition == partition)
 }
 
@@ -175,7 +198,7 @@ impl Push for Share {
     }
 
     fn gradient(&self, at: u32, width: usize) -> &[f32] {
-        bytemuck::cast_slice(&self.bundle.words[at as usize..][..width])
+        bytemuck::cast_slice(&self.words()[at as usize..][..width])
     }
 }
 
@@ -183,9 +206,13 @@ impl Service<'_> {
     fn take(&mut self, bundle: Arc<Bundle>) -> Result<(), Defect> {
         let Header { kind, clock, .. } = bundle.header;
         match kind {
-            Kind::Lookup if !self.intake.serves(clock) => self.held.push_back(bundle),
-            Kind::Lookup | Kind::LookupNow => self.look_up(bundle),
-            Kind::TokenLookup => {
+            Kind::Lookup | Kind::BagLookup if !self.intake.serves(clock) => {
+                self.held.push_back(bundle);
+            }
+            Kind::Lookup | Kind::LookupNow | Kind::BagLookup | Kind::BagLookupNow => {
+                self.look_up(bundle);
+            }
+            Kind::TokenLookup | Kind::TokenBagLookup => {
                 let token = LookupToken::read(&bundle.words).ok_or(Defect::NoTokens)?;
                 let tokens = self.tokens.as_ref().ok_or(Defect::NoTokens)?;
                 if tokens.serves(token.version) {
@@ -194,9 +221,9 @@ impl Service<'_> {
                     self.held.push_back(bundle);
                 }
             }
-            Kind::Push => return self.push(bundle),
-            Kind::TokenPush => return self.push_token(bundle),
-            Kind::Rows | Kind::Ack => unreachable!("the router brings requests"),
+            Kind::Push | Kind::BagPush => return self.push(bundle),
+            Kind::TokenPush | Kind::TokenBagPush => return self.push_token(bundle),
+            Kind::Rows | Kind::Pooled | Kind::Ack => unreachable!("the router brings requests"),
         }
         Ok(())
     }
@@ -204,14 +231,13 @@ impl Service<'_> {
     /// A push of a batch that was handed out: kept until the dispatcher has counted it.
     fn push_token(&mut self, bundle: Arc<Bundle>) -> Result<(), Defect> {
         let token = PushToken::read(&bundle.words).ok_or(Defect::NoTokens)?;
+        let share = self.share(&bundle);
         let tokens = self.tokens.as_mut().ok_or(Defect::NoTokens)?;
-        let share =
-            Share { bundle: Arc::clone(&bundle), partition: self.number, width: self.layout.width };
         match tokens.push(token.place as usize, token.batch, share)? {
             Came::Kept => {}
-            Came::Twin(share) => self.router.release(share.bundle),
+            Came::Twin(share) => share.release(self.router),
             Came::Early(share) => {
-                self.held.push_back(share.bundle);
+                self.held.push_back(share.into_bundle(self.router));
                 return Ok(());
             }
         }
@@ -230,7 +256,7 @@ impl Service<'_> {
                     .waiting(member.place)
                     .and_then(|share| PushToken::read(&share.bundle.words).map(|token| token.rate));
                 match tokens.count(&member)? {
-                    Some(dropped) => self.router.release(dropped.bundle),
+                    Some(dropped) => dropped.release(self.router),
                     None => self.rate = rate.unwrap_or(self.rate),
                 }
                 if let Some(aggregate) = member.completes {
@@ -254,14 +280,32 @@ impl Service<'_> {
             let index = core::iter::once(layout.partitioning.index(row) as usize);
             table.update(&layout.optimizer, *rate, index, gradient, scratch);
         })?;
-        tokens.advance(|share| router.release(share.bundle));
+        tokens.advance(|share| share.release(router));
         Ok(())
     }
 
-    /// Finds the rows asked for.
+    /// This partition's part of a push.
+    fn share(&mut self, bundle: &Arc<Bundle>) -> Share {
+        let pooling = self.router.pooling.as_ref().filter(|_| bundle.header.kind.is_bag_push());
+        let of_rows = pooling.map(|pooling| {
+            let words = self.router.pool.take();
+            pooling.push_of(bundle, self.number, &mut self.pool_scratch, words)
+        });
+        let (partition, width) = (self.number, self.layout.width);
+        Share { bundle: Arc::clone(bundle), of_rows, partition, width }
+    }
+
+    /// Finds the rows asked for, or adds them up.
     fn look_up(&mut self, bundle: Arc<Bundle>) {
+        if let (Some(asked), Some(pooling)) = (&bundle.asked, &self.router.pooling) {
+            let (own, words) = ((self.number, self.table), self.router.pool.take());
+            let found = pooling.sums_of((&bundle, asked), own, &mut self.pool_scratch, words);
+            let found = found.map_err(|unused| self.router.pool.give(unused)).ok();
+            self.router.finish(bundle, self.number, found);
+            return;
+        }
         let width = self.layout.width;
-        let own = own_sections(&bundle, self.number, width);
+        let own = own_sections((&bundle.words, bundle.header.kind), self.number, width);
         let count: usize = own.clone().map(|section| section.rows.len()).sum();
         let found = (count > 0).then(|| {
             let mut found = self.router.pool.take();
@@ -279,15 +323,17 @@ impl Service<'_> {
     fn push(&mut self, bundle: Arc<Bundle>) -> Result<(), Defect> {
         let (clock, from) = (bundle.header.clock, bundle.from);
         let contributor = self.ranks.iter().position(|rank| *rank == from);
-        let share =
-            Share { bundle: Arc::clone(&bundle), partition: self.number, width: self.layout.width };
+        let share = self.share(&bundle);
         match self.intake.push(contributor.unwrap_or(self.ranks.len()), clock, share)? {
-            Taken::Apply(share) => self.apply(&share),
+            Taken::Apply(share) => {
+                self.apply(&share);
+                share.release(self.router);
+            }
             Taken::Kept => {}
             // The last answer says that the step is in: who saves the rows next waits for it.
             Taken::Complete => self.conclude()?,
             Taken::Early(share) => {
-                self.held.push_back(share.bundle);
+                self.held.push_back(share.into_bundle(self.router));
                 return Ok(());
             }
         }
@@ -300,7 +346,7 @@ impl Service<'_> {
         for section in share.sections() {
             let Section { rate, rows, at, .. } = section;
             let indices = rows.iter().map(|row| self.layout.partitioning.index(*row) as usize);
-            let gradients = &share.bundle.words[at..][..rows.len() * self.layout.width];
+            let gradients = &share.words()[at..][..rows.len() * self.layout.width];
             let gradients = bytemuck::cast_slice(gradients);
             let (optimizer, scratch) = (&self.layout.optimizer, &mut self.scratch);
             self.table.update(optimizer, rate, indices, gradients, scratch);
@@ -316,7 +362,7 @@ impl Service<'_> {
             let index = core::iter::once(layout.partitioning.index(row) as usize);
             table.update(&layout.optimizer, rate, index, gradient, scratch);
         })?;
-        lockstep.advance(|share| router.release(share.bundle))?;
+        lockstep.advance(|share| share.release(router))?;
         let held = core::mem::take(held);
         held.into_iter().try_for_each(|bundle| self.take(bundle))
     }

@@ -14,6 +14,8 @@ use crossbeam_channel::{Receiver, Sender, unbounded};
 
 use umbra_core::sync::News;
 
+use crate::rows::bag_wire::BagLookup;
+use crate::rows::pooling::{Asked, Pooling};
 use crate::rows::wire::{Asker, Header, Kind, sections, values};
 
 /// A request on the rank of its partitions, shared by them.
@@ -24,9 +26,14 @@ pub struct Bundle {
     pub header: Header,
     /// The rank that asks.
     pub from: usize,
+    /// A lookup of bags, read.
+    pub asked: Option<Asked>,
+    /// Of gradients of pooled bags: the lookup that they are of, if there was one.
+    pub answered: Option<Arc<Self>>,
     /// Partitions that have not finished with it.
     left: AtomicUsize,
-    /// A lookup's rows, by partition: a header, then values in the order of its sections.
+    /// A lookup's rows, by partition: a header, then values in the order of its sections; of a
+    /// lookup of bags the sums of all bags.
     found: Mutex<Vec<(u32, Vec<u32>)>>,
 }
 
@@ -175,6 +182,8 @@ pub struct Router {
     pub links: Vec<Sender<(usize, Vec<u32>)>>,
     /// Used buffers.
     pub pool: Pool,
+    /// Where bags are pooled by those who hold their rows: those that this rank pools.
+    pub pooling: Option<Pooling>,
 }
 
 impl Router {
@@ -198,19 +207,10 @@ impl Router {
         let Some(header) = Header::read(&words) else { return Err(Stray::Unknown { from }) };
         match header.kind {
             kind if kind.is_lookup() || kind.is_push() => {
-                let mut found = sections(&words, header.kind, self.width);
-                if !found.whole() {
-                    return Err(Stray::Unknown { from });
-                }
-                let here = |partition: u32| {
-                    self.partitions.binary_search_by_key(&partition, |(number, _)| *number).is_ok()
-                };
-                if let Some(section) = found.find(|section| !here(section.partition)) {
-                    return Err(Stray::Partition { from, partition: section.partition });
-                }
+                let (asked, answered) = self.check(from, header, &words)?;
                 let left = AtomicUsize::new(self.partitions.len());
-                let bundle = Bundle { words, header, from, left, found: Mutex::default() };
-                let bundle = Arc::new(bundle);
+                let found = Mutex::default();
+                let bundle = Arc::new(Bundle { words, header, from, asked, answered, left, found });
                 for (_, thread) in &self.partitions {
                     drop(thread.send(Errand::Serve(Arc::clone(&bundle))));
                 }
@@ -229,6 +229,37 @@ impl Router {
             }
         }
         Ok(())
+    }
+
+    /// Looks at a request: what is read of it, where it is of bags.
+    fn check(
+        &self,
+        from: usize,
+        header: Header,
+        words: &[u32],
+    ) -> Result<(Option<Asked>, Option<Arc<Bundle>>), Stray> {
+        let here = |partition: u32| {
+            let found = self.partitions.binary_search_by_key(&partition, |(number, _)| *number);
+            if found.is_ok() { Ok(()) } else { Err(Stray::Partition { from, partition }) }
+        };
+        let unknown = Stray::Unknown { from };
+        let pooling = self.pooling.as_ref().ok_or(unknown);
+        if header.kind.is_bag_lookup() {
+            let partitioning = pooling?.rules().partitioning;
+            let lookup = BagLookup::read(words, header.kind).ok_or(unknown)?;
+            Pooling::rows(words, &lookup).try_for_each(|row| here(partitioning.partition(row)))?;
+            return Ok((Some(Asked::new(lookup)), None));
+        }
+        if header.kind.is_bag_push() {
+            let answered = pooling?.lookup_of(from, header, words)?;
+            return Ok((None, answered));
+        }
+        let mut found = sections(words, header.kind, self.width);
+        if !found.whole() {
+            return Err(unknown);
+        }
+        found.try_for_each(|section| here(section.partition))?;
+        Ok((None, None))
     }
 
     /// Tells every partition of this rank.
@@ -257,8 +288,7 @@ impl Router {
             all.push((partition, found));
         }
         if bundle.left.fetch_sub(1, Ordering::AcqRel) == 1 {
-            let answer = self.answer(&bundle);
-            self.send(bundle.from, answer);
+            self.send(bundle.from, self.answer(&bundle));
         }
         self.release(bundle);
     }
@@ -267,22 +297,35 @@ impl Router {
     pub fn release(&self, bundle: Arc<Bundle>) {
         if let Some(bundle) = Arc::into_inner(bundle) {
             self.pool.give(bundle.words);
+            if let Some(lookup) = bundle.answered.and_then(Arc::into_inner) {
+                self.pool.give(lookup.words);
+            }
         }
     }
 
-    fn answer(&self, bundle: &Bundle) -> Vec<u32> {
+    fn answer(&self, bundle: &Arc<Bundle>) -> Vec<u32> {
         let mut found = bundle.found.lock().unwrap_or_else(PoisonError::into_inner);
         let Header { kind, clock, asker } = bundle.header;
-        let kind = if kind.is_push() { Kind::Ack } else { Kind::Rows };
-        let header = Header { kind, clock, asker };
+        let answers = match kind {
+            kind if kind.is_push() => Kind::Ack,
+            kind if kind.is_bag_lookup() => Kind::Pooled,
+            _ => Kind::Rows,
+        };
         let mut answer = self.pool.take();
-        header.write(&mut answer);
+        Header { kind: answers, clock, asker }.write(&mut answer);
+        if let (Kind::Pooled, Some(pooling)) = (answers, &self.pooling) {
+            pooling.answer(bundle, &mut found, &mut answer);
+            found.drain(..).for_each(|(_, words)| self.pool.give(words));
+            return answer;
+        }
+        if answers == Kind::Ack {
+            return answer;
+        }
         // Rows in the order in which they were asked for, whoever found them.
         let mut rest: Vec<(u32, &[f32])> =
             found.iter().map(|(partition, words)| (*partition, values(words))).collect();
         for section in sections(&bundle.words, bundle.header.kind, self.width) {
             let by = rest.iter_mut().find(|(partition, _)| *partition == section.partition);
-            // A push has sections and no rows to send.
             let Some((_, values)) = by else { continue };
             let (own, later) = values.split_at(section.rows.len() * self.width);
             answer.extend_from_slice(bytemuck::cast_slice(own));
@@ -314,8 +357,16 @@ mod tests {
         let (workers, answers) = (0..2).map(|_| unbounded()).unzip();
         let (links, out) = (0..3).map(|_| unbounded()).unzip();
         let pool = Pool::new(2);
-        let router =
-            Router { rank: 2, width: 2, partitions, workers, first_worker: 3, links, pool };
+        let router = Router {
+            rank: 2,
+            width: 2,
+            partitions,
+            workers,
+            first_worker: 3,
+            links,
+            pool,
+            pooling: None,
+        };
         (router, errands, answers, out)
     }
 

@@ -6,15 +6,17 @@ use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
+use umbra_core::compress::Coding;
 use umbra_core::model::Model;
 
 use crate::comm::watch::{Backoff, Lost, Waiting, Watch};
 use crate::comm::{Comm, Mailbox};
 use crate::launch::roles::Roles;
-use crate::rows::client::{Client, Routes};
+use crate::rows::client::{Client, Pooled, Routes};
 use crate::rows::link::{Ending, carry};
 use crate::rows::outbox::{Destination, Outbox};
 use crate::rows::partition::{Contributors, Taking, TokenRule, serve};
+use crate::rows::pooling::{PoolLedger, PoolRules, Pooling};
 use crate::rows::router::{Counters, Errand, Pool, Router, Traffic};
 use crate::rows::tables::{Partition, TableLayout};
 
@@ -38,6 +40,9 @@ pub struct ServiceConfig<'a> {
     pub permits: usize,
     /// Workers share the one partition directly, without threads or messages.
     pub local: bool,
+    /// Bags are pooled by those who hold their rows, and this of the vectors is sent; `None`: by
+    /// workers.
+    pub pooled: Option<Coding>,
     /// Deadlines.
     pub watch: &'a Arc<Watch>,
 }
@@ -136,6 +141,9 @@ impl Services {
             first_worker,
             links: links_in,
             pool: Pool::new(buffers + 2 * inboxes.len()),
+            pooling: config
+                .pooled
+                .map(|coding| Pooling::new(pool_rules(layout, model, coding), rank)),
         });
         let first_step = config.first_step;
         let contributors = Contributors { ranks: trainers, workers: all_workers, first_step };
@@ -152,7 +160,11 @@ impl Services {
         let clients =
             (first_worker..).zip(answers).enumerate().map(|(local, (worker, answers))| {
                 let numbers = (worker, local);
-                let routes = Routes::new(numbers, &outbox, answers, config.permits, config.watch);
+                let pooled = config
+                    .pooled
+                    .map(|coding| Pooled::new(model.pooling(), coding.values, &outbox));
+                let permits = config.permits;
+                let routes = Routes::new(numbers, &outbox, answers, permits, pooled, config.watch);
                 Client::routed(layout.clone(), routes)
             });
         let clients = clients.collect();
@@ -208,6 +220,13 @@ impl Services {
         self.counters.read()
     }
 
+    /// What bags that are pooled here have come to so far.
+    #[must_use]
+    pub fn pooled(&self) -> PoolLedger {
+        let pooling = self.router.as_ref().and_then(|router| router.pooling.as_ref());
+        pooling.map(Pooling::ledger).unwrap_or_default()
+    }
+
     /// Sends nothing more and waits until what was sent has been taken. Every client of every rank
     /// must have been dropped, and the ranks have met.
     ///
@@ -246,6 +265,16 @@ impl Services {
         self.requests.drain(..).for_each(|requests| drop(requests.send(Errand::End)));
         end(&mut self.threads);
         self.partitions
+    }
+}
+
+fn pool_rules(layout: &TableLayout, model: &Model, coding: Coding) -> PoolRules {
+    PoolRules {
+        partitioning: layout.partitioning,
+        width: layout.width,
+        fields: u32::try_from(layout.numbering().fields()).unwrap_or(u32::MAX),
+        always: model.first_order_columns(),
+        coding,
     }
 }
 

@@ -12,7 +12,9 @@
 //! | `TokenLookup` | trainer → PS | worker's count | [`LookupToken`], then as `Lookup` |
 //! | `TokenPush` | trainer → PS | worker's count | [`PushToken`], then as `Push` |
 //!
-//! The last two are of batches that a dispatcher has handed out (`umbra_core::sync::server`).
+//! The last two are of batches that a dispatcher has handed out (`umbra_core::sync::server`). Where
+//! PSs pool, there are `BagLookup`, `BagLookupNow`, `TokenBagLookup`, `Pooled`, `BagPush` and
+//! `TokenBagPush` in the place of those, with other sections (`bag_wire.rs`).
 //!
 //! A message is between two *ranks*. Under `bsp` it is for all workers of the trainer and all
 //! partitions of the PS at once; else, and in evaluations, for one worker and all partitions. A
@@ -48,27 +50,81 @@ pub enum Kind {
     TokenLookup,
     /// Gradients of rows of a batch that was handed out.
     TokenPush,
+    /// Pooled bags wanted for a training step.
+    BagLookup,
+    /// Pooled bags wanted of rows as they are now.
+    BagLookupNow,
+    /// The pooled bags asked for.
+    Pooled,
+    /// Gradients of pooled bags.
+    BagPush,
+    /// Pooled bags wanted for a batch that was handed out, of its version or later.
+    TokenBagLookup,
+    /// Gradients of pooled bags of a batch that was handed out.
+    TokenBagPush,
 }
+
+/// By their numbers on the wire.
+const KINDS: [Kind; 13] = [
+    Kind::Lookup,
+    Kind::LookupNow,
+    Kind::Rows,
+    Kind::Push,
+    Kind::Ack,
+    Kind::TokenLookup,
+    Kind::TokenPush,
+    Kind::BagLookup,
+    Kind::BagLookupNow,
+    Kind::Pooled,
+    Kind::BagPush,
+    Kind::TokenBagLookup,
+    Kind::TokenBagPush,
+];
 
 impl Kind {
     /// Rows are asked for.
     #[must_use]
     pub const fn is_lookup(self) -> bool {
-        matches!(self, Self::Lookup | Self::LookupNow | Self::TokenLookup)
+        matches!(self, Self::Lookup | Self::LookupNow | Self::TokenLookup) || self.is_bag_lookup()
+    }
+
+    /// Pooled bags are asked for.
+    #[must_use]
+    pub const fn is_bag_lookup(self) -> bool {
+        matches!(self, Self::BagLookup | Self::BagLookupNow | Self::TokenBagLookup)
     }
 
     /// Gradients are brought.
     #[must_use]
     pub const fn is_push(self) -> bool {
-        matches!(self, Self::Push | Self::TokenPush)
+        matches!(self, Self::Push | Self::TokenPush) || self.is_bag_push()
+    }
+
+    /// Gradients of pooled bags are brought.
+    #[must_use]
+    pub const fn is_bag_push(self) -> bool {
+        matches!(self, Self::BagPush | Self::TokenBagPush)
+    }
+
+    /// The same about pooled bags.
+    #[must_use]
+    pub const fn of_bags(self) -> Self {
+        match self {
+            Self::Lookup => Self::BagLookup,
+            Self::LookupNow => Self::BagLookupNow,
+            Self::TokenLookup => Self::TokenBagLookup,
+            Self::Push => Self::BagPush,
+            Self::TokenPush => Self::TokenBagPush,
+            other => other,
+        }
     }
 
     /// Words before the first section.
     #[must_use]
     pub const fn head_len(self) -> usize {
         match self {
-            Self::TokenLookup => HEADER_LEN + LookupToken::LEN,
-            Self::TokenPush => HEADER_LEN + PushToken::LEN,
+            Self::TokenLookup | Self::TokenBagLookup => HEADER_LEN + LookupToken::LEN,
+            Self::TokenPush | Self::TokenBagPush => HEADER_LEN + PushToken::LEN,
             _ => HEADER_LEN,
         }
     }
@@ -160,37 +216,19 @@ const ALL: u32 = u32::MAX;
 impl Header {
     /// Starts a message in an empty buffer.
     pub fn write(&self, words: &mut Vec<u32>) {
-        let kind = match self.kind {
-            Kind::Lookup => 0,
-            Kind::LookupNow => 1,
-            Kind::Rows => 2,
-            Kind::Push => 3,
-            Kind::Ack => 4,
-            Kind::TokenLookup => 5,
-            Kind::TokenPush => 6,
-        };
         let asker = match self.asker {
             Asker::Worker(worker) => worker,
             Asker::All => ALL,
         };
         words.clear();
-        words.extend([kind, self.clock, asker]);
+        words.extend([self.kind as u32, self.clock, asker]);
     }
 
     /// The header of a message, or `None` if it is no message of ours.
     #[must_use]
     pub fn read(words: &[u32]) -> Option<Self> {
         let &[kind, clock, asker] = words.first_chunk::<HEADER_LEN>()?;
-        let kind = match kind {
-            0 => Kind::Lookup,
-            1 => Kind::LookupNow,
-            2 => Kind::Rows,
-            3 => Kind::Push,
-            4 => Kind::Ack,
-            5 => Kind::TokenLookup,
-            6 => Kind::TokenPush,
-            _ => return None,
-        };
+        let kind = *KINDS.get(kind as usize)?;
         let asker = if asker == ALL { Asker::All } else { Asker::Worker(asker) };
         Some(Self { kind, clock, asker })
     }
@@ -299,19 +337,10 @@ pub const fn push_words_max(sections: usize, rows: usize, width: usize) -> usize
 mod tests {
     use super::*;
 
-    const KINDS: [Kind; 7] = [
-        Kind::Lookup,
-        Kind::LookupNow,
-        Kind::Rows,
-        Kind::Push,
-        Kind::Ack,
-        Kind::TokenLookup,
-        Kind::TokenPush,
-    ];
-
     #[test]
     fn headers_survive_the_wire_and_strangers_are_refused() {
-        for kind in KINDS {
+        for (number, kind) in (0..).zip(KINDS) {
+            assert_eq!(kind as u32, number);
             for asker in [Asker::Worker(0), Asker::Worker(9), Asker::All] {
                 let header = Header { kind, clock: 77, asker };
                 let mut words = vec![1, 2, 3, 4];
@@ -320,7 +349,7 @@ mod tests {
                 assert_eq!(Header::read(&words), Some(header));
             }
         }
-        assert_eq!(Header::read(&[9, 0, 0]), None);
+        assert_eq!(Header::read(&[99, 0, 0]), None);
         assert_eq!(Header::read(&[0, 0]), None);
     }
 

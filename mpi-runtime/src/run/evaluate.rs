@@ -17,7 +17,7 @@ use umbra_datasets::scores::{ScoredRows, ScoresFormat};
 use crate::checkpoint::{Checkpoint, CheckpointError};
 use crate::comm::Comm;
 use crate::comm::watch::Lost;
-use crate::config::{Config, Layout, SwitchConfig, SyncMethod};
+use crate::config::{CompressConfig, Config, Layout, PoolAt, SwitchConfig, SyncMethod};
 use crate::error::Error;
 use crate::launch::signals::Signals;
 use crate::launch::world::World;
@@ -115,6 +115,8 @@ fn scoring_config(checkpoint: &Checkpoint, data: &[PathBuf]) -> Result<Config, E
     config.roles.sync_ps = None;
     config.sync.method = SyncMethod::Auto;
     config.sync.switch = SwitchConfig::default();
+    config.embedding.pool_at = PoolAt::Trainer;
+    config.compress = CompressConfig::default();
     config.train.worker_threads = None;
     config.train.early_stop = None;
     config.train.progressive = false;

@@ -9,7 +9,9 @@ use crate::checkpoint::{
     self, Checkpoint, CheckpointError, Dense, Folders, Manifest, say_passed_over,
 };
 use crate::comm::Comm;
-use crate::config::{CheckpointConfig, Config, SyncConfig, SyncMethod, TrainConfig};
+use crate::config::{
+    CheckpointConfig, Config, EmbeddingConfig, SyncConfig, SyncMethod, TrainConfig,
+};
 use crate::error::Error;
 use crate::record::{RunFolder, build_hash};
 use crate::run::Run;
@@ -148,8 +150,9 @@ pub fn kept(plan: &Plan, checkpoint: &Checkpoint) -> Result<Kept, CheckpointErro
     } else if plan.job.method == SyncMethod::Bsp
         && (slices || same_layout)
         && !checkpoint.rounds_rows()
-        // What was not sent of gradients is not in it.
+        // What was not sent of gradients is not in it, nor are thresholds.
         && plan.job.config.compress.dp_keep.is_none()
+        && plan.job.config.compress.mp_keep.is_none()
         && same_arithmetic(plan, manifest)
     {
         Kept::Bits
@@ -178,8 +181,12 @@ fn same_arithmetic(plan: &Plan, manifest: &Manifest) -> bool {
     let Ok(mut then) = Config::parse(&manifest.config, "manifest.json".as_ref(), &[]) else {
         return false;
     };
+    if now.pooled().is_some() && (&then.roles, &then.embedding) != (&now.roles, &now.embedding) {
+        // Where rows are decides in which order a bag is added up.
+        return false;
+    }
     then.roles = now.roles.clone();
-    then.embedding = now.embedding.clone();
+    then.embedding = EmbeddingConfig { pool_at: then.embedding.pool_at, ..now.embedding.clone() };
     then.run = now.run.clone();
     then.checkpoint = now.checkpoint.clone();
     then.recovery = now.recovery.clone();

@@ -18,6 +18,7 @@ use crate::record::{
     write_atomically,
 };
 use crate::recovery::played::{Played, Saved};
+use crate::rows::pooling::POOL_LEDGER_WORDS;
 use crate::rows::tables::Partition;
 use crate::rows::usage::UsageMemory;
 use crate::run::Run;
@@ -45,6 +46,7 @@ impl Session<'_> {
             own.extend(traffic.to_words());
         }
         own.extend(self.run.sync.coded().to_words());
+        own.extend(self.run.pooled().to_words());
         let mut all = vec![0; own.len() * self.world.size];
         self.control.all_gather(&own, &mut all, "memory and bytes of the run")?;
         let of = |index| all.iter().skip(index).step_by(own.len()).copied();
@@ -80,7 +82,7 @@ impl Session<'_> {
             dense_bytes: Some(total.rounds.bytes),
             embedding_bytes: Some(of(1).sum()),
             ranks: all.chunks(own.len()).enumerate().map(wire_of_rank).collect(),
-            ..coded_figures(all.chunks(own.len()).map(|words| &words[words.len() - CODED..]))
+            ..coded_figures(all.chunks(own.len()).map(|words| &words[own.len() - CODED..]))
         });
         let row_saves = summary.checkpoint.as_mut().and_then(|saves| saves.row_saves.as_mut());
         if let Some(row_saves) = row_saves {
@@ -213,27 +215,36 @@ fn wait_for_the_end(dir: &Path) -> Result<(), Error> {
 /// For a summary to be written.
 const WRITTEN: Duration = Duration::from_secs(5);
 
-/// What coding gradients came to, of all ranks' [`Ledger`](crate::dense::coded_sum::Ledger)s.
+/// What coding came to, of all ranks' [`Ledger`](crate::dense::coded_sum::Ledger)s and
+/// [`PoolLedger`](crate::rows::pooling::PoolLedger)s.
 fn coded_figures<'a>(ranks: impl Iterator<Item = &'a [u64]>) -> WireFigures {
     let (mut sums, mut longest) = ([0; CODED], 0);
     for words in ranks {
         sums.iter_mut().zip(words).for_each(|(sum, word)| *sum += word);
-        longest = longest.max(words[CODED - 1]);
+        longest = longest.max(words[4] + words[CODED - 1]);
     }
-    let [kept, elements, bytes, plain, _] = sums;
+    let [kept, elements, bytes, plain, _, of_bags @ ..] = sums;
+    let [bags_kept, bags, bags_bytes, bags_plain, rows, _] = of_bags;
     let some = |count: u64| (elements > 0).then_some(count);
+    let pooled = |count: u64| (bags > 0).then_some(count);
+    let coding = (elements + bags > 0).then_some(longest);
     WireFigures {
         dense_elements_kept: some(kept),
         dense_elements_total: some(elements),
         dense_bytes_coded: some(bytes),
         dense_bytes_uncoded: some(plain),
-        seconds_coding: some(longest).map(|ns| Duration::from_nanos(ns).as_secs_f64()),
+        seconds_coding: coding.map(|ns| Duration::from_nanos(ns).as_secs_f64()),
+        embedding_elements_kept: pooled(bags_kept),
+        embedding_elements_total: pooled(bags),
+        embedding_bytes_coded: pooled(bags_bytes),
+        embedding_bytes_uncoded: pooled(bags_plain),
+        embedding_bytes_rows: pooled(rows),
         ..WireFigures::default()
     }
 }
 
-/// Words of a ledger.
-const CODED: usize = 5;
+/// Words of both ledgers.
+const CODED: usize = 5 + POOL_LEDGER_WORDS;
 
 /// What a rank sent and received: eight of the words of [`Session::measure`], from the seventh on.
 fn wire_of_rank((rank, words): (usize, &[u64])) -> WireOfRank {

@@ -61,6 +61,7 @@ use crate::launch::world::World;
 use crate::measure::counters::{Counters, Reading};
 use crate::measure::trace::Trace;
 use crate::record;
+use crate::rows::pooling::PoolLedger;
 use crate::rows::router;
 use crate::rows::servers::{ServiceConfig, ServiceError, Services};
 use crate::run::heartbeat::{Heartbeat, Pulse, Report};
@@ -112,6 +113,8 @@ pub struct Run<'w> {
     pub trained: Duration,
     /// What was sent and received by another method before: of rows, of dense parameters.
     before: [Traffic; 2],
+    /// What bags that were pooled here came to by another method before.
+    pooled_before: PoolLedger,
     /// What became of gradients by another method before, on the rank of the dispatcher.
     tally: Option<Tally>,
     /// What the threads of this rank did when.
@@ -230,6 +233,7 @@ impl<'w> Run<'w> {
             tokens: plan.tokens(),
             permits: config.embedding.prefetch + 1,
             local: plan.local,
+            pooled: config.pooled(),
             watch: &watch,
         };
         let started =
@@ -277,6 +281,7 @@ impl<'w> Run<'w> {
             gaps: before.gaps,
             trained: before.trained,
             before: before.traffic,
+            pooled_before: before.pooled,
             tally: before.tally,
             trace,
             signals,
@@ -375,6 +380,11 @@ impl<'w> Run<'w> {
     /// # Errors
     /// When the data can't be read, on every rank.
     pub fn score(&mut self, dataset: &Dataset) -> Result<Scores, Error> {
+        self.score_through(dataset, false)
+    }
+
+    /// The same. `masked`: with what passes the thresholds of training, as they stand.
+    fn score_through(&mut self, dataset: &Dataset, masked: bool) -> Result<Scores, Error> {
         let (config, roles) = (&self.plan.job.config, &self.plan.roles);
         let scores = match &mut self.trainer {
             None => Ok(Scores::default()),
@@ -387,6 +397,7 @@ impl<'w> Run<'w> {
                     trainers: roles.trainers.len(),
                     batch_size: config.train.eval_batch_size,
                     reading: config.data.reading(),
+                    masked,
                 },
             ),
         };
@@ -400,6 +411,23 @@ impl<'w> Run<'w> {
     /// When the data can't be read, or a score is not a number.
     pub fn evaluate(&mut self, dataset: &Dataset) -> Result<Figures, Error> {
         let scores = self.score(dataset)?;
+        self.figures(scores)
+    }
+
+    /// As [`evaluate`](Self::evaluate), with what passes the thresholds of training; `None` where
+    /// all of every vector is sent.
+    ///
+    /// # Errors
+    /// As `evaluate`.
+    pub fn evaluate_masked(&mut self, dataset: &Dataset) -> Result<Option<Figures>, Error> {
+        if self.plan.job.config.compress.mp_keep.is_none() {
+            return Ok(None);
+        }
+        let scores = self.score_through(dataset, true)?;
+        self.figures(scores).map(Some)
+    }
+
+    fn figures(&self, scores: Scores) -> Result<Figures, Error> {
         let figures = scores.figures(self.control).map_err(|error| match error {
             FiguresError::Lost(lost) => lost.into(),
             FiguresError::Metric(error) => Error::Failure(format!(
@@ -471,6 +499,12 @@ impl<'w> Run<'w> {
             bytes_received: received.bytes,
         };
         self.before[0].plus(now)
+    }
+
+    /// What bags that are pooled here came to. *Not collective.*
+    #[must_use]
+    pub fn pooled(&self) -> PoolLedger {
+        self.pooled_before.plus(self.services.pooled())
     }
 
     /// What this rank sent and received so that dense replicas stay together. *Not collective;

@@ -14,6 +14,7 @@ use crate::error::Error;
 use crate::launch::processor::Pins;
 use crate::launch::roles::Roles;
 use crate::recovery::planner::save_first;
+use crate::rows::bag_wire::bag_lookup_words_max;
 use crate::rows::partition::TokenRule;
 use crate::rows::tables::TableLayout;
 use crate::rows::wire::push_words_max;
@@ -67,7 +68,8 @@ impl Plan {
             return Err(Error::Data("data.train has no rows: there is nothing to learn".into()));
         }
         let alone = |method: SyncMethod| method != SyncMethod::Bsp && !method.is_served();
-        let local = ranks == 1 && job.config.sync.methods().all(alone);
+        let shared = ranks == 1 && job.config.sync.methods().all(alone);
+        let local = shared && job.config.pooled().is_none();
         let per_rank = if local { 1 } else { config.embedding.partitions };
         let roles = match config.roles.layout {
             Layout::Collocated => Roles::collocated(ranks, job.sync_ps, per_rank),
@@ -207,9 +209,11 @@ impl Plan {
         }
         // Under bsp the workers of a trainer send their pushes together.
         let batches = if self.synchronous() { self.workers_per_trainer() } else { 1 };
+        let job_pools = self.job.config.pooled().is_some();
         let rows = batches * self.batch_max(0) * self.values_per_example();
         let sections = batches * self.roles.partitions as usize;
-        let words = push_words_max(sections, rows, self.layout.width);
+        let pooled = if job_pools { bag_lookup_words_max(batches, rows) } else { 0 };
+        let words = push_words_max(sections, rows, self.layout.width).max(pooled);
         if i32::try_from(words).is_err() {
             return Err(Error::Usage(format!(
                 "{batches} batches of {} examples can touch rows of {words} values, more than one \

@@ -37,14 +37,14 @@ pub struct Prediction {
 pub struct RankPrediction {
     /// Which.
     pub rank: usize,
-    /// Rows and their gradients.
-    pub embedding: Exchanged,
+    /// Rows and their gradients; not predicted where bags are pooled by those who hold their rows.
+    pub embedding: Option<Exchanged>,
     /// Sums of a step.
     pub dense: Exchanged,
     /// Of a method with rounds: a round of the dense replicas.
     pub dense_round: Option<Exchanged>,
-    /// Rows and gradients of all steps that may be under way, at most.
-    pub embedding_held_bytes: f64,
+    /// Rows and gradients of all steps that may be under way, at most; as they.
+    pub embedding_held_bytes: Option<f64>,
     /// Scores and what is made of them in the largest evaluation, at most; 0 without data for one.
     pub evaluation_bytes: u64,
 }
@@ -107,7 +107,8 @@ impl Prediction {
             width: plan.layout.width,
             permits: job.config.embedding.prefetch + 1,
         };
-        let rows = rows_of_a_step(plan, watch)?;
+        let pooled = job.config.pooled().is_some();
+        let rows = if pooled { vec![0.0; servers] } else { rows_of_a_step(plan, watch)? };
         let steps = shape.steps(&rows);
         let sums = if plan.synchronous() {
             let global_norm = job.config.sync.batch_norm == BatchNormScope::Global;
@@ -127,13 +128,13 @@ impl Prediction {
             let dense = trainer.map(|trainer| of_step(&sums, (trainers, trainer), coded));
             RankPrediction {
                 rank,
-                embedding: Exchanged::rows(step.sent, step.received),
+                embedding: (!pooled).then(|| Exchanged::rows(step.sent, step.received)),
                 dense: dense.unwrap_or_default().into(),
                 dense_round: rounds
                     .get(rank)
                     .filter(|round| **round != Traffic::default())
                     .map(|round| (*round).into()),
-                embedding_held_bytes: step.held_bytes,
+                embedding_held_bytes: (!pooled).then_some(step.held_bytes),
                 evaluation_bytes: if trainer.is_some() { evaluation } else { 0 },
             }
         };
@@ -222,7 +223,7 @@ impl fmt::Display for Prediction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         type Kind = fn(&RankPrediction) -> Exchanged;
         let lines: [(&str, &str, Kind); 3] = [
-            ("rows", "a step", |rank| rank.embedding),
+            ("rows", "a step", |rank| rank.embedding.unwrap_or_default()),
             ("dense", "a step", |rank| rank.dense),
             ("dense", "a round", |rank| rank.dense_round.unwrap_or_default()),
         ];
@@ -243,12 +244,19 @@ impl fmt::Display for Prediction {
                 bytes_received / 1024.0
             )?;
         }
-        let Some(held) = self.busiest(|rank| rank.embedding_held_bytes) else { return Ok(()) };
-        let mebibytes = held.embedding_held_bytes / f64::from(1 << 20);
-        write!(
-            f,
-            "\nunder way   {mebibytes:.1} MiB of rows and gradients on the fullest rank, at most"
-        )?;
+        let Some(held) = self.busiest(|rank| rank.embedding_held_bytes.unwrap_or(0.0)) else {
+            return Ok(());
+        };
+        if let Some(held) = held.embedding_held_bytes {
+            let mebibytes = held / f64::from(1 << 20);
+            write!(
+                f,
+                "\nunder way   {mebibytes:.1} MiB of rows and gradients on the fullest rank, at \
+                 most"
+            )?;
+        } else {
+            write!(f, "\nrows        not predicted: bags are pooled by those who hold their rows")?;
+        }
         let evaluation = self.ranks.iter().map(|rank| rank.evaluation_bytes).max().unwrap_or(0);
         if evaluation > 0 {
             let mebibytes = evaluation as f64 / f64::from(1 << 20);

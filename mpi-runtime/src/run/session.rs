@@ -206,6 +206,8 @@ impl Session<'_> {
         }
         if let Some(test) = self.run.plan.test.take() {
             self.summary.test = Some(eval_figures(&self.run.evaluate(&test)?));
+            let masked = self.run.evaluate_masked(&test)?;
+            self.summary.test_masked = masked.as_ref().map(eval_figures);
             if !restored {
                 let replica = self.run.evaluate_first_replica(&test)?;
                 self.summary.test_replica = replica.as_ref().map(eval_figures);

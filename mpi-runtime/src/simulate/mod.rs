@@ -108,6 +108,13 @@ impl Virtual {
                     .into(),
             ));
         }
+        if config.pooled().is_some() {
+            return Err(Error::Usage(
+                "embedding.pool_at and compress.mp_keep: bags are pooled by trainers in virtual \
+                 time; leave them out"
+                    .into(),
+            ));
+        }
         let changes = !config.sync.switch.is_off();
         if changes && config.recovery.inject.failures.is_some() {
             return Err(Error::Usage(

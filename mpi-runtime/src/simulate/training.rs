@@ -94,6 +94,7 @@ impl Learners {
             tokens: plan.tokens(),
             permits: 1,
             local: !plan.synchronous() && !plan.job.method.is_served(),
+            pooled: None,
             watch,
         };
         let (services, clients) = Services::start(&service, &plan.model, config.seed, vec![], None)
@@ -277,6 +278,7 @@ impl Learners {
             trainers: 1,
             batch_size: plan.job.config.train.eval_batch_size,
             reading: plan.job.config.data.reading(),
+            masked: false,
         };
         // A worker of each thread has room for the batches of an evaluation, and they are the
         // first.

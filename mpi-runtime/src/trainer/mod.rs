@@ -24,7 +24,7 @@ use std::time::Instant;
 
 use rustix::process::{Signal, getpid, kill_process};
 use umbra_core::dense::replica::{Update, all_finite, interpolate, store, update};
-use umbra_core::model::{Gradients, Input, Model, StepKey};
+use umbra_core::model::{Gradients, Model, StepKey};
 use umbra_core::optim::{Optimizer, Rate, StepSize};
 use umbra_datasets::BatchBuffer;
 
@@ -38,7 +38,8 @@ use crate::launch::signals::Signals;
 use crate::measure::counters::{Reading, WorkerCounters};
 use crate::measure::trace::Track;
 use crate::memory::Words;
-use crate::rows::client::{Client, Lookup};
+use crate::rows::client::Client;
+use crate::rows::lookup::Lookup;
 use crate::score::progressive::Progressive;
 use crate::state::RateFactor;
 use crate::trainer::batches::Batches;
@@ -375,7 +376,7 @@ impl Worker {
         let buffers = &mut self.buffers;
         let (model, local) = (&trainer.model, self.local);
         let batch = lookup.batch.batch();
-        let input = Input { batch, rows: &lookup.rows, slot: &lookup.slot };
+        let input = lookup.input();
         let (mut calls, sums) = (0, &mut buffers.sums);
         let (began, mut waited) = (Instant::now(), 0);
         let mut reduce = |values: &mut [f64]| {

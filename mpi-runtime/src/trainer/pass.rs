@@ -21,6 +21,9 @@ pub struct Share {
     pub batch_size: usize,
     /// How rows are read.
     pub reading: Reading,
+    /// Bags are pooled by those who hold their rows, and of their vectors comes what does in
+    /// training.
+    pub masked: bool,
 }
 
 /// Scores this trainer's share of `dataset`. *Not collective; embedding PSs must be serving.*
@@ -53,6 +56,9 @@ pub fn score(
                     loop {
                         while !ended && worker.client.ahead() < AHEAD {
                             match next_read(&mut batches, &trainer.watch)? {
+                                Some(batch) if share.masked => {
+                                    worker.client.ask_pooled_now(batch, ticket);
+                                }
                                 Some(batch) => worker.client.ask_now(batch, ticket),
                                 None => ended = true,
                             }
@@ -60,11 +66,7 @@ pub fn score(
                         }
                         let taken = trainer.watch.or_end(worker.client.take());
                         let Some((lookup, _)) = taken else { break };
-                        let input = Input {
-                            batch: lookup.batch.batch(),
-                            rows: &lookup.rows,
-                            slot: &lookup.slot,
-                        };
+                        let input = lookup.input();
                         let buffers = &mut worker.buffers;
                         let logits = &mut buffers.logits[..lookup.batch.len()];
                         let workspace = &mut buffers.workspace.lend();

@@ -64,7 +64,7 @@ fn names_are_those_of_the_contract() {
     summary.train = Some(TrainFigures { logloss: Some(0.5), normalized_entropy: Some(0.5) });
     (summary.valid, summary.test) = (Some(eval.clone()), Some(eval.clone()));
     summary.progressive = Some(ProgressiveFigures { from_step: 1, figures: eval.clone() });
-    summary.test_replica = Some(eval);
+    (summary.test_replica, summary.test_masked) = (Some(eval.clone()), Some(eval));
     summary.sync = Some(SyncFigures {
         method: "bsp".into(),
         rounds: Some(1),
@@ -101,8 +101,11 @@ fn names_are_those_of_the_contract() {
         seconds_coding: Some(1.0),
         seconds_trial_plain: Some(1.0),
         seconds_trial_coded: Some(1.0),
-        mp_elements_kept: Some(1),
-        mp_elements_total: Some(1),
+        embedding_elements_kept: Some(1),
+        embedding_elements_total: Some(1),
+        embedding_bytes_coded: Some(1),
+        embedding_bytes_uncoded: Some(1),
+        embedding_bytes_rows: Some(1),
         ranks: vec![WireOfRank::default()],
     });
     summary.checkpoint = Some(CheckpointFigures {
@@ -158,7 +161,7 @@ const CONTRACT: &[(&str, &str)] = &[
         "",
         "version status git config_hash data_fingerprint seed virtual ranks roles \
          worker_threads batch_size elp examples steps seconds examples_per_second train \
-         progressive valid test test_replica sync wire checkpoint recovery memory wait",
+         progressive valid test test_replica test_masked sync wire checkpoint recovery memory wait",
     ),
     ("roles", "trainers embedding_ps sync_ps"),
     ("train", "logloss normalized_entropy"),
@@ -176,7 +179,8 @@ const CONTRACT: &[(&str, &str)] = &[
         "wire",
         "dense_bytes embedding_bytes control_bytes dense_elements_kept dense_elements_total \
          dense_bytes_coded dense_bytes_uncoded seconds_coding seconds_trial_plain \
-         seconds_trial_coded mp_elements_kept mp_elements_total ranks",
+         seconds_trial_coded embedding_elements_kept embedding_elements_total \
+         embedding_bytes_coded embedding_bytes_uncoded embedding_bytes_rows ranks",
     ),
     (
         "checkpoint",

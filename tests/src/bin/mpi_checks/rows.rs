@@ -140,6 +140,7 @@ fn check(world: &World, watch: &Arc<Watch>, control: &Comm, case: &Case) {
         synchronous: case.joint,
         permits: PERMITS,
         local: false,
+        pooled: None,
         watch,
     };
     let links = if world.size > 1 { case.links } else { 0 };

@@ -1,0 +1,94 @@
+//! A batch on its way through the tables: its rows, or the vectors of its bags.
+
+use core::ops::Range;
+
+use umbra_core::batch::Jagged;
+use umbra_core::model::Input;
+use umbra_core::sparse::Partitioning;
+use umbra_datasets::BatchBuffer;
+
+use crate::rows::bags::Bags;
+
+/// A batch and its rows.
+#[derive(Default)]
+pub struct Lookup {
+    /// The examples.
+    pub batch: BatchBuffer,
+    /// Index into the rows, for every value of the [input](Self::input)'s bags.
+    pub(super) slot: Vec<u32>,
+    /// Values of the distinct rows, or the vectors of bags; complete once taken. `[rows, width]`
+    pub rows: Vec<f32>,
+    /// Row numbers of the distinct rows. `[rows]`
+    pub(super) unique: Vec<u32>,
+    /// Places in `unique`, partition after partition. `[rows]`
+    places: Vec<u32>,
+    /// Where a partition's places begin and end. `[partitions + 1]`
+    bounds: Vec<u32>,
+    /// Where those who hold rows pool: the bags.
+    pub(super) bags: Option<Bags>,
+    /// By destination: rows that its answer has before this lookup's.
+    pub(super) before: Vec<u32>,
+    pub(super) clock: u32,
+    /// Asked for together with the other workers of the rank.
+    pub(super) joint: bool,
+    /// Destinations that have not answered yet.
+    pub(super) awaited: usize,
+}
+
+impl Lookup {
+    /// Distinct rows of the batch.
+    #[must_use]
+    pub fn rows_len(&self) -> usize {
+        self.unique.len()
+    }
+
+    /// What a model computes with. Where bags were pooled elsewhere, each has one value or none.
+    #[must_use]
+    pub fn input(&self) -> Input<'_> {
+        let mut batch = self.batch.batch();
+        if let Some(bags) = &self.bags {
+            batch.bags = Jagged { values: &self.slot, offsets: &bags.offsets, weights: &[] };
+        }
+        Input { batch, rows: &self.rows, slot: &self.slot }
+    }
+
+    /// Sorts the places of the rows by partition: a counting sort.
+    pub(super) fn deal(&mut self, partitioning: Partitioning) {
+        let Self { unique, places, bounds, .. } = self;
+        bounds.clear();
+        bounds.resize(partitioning.partitions as usize + 2, 0);
+        for row in &*unique {
+            bounds[partitioning.partition(*row) as usize + 2] += 1;
+        }
+        for at in 1..bounds.len() {
+            bounds[at] += bounds[at - 1];
+        }
+        places.resize(unique.len(), 0);
+        // Entry p + 1 is where the next row of p goes: in the end, where p ends.
+        for (place, row) in (0u32..).zip(&*unique) {
+            let next = &mut bounds[partitioning.partition(*row) as usize + 1];
+            places[*next as usize] = place;
+            *next += 1;
+        }
+        bounds.pop();
+    }
+
+    fn range(&self, partition: u32) -> Range<usize> {
+        let partition = partition as usize;
+        self.bounds[partition] as usize..self.bounds[partition + 1] as usize
+    }
+
+    pub(super) fn places(&self, partition: u32) -> &[u32] {
+        &self.places[self.range(partition)]
+    }
+
+    /// A partition's places, and the values of all rows to be filled in.
+    pub(super) fn split(&mut self, partition: u32) -> (&[u32], &mut [f32]) {
+        let range = self.range(partition);
+        (&self.places[range], &mut self.rows)
+    }
+
+    pub(super) fn count(&self, partition: u32) -> u32 {
+        self.bounds[partition as usize + 1] - self.bounds[partition as usize]
+    }
+}
