@@ -5,16 +5,18 @@ arXiv 2010.08899, data parallelism: of a gradient what passes a threshold is sen
 codec   gigabytes of a gradient that a core codes in a second, and scatters
 frappe  log loss and AUC by the share of elements that are sent, beside the same run with all of them, and bytes
 links   time of steps over slow links, with and without
+pooled  bytes of rows against those of vectors that are pooled where the rows are, whole and of what passes
 
 Python's standard library only.
 """
 
 import json
 import os
+import random
 import subprocess
 from statistics import mean, median, stdev
 
-from runs import UMBRA, Runs, mpirun
+from runs import DATA, UMBRA, Runs, mpirun
 from show import Show, phases
 
 SEEDS = [int(seed) for seed in os.environ.get("SEEDS", "1,2,3,4,5").split(",")]
@@ -103,6 +105,76 @@ def links():
     subprocess.run(["hpc/cluster/down.sh", "--quiet"], check=True)
 
 
-for phase in phases(codec, frappe, links):
+POOLED = """seed = 1
+[model]
+kind = "dlrm"
+embedding_dim = 16
+bottom = [32, 16]
+top = [64, 32]
+[optim.dense]
+kind = "adagrad"
+lr = 0.02
+[optim.sparse]
+kind = "rowwise_adagrad"
+lr = 0.05
+[checkpoint]
+save = "none"
+[run]
+tensorboard = false
+overwrite = true
+"""
+SCHEMA = """label = "click"
+dense = ["hour"]
+sparse = [%s]
+"""
+BAGS = 6
+# Bags of 1 to so many of so many keys; a key is that of a uniform number to this power.
+LONG, SHORT = (39, 200_000, 2), (9, 2000, 3)
+
+
+def many_hot(most, keys, power):
+    """16 384 clicks with six bags each."""
+    name = f"dct_{most}_{keys}"
+    path = DATA / f"{name}.h5"
+    if not path.exists():
+        words, columns = random.Random(1), [f"bag{number}" for number in range(BAGS)]
+        with (DATA / f"{name}.csv").open("w") as out:
+            print("click", "hour", *columns, sep=",", file=out)
+            for _ in range(16384):
+                bags = [[int(keys * words.random() ** power) for _ in range(words.randint(1, most))] for _ in columns]
+                print(words.randrange(2), words.randrange(24), *("|".join(map(str, bag)) for bag in bags), sep=",", file=out)
+        (DATA / f"{name}.toml").write_text(SCHEMA % ", ".join(f'{{ column = "{column}", separator = "|" }}' for column in columns))
+        runs.call(f"prepare-{name}", [UMBRA, "prepare", "--format", "csv", "--schema", f"{DATA}/{name}.toml",
+                                      "--input", f"{DATA}/{name}.csv", "--output", str(path)])
+    return str(path.resolve())
+
+
+def pooled():
+    """Bytes alone: clicks are chance. One pass in global batches of 1024."""
+    print("== pooled", flush=True)
+    job = runs.out / "pooled.toml"
+    job.write_text(POOLED)
+    for bags in (LONG, SHORT):
+        for ranks in (2, 4):
+            sets = {"data.train": many_hot(*bags), "train.batch_size": 1024 // ranks, "train.worker_threads": 1, "sync.method": "bsp"}
+            rows = runs.train(f"pooled-{bags[0]}-rows-{ranks}", job, sets, mpirun(ranks))
+            for keep in (1, 0.25, 0.1, 0.05):
+                how = {"embedding.pool_at": "ps"} if keep == 1 else {"compress.mp_keep": keep}
+                own = runs.train(f"pooled-{bags[0]}-{keep}-{ranks}", job, sets | how, mpirun(ranks))
+                wire = own["wire"]
+                # Of two runs, with all that is sent for rows.
+                ratio = rows["wire"]["embedding_bytes"] / wire["embedding_bytes"]
+                show.row(what=f"bags of 1 to {bags[0]} of {bags[1]} keys, {ranks} ranks", keep=keep,
+                         kept=wire["embedding_elements_kept"] / wire["embedding_elements_total"], mb=wire["embedding_bytes"] / 1e6,
+                         fewer_than_rows=ratio, fewer_than_vectors=wire["embedding_bytes_uncoded"] / wire["embedding_bytes_coded"],
+                         coding_share=wire["seconds_coding"] / own["seconds"])
+                # Whole vectors are f32, others bfloat16.
+                if (bags, ranks, keep) == (LONG, 2, 1):
+                    show.measured("pooled_byte_ratio", ratio)
+                if (bags, ranks, keep) == (LONG, 2, 0.1):
+                    show.measured("embedding_byte_ratio", ratio)
+
+
+for phase in phases(codec, frappe, links, pooled):
     phase()
 show.finish()
