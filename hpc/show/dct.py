@@ -5,6 +5,8 @@ arXiv 2010.08899, data parallelism: of a gradient what passes a threshold is sen
 codec   gigabytes of a gradient that a core codes in a second, and scatters
 frappe  log loss and AUC by the share of elements that are sent, beside the same run with all of them, and bytes
 links   time of steps over slow links, with and without
+full    what it costs where no link is slow, and whether it turns itself off there
+virtual bytes and times of 64 and 256 trainers, simulated
 pooled  bytes of rows against those of vectors that are pooled where the rows are, whole and of what passes
 
 Python's standard library only.
@@ -16,8 +18,8 @@ import random
 import subprocess
 from statistics import mean, median, stdev
 
-from runs import DATA, UMBRA, Runs, mpirun
-from show import Show, phases
+from runs import DATA, UMBRA, Runs, mpirun, settings
+from show import Show, phases, summary
 
 SEEDS = [int(seed) for seed in os.environ.get("SEEDS", "1,2,3,4,5").split(",")]
 RELEASE = os.path.dirname(UMBRA)
@@ -86,23 +88,84 @@ def links():
     clicks = {"data.train": runs.synth("shadow_speed", 400_000)}
     os.environ["UMBRA_CLUSTER_MTU"] = "60000"
     subprocess.run(["hpc/cluster/up.sh", "4"], check=True, stdout=subprocess.DEVNULL)
-    for rate, steps in (("100mbit", 10), ("1gbit", 40)):
-        times = {keep: [] for keep in (1, CLAIMED)}
-        for turn in range(3):
-            for keep in times:
-                sets = clicks | LARGE | kept(keep) | {"sync.method": "bsp", "train.batch_size": 64, "train.worker_threads": 1,
-                                                      "train.max_examples": 4 * 64 * steps}
-                launch = ["hpc/cluster/run", "-n", "4", "--rate", rate, "--"]
-                times[keep].append(runs.train(f"links-{rate}-{keep}-{turn}", "hpc/show/shadow-synthetic.toml", sets, launch))
-        seconds = {keep: median(own["seconds"] / own["steps"] for own in each) for keep, each in times.items()}
-        saved = 1 - seconds[CLAIMED] / seconds[1]
-        show.row(what=f"4 ranks at {rate}", keep=CLAIMED, seconds_of_a_step=seconds[CLAIMED], without=seconds[1], saved=saved,
-                 bytes=ratios(times[CLAIMED][0])[1])
-        if rate == "100mbit":
-            show.at_least("time_saved_share", saved, 0.37)
-        else:
-            show.measured("time_saved_share_1gbit", saved)
+    for method in ("bsp", "gba"):
+        for rate, steps in (("100mbit", 10), ("1gbit", 40)):
+            times = {keep: [] for keep in (1, CLAIMED)}
+            for turn in range(3):
+                for keep in times:
+                    sets = clicks | LARGE | kept(keep) | {"sync.method": method, "train.batch_size": 64, "train.worker_threads": 1,
+                                                          "train.max_examples": 4 * 64 * steps}
+                    launch = ["hpc/cluster/run", "-n", "4", "--rate", rate, "--"]
+                    name = f"links-{method}-{rate}-{keep}-{turn}"
+                    times[keep].append(runs.train(name, "hpc/show/shadow-synthetic.toml", sets, launch))
+            seconds = {keep: median(own["seconds"] / own["steps"] for own in each) for keep, each in times.items()}
+            saved = 1 - seconds[CLAIMED] / seconds[1]
+            show.row(what=f"{method}, 4 ranks at {rate}", keep=CLAIMED, seconds_of_a_step=seconds[CLAIMED], without=seconds[1],
+                     saved=saved, bytes=ratios(times[CLAIMED][0])[1])
+            name = {"bsp": "time_saved_share", "gba": "time_saved_share_gba"}[method]
+            if rate == "100mbit":
+                show.at_least(name, saved, 0.37)
+            else:
+                show.measured(f"{name}_1gbit", saved)
     subprocess.run(["hpc/cluster/down.sh", "--quiet"], check=True)
+
+
+def full():
+    """Where no link is slow it is to turn itself off; what it would cost is told beside."""
+    print("== full", flush=True)
+    common = {"data.train": runs.synth("shadow_speed", 400_000)} | LARGE | {
+        "sync.method": "bsp", "train.batch_size": 64, "train.worker_threads": 1, "train.max_examples": RANKS * 64 * 60}
+    ways = {"without": {}, "auto": kept(CLAIMED) | {"compress.auto": "true"}, "on": kept(CLAIMED)}
+    found = {way: [] for way in ways}
+    for turn in range(5):
+        for way, sets in ways.items():
+            found[way].append(runs.train(f"full-{way}-{turn}", "hpc/show/shadow-synthetic.toml", common | sets, mpirun(RANKS)))
+    for way in ("auto", "on"):
+        costs = [own["seconds"] / plain["seconds"] - 1 for own, plain in zip(found[way], found["without"])]
+        error = stdev(costs) / len(costs) ** 0.5
+        wire = found[way][-1]["wire"]
+        show.row(what=f"full speed, {way}", cost=median(costs), uncertainty=error, compressed="dense_bytes_coded" in wire,
+                 trial_plain=wire.get("seconds_trial_plain"), trial_coded=wire.get("seconds_trial_coded"))
+        if way == "auto":
+            show.at_most("full_speed_cost_share", median(costs), 0.03)
+        else:
+            show.measured("full_speed_cost_share_on", median(costs))
+
+
+CLUSTER = """trainers = %s
+cores = 2
+steps = 20
+[link]
+bytes_per_s = %s
+latency_us = 50
+[compute]
+example_us = 700
+jitter = "none"
+"""
+
+
+def virtual():
+    """Bytes and times of jobs that are larger than this machine."""
+    print("== virtual", flush=True)
+    clicks = {"data.train": runs.synth("shadow_speed", 400_000)}
+    for method in ("bsp", "gba"):
+        for rate, bytes_per_s in (("100mbit", 12.5e6), ("1gbit", 125e6), ("10gbit", 1.25e9)):
+            for trainers in (4, 64, 256):
+                cluster = runs.out / f"cluster-{rate}-{trainers}.toml"
+                cluster.write_text(CLUSTER % (trainers, bytes_per_s))
+                found = {}
+                for keep in (1, CLAIMED):
+                    name = f"virtual-{method}-{rate}-{trainers}-{keep}"
+                    sets = clicks | LARGE | kept(keep) | {
+                        "sync.method": method, "train.batch_size": 64, "train.worker_threads": 1,
+                        # A lane for each trainer, or several.
+                        "data.lanes": max(8, trainers), "run.dir": str((runs.out / name).resolve()), "run.overwrite": "true"}
+                    runs.call(name, [UMBRA, "simulate", "-c", "hpc/show/shadow-synthetic.toml", "--cluster", str(cluster), *settings(sets)])
+                    found[keep] = summary(runs.out / name)
+                seconds = {keep: own["seconds"] / own["steps"] for keep, own in found.items()}
+                sent = {keep: own["wire"]["dense_bytes"] / own["steps"] / trainers for keep, own in found.items()}
+                show.row(what=f"virtual {method}, {trainers} trainers at {rate}", keep=CLAIMED, seconds_of_a_step=seconds[CLAIMED],
+                         without=seconds[1], saved=1 - seconds[CLAIMED] / seconds[1], mb=sent[CLAIMED] / 1e6, mb_without=sent[1] / 1e6)
 
 
 POOLED = """seed = 1
@@ -175,6 +238,6 @@ def pooled():
                     show.measured("embedding_byte_ratio", ratio)
 
 
-for phase in phases(codec, frappe, links, pooled):
+for phase in phases(codec, frappe, links, full, virtual, pooled):
     phase()
 show.finish()

@@ -6,7 +6,7 @@
 //! - [`group_sums`]: sums over groups of trainers, `places`: by nodes · [`mean`]: the mean of all,
 //!   taken once
 //! - [`bsp`]: one update per step for all · [`gradients`]: what the workers bring to it ·
-//!   [`coded_sum`]: sums of what matters of them, [`coded_links`]: messages,
+//!   [`coded`]: what of all this is coded, [`coded_sum`]: sums of what matters, [`coded_links`]: messages,
 //!   [`coded_groups`]: averages in groups, [`coded_parts`]: of what, [`coding_trial`]: whether it pays
 //! - [`served`]: parameter servers · [`hand`]: what a worker is handed and brings
 //! - [`meeting`]: the workers of a trainer meet · [`gate`]: where they wait for a round ·
@@ -14,6 +14,7 @@
 //! - [`traffic`]: what all this sends, predicted
 
 pub mod bsp;
+pub mod coded;
 pub mod coded_groups;
 pub mod coded_links;
 pub mod coded_parts;

@@ -37,10 +37,8 @@ use crate::comm::traffic::Traffic;
 use crate::comm::watch::Watch;
 use crate::comm::{Comm, Mailbox};
 use crate::dense::bsp::Bsp;
-use crate::dense::coded_groups::CodedGroups;
-use crate::dense::coded_links::CodedLinks;
-use crate::dense::coded_parts::{Ledger, Parts};
-use crate::dense::coded_sum::CodedSum;
+use crate::dense::coded::Coded;
+use crate::dense::coded_parts::Ledger;
 use crate::dense::driver::drive;
 use crate::dense::endpoints::Endpoints;
 use crate::dense::gate::Gate;
@@ -108,9 +106,7 @@ pub struct DenseSync {
     /// By instance, its rank.
     rank_of: Arc<[usize]>,
     served: Option<Served>,
-    coded_sum: Option<CodedSum>,
-    coded_links: Option<CodedLinks>,
-    coded_groups: Option<CodedGroups>,
+    coded: Coded,
     watch: Arc<Watch>,
 }
 
@@ -211,48 +207,22 @@ impl DenseSync {
             grace,
             rank_of,
             served,
-            coded_sum: None,
-            coded_links: None,
-            coded_groups: None,
+            coded: Coded::default(),
             watch,
         })
     }
 
-    /// What is exchanged is coded from now on, on the rank of this `trainer`, if it is one's:
-    /// sums over all trainers, or messages. Of a `model` as in [`Self::new`].
+    /// What is exchanged is coded from now on, on the rank of this `trainer`, if it is one's. Of a
+    /// `model` as in [`Self::new`].
     pub fn code(&mut self, coding: Coding, model: &Model, trainer: Option<usize>) {
-        let Self { method, trainers, elements, instances, .. } = self;
-        if method.has_centers() {
-            // What is sent as it is takes no detour.
-            let parts = |slice| Parts::new(model, &method.slice(slice, *elements));
-            let parts = (0..method.slices()).map(parts).collect();
-            let links = CodedLinks::new(coding, parts, instances.center(0));
-            self.coded_links = (!coding.is_all()).then_some(links);
-            return;
-        }
-        if method.dealing().is_some() {
-            let groups = || CodedGroups::new(coding, Parts::new(model, &(0..*elements)));
-            self.coded_groups = (!coding.is_all() && trainer.is_some()).then(groups);
-            return;
-        }
-        let (sums, averages) = (matches!(method.rounds, Rounds::EveryStep), method.averages());
-        let (elements, alpha) = match (sums, averages && method.differences) {
-            (true, _) => (self.parameters, 1.0),
-            (_, true) => (*elements, method.alpha),
-            _ => return,
-        };
-        let parts = Parts::new(model, &(0..elements));
-        let sum = |trainer| CodedSum::new((coding, alpha), parts, elements, (trainer, *trainers));
-        self.coded_sum = trainer.filter(|_| *trainers > 1).map(sum);
+        let shares = (model, self.parameters, self.elements);
+        self.coded = Coded::new(coding, &self.method, self.instances, shares, trainer);
     }
 
     /// What coding came to on this rank.
     #[must_use]
     pub fn coded(&self) -> Ledger {
-        let sum = self.coded_sum.as_ref().map(CodedSum::ledger).copied().unwrap_or_default();
-        let links = self.coded_links.as_ref().map(CodedLinks::ledger).copied();
-        let groups = self.coded_groups.as_ref().map(CodedGroups::ledger).copied();
-        sum.plus(links.unwrap_or_default()).plus(groups.unwrap_or_default())
+        self.coded.ledger()
     }
 
     /// What this rank has of a parameter server.
@@ -264,7 +234,7 @@ impl DenseSync {
     /// The same, to go on from elsewhere. Nothing runs meanwhile.
     pub fn served_mut(&mut self) -> Option<&mut Served> {
         // Its values may be others from now on.
-        self.coded_links.iter_mut().for_each(CodedLinks::forget);
+        self.coded.forget();
         self.served.as_mut()
     }
 
@@ -301,9 +271,8 @@ impl DenseSync {
     /// Forgets what the instances of this rank remember: global models and centers are slices of
     /// `model` from now on. Nothing runs meanwhile. `model: [replica_len]`
     pub fn begin_again(&mut self, model: &[f32]) {
-        let Self { lent, instances, method, coded_links, coded_groups, .. } = self;
-        coded_links.iter_mut().for_each(CodedLinks::forget);
-        coded_groups.iter_mut().for_each(CodedGroups::forget);
+        let Self { lent, instances, method, coded, .. } = self;
+        coded.forget();
         for (number, owned) in lent {
             let (Part::Trainer { slice, .. } | Part::Center { slice }) = instances.part(*number);
             let own = &model[method.slice(slice, model.len())];
@@ -352,7 +321,7 @@ impl DenseSync {
         if let Some(served) = &mut self.served {
             let ends = Endpoints {
                 post: self.post.as_mut(),
-                coded_links: self.coded_links.as_mut(),
+                coded_links: self.coded.links.as_mut(),
                 rows: rows.cloned(),
                 poll: self.poll,
                 longest: served::LONGEST_SLEEP,
@@ -361,8 +330,8 @@ impl DenseSync {
             let around = (counters, trace, pins);
             return Ok(served.run(ends, stretch, trainer.is_some(), around, work));
         }
-        let Self { workers, instances, lent, post, coded_sum, coded_links, coded_groups, .. } =
-            self;
+        let Self { workers, instances, lent, post, coded, .. } = self;
+        let Coded { sum, links, groups } = coded;
         let watch = &self.watch;
         let watch: &Arc<Watch> = watch;
         let method = match &self.places {
@@ -380,7 +349,7 @@ impl DenseSync {
             comm.set_grace(self.grace);
         }
         let alone = comm.as_ref().is_none_or(|comm| comm.size() == 1);
-        let (mut coded_sum, mut link, mut queue) = (coded_sum.as_mut(), None, None);
+        let (mut coded_sum, mut link, mut queue) = (sum.as_mut(), None, None);
         if matches!(method.rounds, Rounds::EveryStep) && !alone {
             let ends = GradientQueue::new(coded_sum.take());
             (link, queue) = (Some(ends.0), Some(ends.1));
@@ -397,11 +366,10 @@ impl DenseSync {
         let dealing = method.dealing().filter(|_| replica.is_some());
         let ends = Endpoints {
             comm,
-            groups: dealing
-                .map(|it| GroupSums::new(it, (number, self.trainers), coded_groups.as_mut())),
+            groups: dealing.map(|it| GroupSums::new(it, (number, self.trainers), groups.as_mut())),
             coded_sum,
             post: post.as_mut(),
-            coded_links: coded_links.as_mut(),
+            coded_links: links.as_mut(),
             gradients: queue,
             poll: self.poll,
             grace: self.grace,

@@ -15,6 +15,7 @@
 //! `evaluate.rs`, `heartbeat.rs`, `reporter.rs`.
 
 pub mod change;
+mod compression;
 mod deadline;
 mod due;
 pub mod early_stop;
@@ -51,7 +52,6 @@ use crate::comm::Comm;
 use crate::comm::traffic::Traffic;
 use crate::comm::watch::{Lost, Watch};
 use crate::dense::coding_trial::Trial;
-use crate::dense::endpoints::DriveError;
 use crate::dense::replica_sync::DenseSync;
 use crate::dense::seat::Gaps;
 use crate::dense::served::ServedStretch;
@@ -60,7 +60,6 @@ use crate::launch::signals::Signals;
 use crate::launch::world::World;
 use crate::measure::counters::{Counters, Reading};
 use crate::measure::trace::Trace;
-use crate::record;
 use crate::rows::pooling::PoolLedger;
 use crate::rows::router;
 use crate::rows::servers::{ServiceConfig, ServiceError, Services};
@@ -186,24 +185,10 @@ impl<'w> Run<'w> {
         let links = if alone { 0 } else { config.embedding.links };
         let embedding: Vec<Comm> =
             (0..links).map(|_| world.communicator(&watch)).collect::<Result<_, _>>()?;
-        let tries = training.is_some() && config.compress.auto && plan.roles.trainers.len() > 1;
-        let trial = match plan.coding().filter(|_| tries) {
-            Some(coding) => {
-                let elements = plan.model.parameters_len();
-                let trial = Trial::run(control, dense.as_ref(), coding, elements);
-                Some(trial.map_err(|error| match error {
-                    DriveError::Lost(lost) => lost.into(),
-                    defect => Error::Failure(defect.to_string()),
-                })?)
-            }
+        let trial = match training {
+            Some(_) => plan.try_compression(control, dense.as_ref())?,
             None => None,
         };
-        if let Some(trial) = &trial {
-            plan.compresses = trial.pays();
-            if world.rank == 0 {
-                record::say(&format!("umbra: {trial}"));
-            }
-        }
         let config = &plan.job.config;
         let mut initial = vec![0.0; plan.model.replica_len()];
         plan.model.initialize(config.seed, &mut initial);

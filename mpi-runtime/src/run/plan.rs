@@ -2,7 +2,6 @@
 
 use core::fmt;
 
-use umbra_core::compress::Coding;
 use umbra_core::model::Model;
 use umbra_core::sync::server::PLACES_MAX;
 use umbra_core::sync::{Dealing, Instances, Method};
@@ -169,12 +168,6 @@ impl Plan {
         method
     }
 
-    /// How what is exchanged of dense parameters is coded; `None` where it is sent as it is.
-    #[must_use]
-    pub fn coding(&self) -> Option<Coding> {
-        self.job.config.coding().filter(|_| self.compresses)
-    }
-
     /// Workers of all trainers.
     #[must_use]
     pub fn workers(&self) -> usize {
@@ -258,8 +251,8 @@ impl Plan {
             line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok());
         // A run that plays failures has an image of its rows.
         let images = 1 + u64::from(self.job.config.recovery.inject.failures.is_some());
-        let (rows, dense) =
-            (images * self.embedding_bytes(rank), self.dense_bytes() + self.served_bytes(rank));
+        let rows = images * self.embedding_bytes(rank);
+        let dense = self.dense_bytes() + self.served_bytes(rank) + self.coding_bytes(rank);
         let state = ranks_on_node as u64 * (rows + dense);
         // Trainers' own replicas are in a checkpoint beside the model.
         let copies = ranks_on_node as u64 * (rows + 2 * dense);
