@@ -15,9 +15,12 @@ use std::cell::Cell;
 use std::sync::atomic::AtomicU32;
 
 use umbra_core::batch::{Batch, Jagged};
+use umbra_core::compress::{Coding, Keep, Threshold, Values, len_max, mask_len};
 use umbra_core::dense::replica;
+use umbra_core::kernel::{ActivationsMut, blocked_len};
 use umbra_core::model::{
-    Cross, Gradients, Input, Model, ModelConfig, ModelKind, Pooling, StepKey, Structure, Workspace,
+    Boundary, Carrier, Cross, Gradients, Input, Model, ModelConfig, ModelKind, PartOf, Pooling,
+    StepKey, Structure, Workspace,
 };
 use umbra_core::optim::{Optimizer, OptimizerKind, SparseOptimizer, StepSize};
 use umbra_core::rng::{Purpose, Stream};
@@ -169,4 +172,38 @@ fn a_step_allocates_nothing() {
             assert_eq!(allocations(&config), 0, "{config:?}");
         }
     }
+}
+
+#[test]
+fn what_crosses_allocates_nothing() {
+    let of = PartOf { part: 0, parts: 2 };
+    let at = Boundary { number: 0, width: 128, of, split: true };
+    let mut rows: Vec<f32> = (0..blocked_len(N, at.width)).map(|i| i as f32 % 7.0).collect();
+    let mut gradient = rows.clone();
+    let elements = N * at.width;
+    let (mut thresholds, mut output) = ([Threshold::default()], vec![0.0; elements]);
+    let (mut other, mut mask) = (vec![0.0; elements], vec![0; mask_len(elements)]);
+    let mut counts = Box::new([0; 1 << 15]);
+    let coding = Coding { keep: Keep { share: 0.1, refresh_every: 2 }, values: Values::Bf16 };
+    let mut out = vec![0; len_max(elements, Values::F32)];
+    let mut y = ActivationsMut::blocked(&mut rows, N, at.width);
+    let mut d = ActivationsMut::blocked(&mut gradient, N, at.width);
+    let before = counted();
+    for turn in 0..3 {
+        let mut carrier = Carrier {
+            coding,
+            turn,
+            thresholds: &mut thresholds,
+            output: &mut output,
+            gradient: &mut other,
+            mask: &mut mask,
+            counts: &mut counts,
+        };
+        let sent = carrier.send_output(&at, &mut y, &mut out).bytes;
+        carrier.take_output(&at, 1, &out[..sent], &mut y).unwrap();
+        let sent = carrier.send_gradient(&at, 0, y.view(), d.view(), &mut out).bytes;
+        let messages = [&out[..sent], &out[..sent]];
+        carrier.take_gradient(&at, messages.into_iter(), y.view(), &mut d).unwrap();
+    }
+    assert_eq!(counted() - before, 0);
 }

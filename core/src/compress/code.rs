@@ -37,7 +37,9 @@ pub enum Values {
 }
 
 impl Values {
-    const fn bytes(self) -> usize {
+    /// Bytes of one.
+    #[must_use]
+    pub const fn bytes(self) -> usize {
         self as usize
     }
 

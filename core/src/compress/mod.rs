@@ -10,6 +10,7 @@
 //! - `activations.rs`: pooled vectors, what of them is sent, and which gradients come back
 //! - `residual.rs`: a gradient, what of it is sent, and what is kept for the next
 //! - `code.rs`: elements as bytes: which they are, and their values
+//! - `crossing.rs`: activations between layers of a model that is split, and their gradients
 //! - `half.rs`: values of 16 bits
 //!
 //! Invariants: nothing here allocates; a vector has at most `u32::MAX` elements. A number that is
@@ -19,12 +20,14 @@
 pub mod activations;
 
 mod code;
+mod crossing;
 mod half;
 mod mask;
 mod residual;
 mod threshold;
 
 pub use code::{Malformed, Values, add, code, len_max, len_of, read_mask, visit};
+pub use crossing::{Finding, add_back, back_len_max, hold, send_back};
 pub use half::{from_half, to_half};
 pub use mask::{Mask, mask_len};
 pub use residual::{Kept, Residual};

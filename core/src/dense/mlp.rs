@@ -6,12 +6,14 @@
 //! What backward needs is stored by forward: the output of every layer and x̂ of every norm.
 //! Dropout and ReLU need nothing more: a unit passes gradient exactly where its output is above 0.
 
+use core::ops::Range;
 use core::sync::atomic::AtomicU32;
 
 use super::dropout::{self, StepKey};
 use super::linear::Linear;
 use super::norm::{Norm, Normalized, Reduce};
 use super::replica::Update;
+use super::split::{Boundary, Crossing, Exchange, PartOf, is_worth_it};
 use crate::kernel::{Activations, ActivationsMut, Mask, blocked_len, data_gradient};
 
 /// Most layers in one chain.
@@ -30,6 +32,8 @@ pub struct Layer {
     pub dropout: f32,
     /// Number of the layer's dropout stream, distinct in a model.
     pub stream: u32,
+    /// Its output crosses from part to part of the model.
+    pub boundary: Option<Boundary>,
 }
 
 /// A chain of layers.
@@ -58,6 +62,8 @@ pub struct Training<'a> {
     pub statistics: &'a mut [f32],
     /// Sum over workers.
     pub reduce: &'a mut Reduce<'a>,
+    /// Between the parts of a model.
+    pub exchange: &'a mut Exchange<'a>,
 }
 
 /// Scratch of one pass.
@@ -96,6 +102,8 @@ pub struct Backward<'a> {
     pub update: Option<Update<'a>>,
     /// Sum over workers.
     pub reduce: &'a mut Reduce<'a>,
+    /// Between the parts of a model.
+    pub exchange: &'a mut Exchange<'a>,
 }
 
 impl Mlp {
@@ -111,6 +119,27 @@ impl Mlp {
     #[must_use]
     pub fn layers(&self) -> &[Layer] {
         &self.layers[..self.count]
+    }
+
+    /// Deals layers to the parts of a model: those between the first and the last that are wide
+    /// enough, a ReLU's, and without batch norm. The first is not dealt: its input passes no
+    /// threshold, and the gradient of that would cross as it is. Boundaries are numbered from
+    /// `numbers` on.
+    pub fn split(&mut self, of: PartOf, numbers: &mut usize) {
+        let last = self.count.saturating_sub(1);
+        let is_dealt = |number: usize, layer: &Layer| {
+            let fits = layer.relu && layer.norm.is_none();
+            (1..last).contains(&number) && fits && is_worth_it(layer.linear.outputs, of.parts)
+        };
+        for number in 0..last {
+            let split = is_dealt(number, &self.layers[number]);
+            if split || is_dealt(number + 1, &self.layers[number + 1]) {
+                let width = self.layers[number].linear.outputs;
+                let boundary = Boundary { number: *numbers, width, of, split };
+                self.layers[number].boundary = Some(boundary);
+                *numbers += 1;
+            }
+        }
     }
 
     /// Without layers the chain is the identity and is not to be run.
@@ -136,7 +165,7 @@ impl Mlp {
     /// f32s of the transposed matrices.
     #[must_use]
     pub fn transposed_len(&self) -> usize {
-        self.layers().iter().map(|layer| layer.linear.matrix_len()).sum()
+        self.layers().iter().map(|layer| layer.own().matrix_len()).sum()
     }
 
     /// f64s kept from forward to backward.
@@ -168,9 +197,9 @@ impl Mlp {
     pub fn transpose(&self, parameters: &[AtomicU32], d_x: bool, transposed: &mut [f32]) {
         let mut rest = transposed;
         for (number, layer) in self.layers().iter().enumerate() {
-            let (here, after) = rest.split_at_mut(layer.linear.matrix_len());
+            let (here, after) = rest.split_at_mut(layer.own().matrix_len());
             if d_x || number > 0 {
-                layer.linear.transpose(parameters, here);
+                layer.own().transpose(parameters, here);
             }
             rest = after;
         }
@@ -195,7 +224,10 @@ impl Mlp {
             let (kept_here, kept_after) = kept.split_at_mut(layer.norm.map_or(0, |n| n.kept_len()));
             let mut output = ActivationsMut::blocked(&mut *y, n, width);
             match &layer.norm {
-                None => layer.linear.forward(parameters, x, layer.relu, &mut output),
+                None => {
+                    let mut output = output.columns(layer.columns());
+                    layer.own().forward(parameters, x, layer.relu, &mut output);
+                }
                 Some(norm) => {
                     let mut normalized = ActivationsMut::blocked(normalized, n, width);
                     layer.linear.forward(parameters, x, false, &mut normalized);
@@ -221,6 +253,9 @@ impl Mlp {
             if let Some(training) = training.as_ref().filter(|_| layer.dropout > 0.0) {
                 let (key, rows) = (training.key, training.rows);
                 dropout::drop_units(key, layer.stream, layer.dropout, rows, &mut output);
+            }
+            if let (Some(training), Some(at)) = (&mut training, &layer.boundary) {
+                (training.exchange)(Crossing::Outputs { at, y: output });
             }
             (x, rest, kept) = (Activations::blocked(y, n, width), after, kept_after);
         }
@@ -270,13 +305,18 @@ impl Mlp {
                 kept_end = kept_start;
             }
             let d_y = d_y.view();
-            let transposed_start = transposed_end - layer.linear.matrix_len();
+            let d_y = d_y.columns(layer.columns());
+            let transposed_start = transposed_end - layer.own().matrix_len();
             let transposed = &stored.transposed[transposed_start..transposed_end];
             match (below, &mut d_x) {
                 (Some(below), _) => {
                     let mask = below.relu.then(|| below.mask(x));
                     let d_x = &mut ActivationsMut::blocked(&mut *other, n, inputs);
                     data_gradient(d_y, transposed, mask, d_x);
+                    if let (true, Some(at)) = (layer.is_split(), &below.boundary) {
+                        let d = ActivationsMut::blocked(&mut *other, n, inputs);
+                        (out.exchange)(Crossing::Gradient { at, y: x, d });
+                    }
                 }
                 (None, Some(d_x)) => data_gradient(d_y, transposed, None, d_x),
                 (None, None) => {}
@@ -294,6 +334,30 @@ impl Layer {
         blocked_len(n, self.linear.outputs) * if self.norm.is_some() { 2 } else { 1 }
     }
 
+    /// Whether this part computes but a part of it.
+    #[must_use]
+    pub fn is_split(&self) -> bool {
+        self.boundary.is_some_and(|boundary| boundary.split)
+    }
+
+    /// The outputs that this part computes.
+    fn columns(&self) -> Range<usize> {
+        self.boundary.map_or(0..self.linear.outputs, |boundary| boundary.own())
+    }
+
+    /// What this part computes of the linear part.
+    #[must_use]
+    pub fn own(&self) -> Linear {
+        let Linear { inputs, matrix, bias, .. } = self.linear;
+        let Range { start, end } = self.columns();
+        Linear {
+            inputs,
+            outputs: end - start,
+            matrix: matrix + start * inputs,
+            bias: bias.map(|bias| bias + start),
+        }
+    }
+
     /// The gradient of ReLU and dropout, given their output.
     fn mask<'a>(&self, y: Activations<'a>) -> Mask<'a> {
         Mask { y, scale: dropout::kept_scale(self.dropout) }
@@ -308,7 +372,7 @@ impl Layer {
         update: Option<Update<'_>>,
         d_parameters: &mut [f32],
     ) {
-        self.linear.gradient(x, d_y, fresh, update, d_parameters);
+        self.own().gradient(x, d_y, fresh, update, d_parameters);
         let (Some(update), Some(norm)) = (update, self.norm) else { return };
         for at in [norm.scale, norm.shift] {
             update.apply(at, &d_parameters[at..at + norm.units]);

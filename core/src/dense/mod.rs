@@ -6,6 +6,7 @@
 //! - `norm.rs`: batch normalisation over the global batch
 //! - `dropout.rs`: masks that depend on the example, not on its place
 //! - `interaction.rs`: dot products of DLRM, the second order of factorization machines
+//! - `split.rs`: layers whose outputs are dealt to several ranks
 //! - `loss.rs`: sigmoid and cross entropy in one
 //! - `replica.rs`: the parameters that workers share
 //!
@@ -19,3 +20,4 @@ pub mod loss;
 pub mod mlp;
 pub mod norm;
 pub mod replica;
+pub mod split;

@@ -187,6 +187,28 @@ impl<'a> Activations<'a> {
         }
     }
 
+    /// Some of the columns, from a multiple of [`PANEL`] on.
+    ///
+    /// # Panics
+    /// When they begin elsewhere, or there are fewer.
+    #[must_use]
+    pub fn columns(self, range: Range<usize>) -> Self {
+        assert!(range.start.is_multiple_of(PANEL) && range.end <= self.width, "whole blocks");
+        let first = range.start / PANEL * self.strides.block;
+        let data = &self.data[first.min(self.data.len())..];
+        Self::new(data, self.n, range.len(), self.strides)
+    }
+
+    /// Copies all out, block after block, without gaps. `out: [n * width]`
+    pub fn pack(self, out: &mut [f32]) {
+        let mut rest = out;
+        for row in self.blocks().flat_map(|(_, rows)| rows) {
+            let (here, after) = rest.split_at_mut(row.len());
+            here.copy_from_slice(row);
+            rest = after;
+        }
+    }
+
     /// Copies a column out. `out: [n]` or longer
     pub fn copy_column(&self, column: usize, out: &mut [f32]) {
         let from = self.column(column);
@@ -261,6 +283,30 @@ impl<'a> ActivationsMut<'a> {
             let rows = self.data[start..].chunks_mut(self.strides.row).take(self.n);
             each(first, &mut rows.map(|row| &mut row[..width]));
         }
+    }
+
+    /// As [`Activations::columns`].
+    ///
+    /// # Panics
+    /// When they begin elsewhere, or there are fewer.
+    #[must_use]
+    pub fn columns(&mut self, range: Range<usize>) -> ActivationsMut<'_> {
+        assert!(range.start.is_multiple_of(PANEL) && range.end <= self.width, "whole blocks");
+        let first = range.start / PANEL * self.strides.block;
+        let first = first.min(self.data.len());
+        ActivationsMut::new(&mut self.data[first..], self.n, range.len(), self.strides)
+    }
+
+    /// Writes what [`Activations::pack`] has copied. `values: [n * width]`
+    pub fn unpack(&mut self, values: &[f32]) {
+        let mut rest = values;
+        self.blocks_mut(|_, rows| {
+            for row in rows {
+                let (here, after) = rest.split_at(row.len());
+                row.copy_from_slice(here);
+                rest = after;
+            }
+        });
     }
 
     /// Writes example `i`. `values: [width]`

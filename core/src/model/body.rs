@@ -14,6 +14,7 @@ use super::step::{BackwardPass, ForwardPass, Tile};
 use super::tensor::{Parts, factor_row, first_order_row, uniform_row};
 use super::wide_deep::WideDeep;
 use super::{ModelConfig, ModelKind};
+use crate::dense::mlp::Mlp;
 use crate::rng::Stream;
 
 /// The architectures: shapes and offsets.
@@ -58,6 +59,16 @@ impl Body {
             Self::Factorization(body) => body.parts(),
             Self::DcnV2(body) => body.parts(),
             Self::WideDeep(body) => body.parts(),
+        }
+    }
+
+    /// Its MLPs.
+    pub(super) const fn chains_mut(&mut self) -> [Option<&mut Mlp>; 2] {
+        match self {
+            Self::Dlrm(body) => body.chains_mut(),
+            Self::Factorization(body) => body.chains_mut(),
+            Self::DcnV2(body) => body.chains_mut(),
+            Self::WideDeep(body) => body.chains_mut(),
         }
     }
 

@@ -76,6 +76,10 @@ impl DcnV2 {
         [Some(Part::Cross("cross", &self.cross)), Some(deep), Some(head), None]
     }
 
+    pub(super) const fn chains_mut(&mut self) -> [Option<&mut Mlp>; 2] {
+        [Some(&mut self.deep), Some(&mut self.head)]
+    }
+
     pub(super) fn buffers<'a>(&self, n: usize, space: &mut Space<'a>) -> Buffers<'a> {
         let transposed = space.single(self.cross.transposed_len());
         let deep = space.single(self.deep.transposed_len());

@@ -87,6 +87,10 @@ impl Dlrm {
         [Some(Part::Chain("bottom", &self.bottom)), Some(Part::Chain("top", &self.top)), None, None]
     }
 
+    pub(super) const fn chains_mut(&mut self) -> [Option<&mut Mlp>; 2] {
+        [Some(&mut self.bottom), Some(&mut self.top)]
+    }
+
     pub(super) fn buffers<'a>(&self, n: usize, space: &mut Space<'a>) -> Buffers<'a> {
         let (bottom, top) = (&self.bottom, &self.top);
         let vectors = self.dot().vectors_len(n);
@@ -164,8 +168,8 @@ impl Dlrm {
         let Buffers { vectors, d_vectors, joined, d_joined, sums, .. } = buffers;
         let [d, other] = buffers.d;
         let (n, x_width, width) = (tile.n, self.x_width(), self.joined_width());
-        let BackwardPass { parameters, d_logits, d_parameters, d_rows, fresh, update, reduce } =
-            pass;
+        let BackwardPass { parameters, d_logits, d_parameters, d_rows, fresh, update, .. } = pass;
+        let (reduce, exchange) = (pass.reduce, pass.exchange);
         if fresh {
             self.bottom.transpose(parameters, false, buffers.bottom_transposed);
             self.top.transpose(parameters, true, buffers.top_transposed);
@@ -184,6 +188,7 @@ impl Dlrm {
             other: &mut *other,
             update,
             reduce: &mut *reduce,
+            exchange: &mut *exchange,
         };
         let scratch = &mut Scratch { kept: buffers.top_kept, sums };
         let d_x = ActivationsMut::blocked(&mut *d_joined, n, width);
@@ -205,7 +210,8 @@ impl Dlrm {
                 x: self.dense(tile),
                 activations: buffers.bottom,
             };
-            let out = Backward { parameters: d_parameters, fresh, d, other, update, reduce };
+            let parameters = d_parameters;
+            let out = Backward { parameters, fresh, d, other, update, reduce, exchange };
             let scratch = &mut Scratch { kept: buffers.bottom_kept, sums };
             self.bottom.backward(stored, out, None, scratch);
         }

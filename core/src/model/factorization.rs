@@ -106,6 +106,10 @@ impl Factorization {
         [Some(Part::Chain("deep", &self.deep)), bias, weight, factors.map(Part::Plain)]
     }
 
+    pub(super) const fn chains_mut(&mut self) -> [Option<&mut Mlp>; 2] {
+        [Some(&mut self.deep), None]
+    }
+
     pub(super) fn buffers<'a>(&self, n: usize, space: &mut Space<'a>) -> Buffers<'a> {
         let transposed = space.single(self.deep.transposed_len());
         Buffers {

@@ -5,6 +5,8 @@
 //!   Wide & Deep
 //! - `first_order.rs`, `concatenation.rs`, `tower.rs`: a term, an input and an MLP that several of
 //!   them have
+//! - `part.rs`: a model whose layers are dealt to several ranks; `carrier.rs`: what these say to
+//!   each other
 //! - `plan.rs`: configuration → shapes and offsets, and what may be wrong with it
 //! - `tensor.rs`: the replica's tensors by name, and first values
 //! - `space.rs`: the lent workspace, handed out in pieces
@@ -18,11 +20,13 @@
 //! U distinct rows, F interacting vectors.
 
 mod body;
+mod carrier;
 mod concatenation;
 mod cross;
 mod dlrm;
 mod factorization;
 mod first_order;
+mod part;
 mod plan;
 mod space;
 mod step;
@@ -32,7 +36,10 @@ mod wide_deep;
 
 pub use crate::dense::dropout::StepKey;
 pub use crate::dense::mlp::MAX_LAYERS;
+pub use crate::dense::split::{Boundary, Crossing, Exchange, PartOf};
 pub use crate::sparse::bag::Pooling;
+pub use carrier::Carrier;
+pub use part::NothingToSplit;
 pub use plan::ModelError;
 pub use space::Workspace;
 pub use step::{Gradients, Input, StepLoss};
@@ -118,6 +125,7 @@ pub struct Model {
     pooling: Pooling,
     batch_norm_momentum: f32,
     body: Body,
+    part: Option<PartOf>,
     parameters_len: usize,
     statistics_len: usize,
 }

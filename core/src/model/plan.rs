@@ -126,6 +126,7 @@ impl Model {
             pooling: config.pooling,
             batch_norm_momentum: momentum,
             body,
+            part: None,
             parameters_len: layout.parameters,
             statistics_len: layout.statistics,
         })
@@ -259,6 +260,7 @@ impl Layout<'_> {
                 variance: self.statistic(outputs),
             }),
             relu: hidden,
+            boundary: None,
             dropout: if hidden { self.config.dropout } else { 0.0 },
             stream: self.layers - 1,
         }

@@ -2,7 +2,7 @@
 //!
 //! Examples do not see each other except in batch norm, so without it a batch goes through the
 //! model forward and backward in tiles whose activations stay in the cache. With batch norm the
-//! whole batch is one tile.
+//! whole batch is one tile; of a part of a model too, so that little crosses often.
 //!
 //! Sums over workers, in this order, the same for every worker whatever its batch: the weights;
 //! every norm forward, first layer first; every norm backward, last layer first.
@@ -16,6 +16,7 @@ use crate::dense::loss;
 use crate::dense::mlp::{Replica, Training};
 use crate::dense::norm::Reduce;
 use crate::dense::replica::Update;
+use crate::dense::split::Exchange;
 use crate::sparse::bag::Bags;
 
 /// Most examples in a tile.
@@ -103,6 +104,7 @@ pub(super) struct BackwardPass<'a> {
     /// Last tile: update the parameters.
     pub(super) update: Option<Update<'a>>,
     pub(super) reduce: &'a mut Reduce<'a>,
+    pub(super) exchange: &'a mut Exchange<'a>,
 }
 
 impl Model {
@@ -120,6 +122,7 @@ impl Model {
         logits: &mut [f32],
     ) {
         self.check(replica, input);
+        assert_eq!(self.part, None, "the whole model scores");
         let n = input.batch.len();
         assert_eq!(logits.len(), n, "logits for {n} examples");
         let length = self.tile_len(n, true).max(1);
@@ -146,6 +149,25 @@ impl Model {
         input: &Input<'_>,
         step: StepKey,
         reduce: &mut dyn FnMut(&mut [f64]),
+        workspace: &mut Workspace<'_>,
+        out: &mut Gradients<'_>,
+    ) -> StepLoss {
+        assert_eq!(self.part, None, "a part needs the others");
+        self.train_part(replica, input, step, (reduce, &mut |_| {}), workspace, out)
+    }
+
+    /// [`train_step`](Self::train_step) of a part of a model (`part.rs`): all parts make it at the
+    /// same time with the same batch, and `exchange` carries between them what crosses. Gradients
+    /// of parameters that this part does not compute are left as they are.
+    ///
+    /// # Panics
+    /// When a buffer does not have the length told, or the workspace is too short.
+    pub fn train_part(
+        &self,
+        replica: &[AtomicU32],
+        input: &Input<'_>,
+        step: StepKey,
+        (reduce, exchange): (&mut Reduce<'_>, &mut Exchange<'_>),
         workspace: &mut Workspace<'_>,
         out: &mut Gradients<'_>,
     ) -> StepLoss {
@@ -180,6 +202,7 @@ impl Model {
                 rows: tile.row,
                 statistics: out.statistics,
                 reduce: &mut *reduce,
+                exchange: &mut *exchange,
             };
             let (replica, training) = (self.parts(replica), Some(training));
             let pass = ForwardPass { replica, training, logits: &mut *logits };
@@ -200,6 +223,7 @@ impl Model {
                 fresh: number == 0,
                 update: update.filter(|_| number + 1 == tiles),
                 reduce: &mut *reduce,
+                exchange: &mut *exchange,
             };
             self.body.backward(&tile, pass, memory.space());
         }
@@ -214,7 +238,8 @@ impl Model {
     /// Examples of a full tile of a batch of `n`.
     #[must_use]
     pub fn tile_len(&self, n: usize, evaluation: bool) -> usize {
-        if self.statistics_len > 0 && !evaluation { n } else { n.min(TILE) }
+        let whole = self.statistics_len > 0 || self.part.is_some();
+        if whole && !evaluation { n } else { n.min(TILE) }
     }
 
     fn tile<'a>(&self, input: &Input<'a>, start: usize, n: usize) -> Tile<'a> {

@@ -71,6 +71,7 @@ impl<'a> Tower<'a> {
             other,
             update: pass.update,
             reduce: &mut *pass.reduce,
+            exchange: &mut *pass.exchange,
         };
         mlp.backward(stored, out, Some(d_x), &mut Scratch { kept: self.kept, sums: self.sums });
     }

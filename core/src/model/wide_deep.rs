@@ -59,6 +59,10 @@ impl WideDeep {
         [Some(Part::Chain("deep", &self.deep)), bias, weight, None]
     }
 
+    pub(super) const fn chains_mut(&mut self) -> [Option<&mut Mlp>; 2] {
+        [Some(&mut self.deep), None]
+    }
+
     pub(super) fn buffers<'a>(&self, n: usize, space: &mut Space<'a>) -> Buffers<'a> {
         let transposed = space.single(self.deep.transposed_len());
         Buffers {

@@ -60,6 +60,7 @@ fn check_layer_of(
         relu,
         dropout,
         stream: 3,
+        boundary: None,
     };
     let mut mlp = Mlp::default();
     mlp.push(layer).unwrap();
@@ -93,6 +94,7 @@ fn check_layer_of(
         rows: &rows,
         statistics: &mut statistics,
         reduce: &mut |_: &mut [f64]| {},
+        exchange: &mut |_| {},
     };
     let replica = Replica { parameters: words, statistics: &[] };
     let strides = Strides::row_major(inputs);
@@ -118,6 +120,7 @@ fn check_layer_of(
         other: &mut other,
         update: None,
         reduce: &mut |_: &mut [f64]| {},
+        exchange: &mut |_| {},
     };
     let stored =
         Stored { parameters: words, transposed: &transposed, x: input, activations: &stored };

@@ -8,7 +8,7 @@
 //! part of 1.
 //!
 //! - `twin.rs`: the models in f64 - `layers.rs`: one layer at a time - `models.rs`: whole models
-//! - `split.rs`: a batch cut in two over two workers
+//! - `split.rs`: a batch cut in two over two workers - `parts.rs`: layers dealt to several parts
 //! - `masked.rs`: vectors of which a part was sent
 #![allow(
     missing_docs,
@@ -21,6 +21,7 @@
 mod layers;
 mod masked;
 mod models;
+mod parts;
 mod split;
 mod twin;
 

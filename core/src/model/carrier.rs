@@ -1,0 +1,133 @@
+//! What a part says to the others where activations cross, and what it makes of what they say.
+//!
+//! DCT, arXiv 2010.08899, model parallelism; messages are those of `compress/crossing.rs`, carried
+//! by whoever has the parts. At a boundary whose layer is split every part sends its columns to
+//! all, and gets the gradient of them from all. Where all parts have computed the output, each
+//! holds it against the threshold by itself, and all send their terms of its gradient to all.
+//!
+//! Invariants: all parts have the same output behind a boundary, and terms are added up in the order
+//! of the parts, each as it was sent, one's own too. So what several parts need has the same bits on
+//! all of them.
+
+use super::{Boundary, Model};
+use crate::compress::{
+    Coding, Counts, Finding, Kept, Malformed, Threshold, add, add_back, hold, mask_len, send_back,
+};
+use crate::kernel::{Activations, ActivationsMut};
+
+/// The memory of a part for what crosses.
+#[derive(Debug)]
+pub struct Carrier<'a> {
+    /// What is sent of it.
+    pub coding: Coding,
+    /// Another number every step.
+    pub turn: u32,
+    /// By boundary, those of own columns. `[boundaries]`, defaults in the beginning.
+    pub thresholds: &'a mut [Threshold],
+    /// Scratch. `[crossing_len]`
+    pub output: &'a mut [f32],
+    /// Scratch. `[crossing_len]`
+    pub gradient: &'a mut [f32],
+    /// Scratch. `[mask_len(crossing_len)]`
+    pub mask: &'a mut [u32],
+    /// Scratch.
+    pub counts: &'a mut Counts,
+}
+
+impl Model {
+    /// Most elements that cross at a boundary, for a batch of `n` examples.
+    #[must_use]
+    pub fn crossing_len(&self, n: usize) -> usize {
+        n * self.boundaries().map(|at| at.width).max().unwrap_or(0)
+    }
+}
+
+impl Carrier<'_> {
+    /// Holds own columns of an output against the threshold, and writes what all other parts get to
+    /// `out`: nothing where they have the output themselves.
+    pub fn send_output(
+        &mut self,
+        at: &Boundary,
+        y: &mut ActivationsMut<'_>,
+        out: &mut [u8],
+    ) -> Kept {
+        let mut own = y.columns(at.own());
+        let output = &mut self.output[..len(own.view())];
+        own.view().pack(output);
+        let threshold = &mut self.thresholds[at.number];
+        let mask = &mut self.mask[..mask_len(output.len())];
+        let finding = Finding { mask, counts: &mut *self.counts };
+        let out = at.split.then_some(out);
+        let kept = hold(output, threshold, self.coding, self.turn, finding, out);
+        own.unpack(output);
+        kept
+    }
+
+    /// Takes the columns that another part has sent.
+    ///
+    /// # Errors
+    /// When it is no message of them.
+    pub fn take_output(
+        &mut self,
+        at: &Boundary,
+        part: usize,
+        message: &[u8],
+        y: &mut ActivationsMut<'_>,
+    ) -> Result<(), Malformed> {
+        let mut columns = y.columns(at.columns(part));
+        let output = &mut self.output[..len(columns.view())];
+        output.fill(0.0);
+        add(message, output)?;
+        columns.unpack(output);
+        Ok(())
+    }
+
+    /// Writes what `part` gets of this part's term of a gradient to `out`.
+    pub fn send_gradient(
+        &mut self,
+        at: &Boundary,
+        part: usize,
+        y: Activations<'_>,
+        d: Activations<'_>,
+        out: &mut [u8],
+    ) -> Kept {
+        let values = self.coding.values;
+        let (output, gradient) = self.packed(at, part, y);
+        d.columns(at.columns(part)).pack(gradient);
+        let bytes = send_back(gradient, output, values, out);
+        Kept { elements: bytes / values.bytes(), bytes }
+    }
+
+    /// Makes own columns of a gradient the sum of what all parts have sent, in their order.
+    ///
+    /// # Errors
+    /// When something else was sent than their terms.
+    pub fn take_gradient<'m>(
+        &mut self,
+        at: &Boundary,
+        messages: impl Iterator<Item = &'m [u8]>,
+        y: Activations<'_>,
+        d: &mut ActivationsMut<'_>,
+    ) -> Result<(), Malformed> {
+        let values = self.coding.values;
+        let (output, gradient) = self.packed(at, at.of.part, y);
+        gradient.fill(0.0);
+        for message in messages {
+            add_back(message, output, values, gradient)?;
+        }
+        d.columns(at.own()).unpack(gradient);
+        Ok(())
+    }
+
+    /// The columns of `part` of an output, and room for their gradient.
+    fn packed(&mut self, at: &Boundary, part: usize, y: Activations<'_>) -> (&[f32], &mut [f32]) {
+        let columns = y.columns(at.columns(part));
+        let output = &mut self.output[..len(columns)];
+        columns.pack(output);
+        (output, &mut self.gradient[..len(columns)])
+    }
+}
+
+const fn len(activations: Activations<'_>) -> usize {
+    activations.n() * activations.width()
+}
