@@ -135,7 +135,8 @@ fn each_way(scenario: impl Fn(&mut Rig<'_>)) {
         let bsp = Bsp::new((1, 1), 1, None, true, &watch);
         {
             let buffers = StepBuffers::new(&model, EXAMPLES as usize, 2 * EXAMPLES as usize);
-            let worker = Worker { local: 0, batches: None, client, buffers, progressive: None };
+            let worker =
+                Worker { local: 0, batches: None, client, buffers, parts: None, progressive: None };
             let (trainer, bsp, rows, layout) = (&trainer, &bsp, &rows, &layout);
             let mut rig = Rig { way, trainer, bsp, rows, layout, worker, steps: 0 };
             let ordinary = |rig: &mut Rig<'_>| {

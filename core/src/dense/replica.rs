@@ -54,7 +54,10 @@ impl<'a> Update<'a> {
     }
 
     /// Updates the parameters `at..at + gradient.len()`.
-    pub(crate) fn apply(&self, at: usize, gradient: &[f32]) {
+    ///
+    /// # Panics
+    /// When there are fewer.
+    pub fn apply(&self, at: usize, gradient: &[f32]) {
         update_elements(&self.rule, self.elements.part(at, gradient.len()), gradient);
     }
 

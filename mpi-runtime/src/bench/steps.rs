@@ -125,6 +125,7 @@ impl<'a> Track<'a> {
             local,
             batches: read.next().map(Batches::Read),
             client: trained.client(),
+            parts: None,
             buffers: StepBuffers::new(&subject.model, batch_size, batch_size * values),
             progressive: None,
         };

@@ -12,7 +12,7 @@ use super::eval::add_figures;
 use super::table::Table;
 use crate::comm::Comm;
 use crate::config::keys::KEYS;
-use crate::config::{Config, keys};
+use crate::config::Config;
 use crate::error::Error;
 use crate::launch::signals::Signals;
 use crate::launch::world::World;
@@ -108,7 +108,7 @@ fn print(summary: &Summary, folder: &std::path::Path) {
 fn keys_help() -> String {
     let mut text = String::from("Keys of the job file and of --set:\n");
     let width = KEYS.iter().map(|key| key.path.len()).max().unwrap_or(0);
-    for key in KEYS.iter().filter(|key| !matches!(key.kind, keys::Kind::Later)) {
+    for key in KEYS {
         // Writing to a String cannot fail.
         let _ = writeln!(text, "  {:width$}  {}", key.path, key.about);
     }

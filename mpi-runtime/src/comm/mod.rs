@@ -89,20 +89,28 @@ impl Comm {
     /// # Errors
     /// When not all ranks come.
     pub fn subset(&self, members: &[usize]) -> Result<Option<Self>, Lost> {
+        self.split(members.contains(&self.rank).then_some(0))
+    }
+
+    /// The ranks of one group each in a communicator of their own, in the order of their ranks;
+    /// `None` on those of no group. *Collective over this communicator*, main thread only.
+    ///
+    /// # Errors
+    /// When not all ranks come.
+    pub fn split(&self, group: Option<usize>) -> Result<Option<Self>, Lost> {
         // Creation blocks, for moments when all ranks have come; they meet as others do first. Who
         // stops in it is the alarm's.
         self.barrier("a communicator", false)?;
-        let member = members.contains(&self.rank);
-        let color = if member { 1 } else { raw::undefined() };
+        let color = group.map_or(raw::undefined(), |group| i32::try_from(group).unwrap_or(0));
         let mut handle = raw::no_comm();
         let _alarm = Alarm::set(&self.watch, format!("MPI_Comm_split of {} ranks", self.size));
         // SAFETY: the handle is live, the out-pointer is valid.
         unsafe { raw::MPI_Comm_split(self.handle, color, 0, &raw mut handle) };
         Waiting::default().check(&self.watch, &"a communicator")?;
-        if member {
+        if group.is_some() {
             loss::add(handle);
         }
-        Ok(member.then(|| Self::new(handle, Arc::clone(&self.watch))))
+        Ok(group.map(|_| Self::new(handle, Arc::clone(&self.watch))))
     }
 
     fn new(handle: raw::MPI_Comm, watch: Arc<Watch>) -> Self {

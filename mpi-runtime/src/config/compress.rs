@@ -12,7 +12,8 @@ pub struct CompressConfig {
     /// Share of the elements of gradients, parameters and replicas that are sent; all without it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dp_keep: Option<f64>,
-    /// Share of the elements of pooled vectors that are sent; all without it.
+    /// Share of the elements of pooled vectors, or of the activations between layers that are split,
+    /// that are sent, and of their gradients; all without it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mp_keep: Option<f64>,
     /// Steps after which thresholds are found anew.
@@ -59,10 +60,16 @@ impl Config {
         self.coding().is_some_and(|coding| !coding.is_all())
     }
 
+    /// How activations between the parts of a model are coded.
+    #[must_use]
+    pub fn crossing(&self) -> Coding {
+        self.compress.mp_keep.map_or(Coding::ALL, |share| self.compress.coding(share))
+    }
+
     /// How vectors are coded that those who hold rows have pooled; `None` where rows are sent.
     #[must_use]
     pub fn pooled(&self) -> Option<Coding> {
-        match self.compress.mp_keep {
+        match self.compress.mp_keep.filter(|_| self.roles.dense_partitions == 1) {
             Some(share) => Some(self.compress.coding(share)),
             None => (self.embedding.pool_at == PoolAt::Ps).then_some(Coding::ALL),
         }

@@ -98,14 +98,6 @@ pub enum ConfigError {
         /// What it takes.
         expected: String,
     },
-    /// A key of a later version.
-    #[error("{at}: {feature} is not in this version; leave it out")]
-    Later {
-        /// Where it stands.
-        at: Origin,
-        /// The key, and what it is for.
-        feature: String,
-    },
     /// The checked table does not fit the types: the key table and the types disagree.
     #[error("configuration: {0}")]
     Types(#[from] toml::de::Error),

@@ -120,6 +120,7 @@ pub static KEYS: &[Key] = &[
         integer(0, COUNT_MAX),
         "*_easgd: ranks of the center; default 1 of 8 trainers",
     ),
+    key("roles.dense_partitions", integer(1, COUNT_MAX), "ranks that share the layers of an MLP"),
     key("embedding.prefetch", integer(0, 4096), "batches whose rows are fetched ahead"),
     key("embedding.partitions", integer(1, 4096), "partitions per embedding PS rank"),
     key(
@@ -214,7 +215,7 @@ pub static KEYS: &[Key] = &[
         FACTOR,
         "share of the elements of gradients and parameters that are sent",
     ),
-    key("compress.mp_keep", FACTOR, "share of pooled vectors' elements that are sent"),
+    key("compress.mp_keep", FACTOR, "share of pooled vectors or activations that is sent"),
     key("compress.auto", Kind::Flag, "whether it pays is tried at the start; it is off if not"),
     key("compress.refresh_every", integer(1, COUNT_MAX), "steps for which a threshold holds"),
     key("compress.values", Kind::Name { built: &["f32", "bf16"] }, "what values are sent as"),

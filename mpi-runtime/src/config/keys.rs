@@ -60,17 +60,11 @@ pub enum Kind {
         /// Which.
         built: &'static [&'static str],
     },
-    /// A key of a later version, or a whole section of them.
-    Later,
 }
 
-/// The key at a dotted path; below a section of a later version, that section.
+/// The key at a dotted path.
 pub(super) fn find(path: &str) -> Option<&'static Key> {
-    let below = |key: &Key| {
-        matches!(key.kind, Kind::Later)
-            && path.strip_prefix(key.path).is_some_and(|rest| rest.starts_with('.'))
-    };
-    KEYS.iter().find(|key| key.path == path || below(key))
+    KEYS.iter().find(|key| key.path == path)
 }
 
 /// Whether keys stand below this path.
@@ -96,11 +90,8 @@ pub(super) fn nearest(path: &str, wants_section: bool) -> &'static str {
         // Within a section a spelling counts as it is; elsewhere a like name costs a little more.
         if same_section { whole } else { whole.min(moved * 2) }
     };
-    let candidates: Vec<&'static str> = if wants_section {
-        sections()
-    } else {
-        KEYS.iter().filter(|key| !matches!(key.kind, Kind::Later)).map(|key| key.path).collect()
-    };
+    let candidates: Vec<&'static str> =
+        if wants_section { sections() } else { KEYS.iter().map(|key| key.path).collect() };
     candidates.into_iter().min_by_key(|candidate| distance(candidate)).unwrap_or(KEYS[0].path)
 }
 
@@ -127,9 +118,6 @@ fn sections() -> Vec<&'static str> {
             if !found.contains(&&key.path[..at]) {
                 found.push(&key.path[..at]);
             }
-        }
-        if matches!(key.kind, Kind::Later) && !key.path.contains('.') {
-            found.push(key.path);
         }
     }
     found
@@ -207,7 +195,6 @@ impl Kind {
                 let quoted: Vec<String> = built.iter().map(|name| format!("\"{name}\"")).collect();
                 format!("one of {}", quoted.join(", "))
             }
-            Self::Later => "nothing yet".into(),
         }
     }
 

@@ -134,12 +134,6 @@ impl Settings {
                 }),
             };
         };
-        if matches!(key.kind, Kind::Later) {
-            return Err(ConfigError::Later {
-                at: origin.clone(),
-                feature: format!("`{}` ({})", key.path, key.about),
-            });
-        }
         match key.kind.check(&value) {
             Ok(()) => {
                 self.values.insert(key.path, (value, origin.clone()));

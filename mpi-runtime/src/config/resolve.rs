@@ -33,7 +33,8 @@ impl Job {
     /// Gradients of a global batch: those of all workers, or as many as `gba` is told.
     #[must_use]
     pub fn batches_per_step(&self) -> usize {
-        self.config.batches_per_step(self.worker_threads * self.trainers)
+        let replicas = self.trainers / self.config.roles.dense_partitions;
+        self.config.batches_per_step(self.worker_threads * replicas)
     }
 
     /// Examples of a step: of the global batch.
@@ -67,6 +68,14 @@ impl Config {
         let sync_ps = self.count_centers(ranks);
         self.roles.sync_ps = Some(sync_ps);
         let (trainers, embedding_ps) = self.count_roles(ranks, sync_ps)?;
+        let parts = self.roles.dense_partitions;
+        if !trainers.is_multiple_of(parts) {
+            let expected = format!("a divisor of the ranks that train, which are {trainers}");
+            return Err(ConfigError::value("roles.dense_partitions", parts, expected).into());
+        }
+        if parts > 1 {
+            self.train.worker_threads = Some(1);
+        }
         self.roles.trainers = Some(trainers);
         self.roles.embedding_ps = Some(embedding_ps);
 

@@ -294,7 +294,7 @@ pub enum StopMetric {
 }
 
 /// `[roles]`
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct RolesConfig {
     /// Whether ranks carry both roles.
@@ -309,6 +309,21 @@ pub struct RolesConfig {
     /// collocated they are the first trainers.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sync_ps: Option<usize>,
+    /// Ranks that the layers of a dense replica are dealt to.
+    #[serde(skip_serializing_if = "is_one")]
+    pub dense_partitions: usize,
+}
+
+impl Default for RolesConfig {
+    fn default() -> Self {
+        let layout = Layout::default();
+        Self { layout, trainers: None, embedding_ps: None, sync_ps: None, dense_partitions: 1 }
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+const fn is_one(count: &usize) -> bool {
+    *count == 1
 }
 
 /// Whether ranks carry both roles.

@@ -6,8 +6,8 @@ use umbra_core::sync::{Method, Rounds};
 
 use super::error::ConfigError;
 use super::{
-    CompressConfig, Config, Gate, Layout, ModelKind, OptimKind, OptimSection, Save, Schedule,
-    Structure, SyncConfig, SyncMethod,
+    CompressConfig, Config, Gate, Layout, ModelKind, OptimKind, OptimSection, PoolAt, Save,
+    Schedule, Structure, SyncConfig, SyncMethod,
 };
 
 impl Config {
@@ -21,6 +21,7 @@ impl Config {
         check_optimizer(&self.optim.sparse, SPARSE)?;
         self.check_evaluation()?;
         self.check_roles()?;
+        self.check_partitions()?;
         self.check_sync()?;
         self.check_compression()?;
         self.check_checkpoints()?;
@@ -208,6 +209,34 @@ impl Config {
             return needs("checkpoint.save", "\"best\"".into());
         }
         Ok(())
+    }
+
+    /// What layers that are split do not go together with yet.
+    fn check_partitions(&self) -> Result<(), ConfigError> {
+        let parts = self.roles.dense_partitions;
+        if parts == 1 {
+            return Ok(());
+        }
+        let sums = |method: SyncMethod| matches!(method, SyncMethod::Auto | SyncMethod::Bsp);
+        let others = [
+            (!self.sync.methods().all(sums), "sync.method is \"bsp\""),
+            (self.roles.layout != Layout::Collocated, "roles.layout is \"collocated\""),
+            (
+                self.train.worker_threads.is_some_and(|threads| threads > 1),
+                "train.worker_threads is 1",
+            ),
+            (self.compress.dp_keep.is_some(), "compress.dp_keep is left out"),
+            (self.embedding.pool_at == PoolAt::Ps, "embedding.pool_at is \"trainer\""),
+            (self.recovery.mode.is_some(), "recovery.mode is left out"),
+        ];
+        match others.iter().find(|(is_wrong, _)| *is_wrong) {
+            Some((_, unless)) => Err(ConfigError::value(
+                "roles.dense_partitions",
+                parts,
+                format!("1, unless {unless}"),
+            )),
+            None => Ok(()),
+        }
     }
 
     fn check_roles(&self) -> Result<(), ConfigError> {

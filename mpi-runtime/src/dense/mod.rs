@@ -8,6 +8,7 @@
 //! - [`bsp`]: one update per step for all · [`gradients`]: what the workers bring to it ·
 //!   [`coded`]: what of all this is coded, [`coded_sum`]: sums of what matters, [`coded_links`]: messages,
 //!   [`coded_groups`]: averages in groups, [`coded_parts`]: of what, [`coding_trial`]: whether it pays
+//! - [`parts`]: a replica whose layers are dealt to several ranks
 //! - [`served`]: parameter servers · [`hand`]: what a worker is handed and brings
 //! - [`meeting`]: the workers of a trainer meet · [`gate`]: where they wait for a round ·
 //!   [`compute_slots`]: more workers than threads that may compute
@@ -29,6 +30,7 @@ pub mod group_sums;
 pub mod hand;
 pub mod mean;
 pub mod meeting;
+pub mod parts;
 mod places;
 pub mod replica_sync;
 pub mod seat;

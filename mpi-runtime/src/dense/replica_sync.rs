@@ -146,10 +146,11 @@ impl DenseSync {
         watch: &Arc<Watch>,
     ) -> io::Result<Self> {
         let poll = Duration::from_micros(poll_us);
-        let trainers = roles.trainers.len();
+        let trainers = roles.replicas();
         let instances = method.instances(trainers, workers);
+        let part = roles.part_of(world.rank).map_or(0, |of| of.part);
         let rank_of = |number| match instances.part(number) {
-            Part::Trainer { trainer, .. } => roles.trainers.rank_of(trainer),
+            Part::Trainer { trainer, .. } => roles.trainer_of(trainer, part),
             Part::Center { slice } => served::center_rank(&method, roles, slice),
         };
         let rank_of: Arc<[usize]> = (0..instances.len()).map(rank_of).collect();

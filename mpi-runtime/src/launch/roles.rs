@@ -9,6 +9,8 @@
 use core::ops::Range;
 use std::sync::Arc;
 
+use umbra_core::model::PartOf;
+
 /// The ranks of a role at one time of a run, by their numbers in the role.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct View {
@@ -87,6 +89,8 @@ pub struct Roles {
     pub embedding_ps: View,
     /// Ranks that hold a slice each of the center of elastic averaging.
     pub sync_ps: View,
+    /// Ranks, one after the other, that the layers of a dense replica are dealt to.
+    pub dense_partitions: usize,
     /// Partitions of the tables over all ranks.
     pub partitions: u32,
     /// The rank that holds each of them.
@@ -122,7 +126,43 @@ impl Roles {
             (0..count).map(|partition| embedding_ps.rank_of(partition % embedding_ps.len()));
         let holders: Arc<[usize]> = holders.collect();
         let partitions = u32::try_from(count).unwrap_or(u32::MAX);
-        Self { trainers, embedding_ps, sync_ps, partitions, holders }
+        Self { trainers, embedding_ps, sync_ps, dense_partitions: 1, partitions, holders }
+    }
+
+    /// The same with `parts` ranks for every dense replica: a divisor of the trainers.
+    #[must_use]
+    pub const fn with_dense_partitions(mut self, parts: usize) -> Self {
+        self.dense_partitions = parts;
+        self
+    }
+
+    /// Dense replicas that are trained, each on its own share of the data: as many as trainers
+    /// where layers are not split.
+    #[must_use]
+    pub fn replicas(&self) -> usize {
+        self.trainers.len() / self.dense_partitions
+    }
+
+    /// The number of the replica that a rank trains.
+    #[must_use]
+    pub fn replica_of(&self, rank: usize) -> Option<usize> {
+        self.trainers.number_of(rank).map(|number| number / self.dense_partitions)
+    }
+
+    /// The part of it.
+    #[must_use]
+    pub fn part_of(&self, rank: usize) -> Option<PartOf> {
+        let parts = self.dense_partitions;
+        self.trainers.number_of(rank).map(|number| PartOf { part: number % parts, parts })
+    }
+
+    /// The rank that trains this part of a replica.
+    ///
+    /// # Panics
+    /// When there are fewer.
+    #[must_use]
+    pub fn trainer_of(&self, replica: usize, part: usize) -> usize {
+        self.trainers.rank_of(replica * self.dense_partitions + part)
     }
 
     /// The roles of the next epoch, in which only the ranks `left` are left, ascending: the n-th of
@@ -151,7 +191,8 @@ impl Roles {
             *lost = Some(fewest);
         }
         let holders = holders.into_iter().flatten().collect();
-        Some(Self { trainers, embedding_ps, sync_ps, partitions: self.partitions, holders })
+        let (partitions, dense_partitions) = (self.partitions, self.dense_partitions);
+        Some(Self { trainers, embedding_ps, sync_ps, dense_partitions, partitions, holders })
     }
 
     /// The rank that holds a partition.

@@ -365,6 +365,27 @@ pub struct WireFigures {
     /// Bytes that the distinct rows and their gradients would have been.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub embedding_bytes_rows: Option<u64>,
+    /// Layers that are split: elements of activations and of their gradients that were sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub activation_elements_kept: Option<u64>,
+    /// Those there were.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub activation_elements_total: Option<u64>,
+    /// Bytes that were sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub activation_bytes_coded: Option<u64>,
+    /// Bytes that all elements would have been.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub activation_bytes_uncoded: Option<u64>,
+    /// Time for sending and waiting for them, thresholds, writing and reading, on the slowest rank.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds_crossing: Option<f64>,
+    /// Model parallel, both of these: elements sent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mp_elements_kept: Option<u64>,
+    /// Elements there were.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mp_elements_total: Option<u64>,
     /// Rank by rank.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ranks: Vec<WireOfRank>,

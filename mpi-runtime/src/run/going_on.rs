@@ -10,7 +10,7 @@ use crate::checkpoint::{
 };
 use crate::comm::Comm;
 use crate::config::{
-    CheckpointConfig, Config, EmbeddingConfig, SyncConfig, SyncMethod, TrainConfig,
+    CheckpointConfig, Config, EmbeddingConfig, RolesConfig, SyncConfig, SyncMethod, TrainConfig,
 };
 use crate::error::Error;
 use crate::record::{RunFolder, build_hash};
@@ -185,7 +185,8 @@ fn same_arithmetic(plan: &Plan, manifest: &Manifest) -> bool {
         // Where rows are decides in which order a bag is added up.
         return false;
     }
-    then.roles = now.roles.clone();
+    let dense_partitions = then.roles.dense_partitions;
+    then.roles = RolesConfig { dense_partitions, ..now.roles.clone() };
     then.embedding = EmbeddingConfig { pool_at: then.embedding.pool_at, ..now.embedding.clone() };
     then.run = now.run.clone();
     then.checkpoint = now.checkpoint.clone();

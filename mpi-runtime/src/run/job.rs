@@ -68,7 +68,7 @@ pub fn train(
     if dry_run {
         let free = if first { RunFolder::check(&plan.job.config) } else { Ok(()) };
         control.agree(free)?;
-        let predicts = first && ranks > 1;
+        let predicts = first && ranks > 1 && plan.roles.dense_partitions == 1;
         let prediction = predicts.then(|| Prediction::new(&plan, ranks, control.watch()));
         let prediction = control.agree(prediction.transpose())?;
         return Ok(Outcome::Planned(Box::new(plan), prediction));

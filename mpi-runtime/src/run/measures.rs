@@ -45,6 +45,7 @@ impl Session<'_> {
         for traffic in [embedding, self.run.dense_traffic()] {
             own.extend(traffic.to_words());
         }
+        own.extend(self.run.crossed().to_words());
         own.extend(self.run.sync.coded().to_words());
         own.extend(self.run.pooled().to_words());
         let mut all = vec![0; own.len() * self.world.size];
@@ -215,25 +216,38 @@ fn wait_for_the_end(dir: &Path) -> Result<(), Error> {
 /// For a summary to be written.
 const WRITTEN: Duration = Duration::from_secs(5);
 
-/// What coding came to, of all ranks' [`Ledger`](crate::dense::coded_sum::Ledger)s and
+/// What coding came to, of all ranks' [`Crossed`](crate::dense::parts::Crossed)s,
+/// [`Ledger`](crate::dense::coded_parts::Ledger)s and
 /// [`PoolLedger`](crate::rows::pooling::PoolLedger)s.
 fn coded_figures<'a>(ranks: impl Iterator<Item = &'a [u64]>) -> WireFigures {
-    let (mut sums, mut longest) = ([0; CODED], 0);
+    let (mut sums, mut crossing, mut coding) = ([0; CODED], 0, 0);
     for words in ranks {
         sums.iter_mut().zip(words).for_each(|(sum, word)| *sum += word);
-        longest = longest.max(words[4] + words[CODED - 1]);
+        crossing = crossing.max(words[4]);
+        coding = coding.max(words[9] + words[CODED - 1]);
     }
-    let [kept, elements, bytes, plain, _, of_bags @ ..] = sums;
+    let [crossed_kept, crossed, crossed_bytes, crossed_plain, _, of_dense @ ..] = sums;
+    let [kept, elements, bytes, plain, _, of_bags @ ..] = of_dense;
     let [bags_kept, bags, bags_bytes, bags_plain, rows, _] = of_bags;
+    let crosses = |count: u64| (crossed > 0).then_some(count);
     let some = |count: u64| (elements > 0).then_some(count);
     let pooled = |count: u64| (bags > 0).then_some(count);
-    let coding = (elements + bags > 0).then_some(longest);
+    let parallel = |count: u64| (crossed + bags > 0).then_some(count);
+    let seconds = |ns: u64| Duration::from_nanos(ns).as_secs_f64();
+    let coding = (elements + bags > 0).then_some(coding).map(seconds);
     WireFigures {
+        activation_elements_kept: crosses(crossed_kept),
+        activation_elements_total: crosses(crossed),
+        activation_bytes_coded: crosses(crossed_bytes),
+        activation_bytes_uncoded: crosses(crossed_plain),
+        seconds_crossing: crosses(crossing).map(seconds),
+        mp_elements_kept: parallel(crossed_kept + bags_kept),
+        mp_elements_total: parallel(crossed + bags),
         dense_elements_kept: some(kept),
         dense_elements_total: some(elements),
         dense_bytes_coded: some(bytes),
         dense_bytes_uncoded: some(plain),
-        seconds_coding: coding.map(|ns| Duration::from_nanos(ns).as_secs_f64()),
+        seconds_coding: coding,
         embedding_elements_kept: pooled(bags_kept),
         embedding_elements_total: pooled(bags),
         embedding_bytes_coded: pooled(bags_bytes),
@@ -243,8 +257,8 @@ fn coded_figures<'a>(ranks: impl Iterator<Item = &'a [u64]>) -> WireFigures {
     }
 }
 
-/// Words of both ledgers.
-const CODED: usize = 5 + POOL_LEDGER_WORDS;
+/// Words of the ledgers.
+const CODED: usize = 5 + 5 + POOL_LEDGER_WORDS;
 
 /// What a rank sent and received: eight of the words of [`Session::measure`], from the seventh on.
 fn wire_of_rank((rank, words): (usize, &[u64])) -> WireOfRank {

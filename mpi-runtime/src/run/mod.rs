@@ -52,6 +52,7 @@ use crate::comm::Comm;
 use crate::comm::traffic::Traffic;
 use crate::comm::watch::{Lost, Watch};
 use crate::dense::coding_trial::Trial;
+use crate::dense::parts::{Crossed, Parts};
 use crate::dense::replica_sync::DenseSync;
 use crate::dense::seat::Gaps;
 use crate::dense::served::ServedStretch;
@@ -165,7 +166,7 @@ impl<'w> Run<'w> {
         let threads = instances.of_a_trainer();
         let counters = Counters::new(workers, threads, instances.slices);
         let counters = Arc::new(counters.after(before.reading, before.center));
-        // The fixed order: heartbeat, dense, embedding by link, slices, checkpoints; control was
+        // The fixed order: heartbeat, dense, parts of a replica, embedding by link, slices, checkpoints; control was
         // made before.
         // Hearts beat before anything that takes long: a rank that stops while others make
         // communicators with it or fill their tables is missed.
@@ -181,7 +182,14 @@ impl<'w> Run<'w> {
             folder: (training.is_some() && world.rank < 2).then(|| config.run.dir.clone()),
         })
         .map_err(|error| no_resources(&error))?;
-        let dense = world.communicator(&watch)?.subset(plan.roles.trainers.ranks())?;
+        // Trainers of the same part of a replica: all of them, where replicas are whole.
+        let part = plan.roles.part_of(world.rank).map(|of| of.part);
+        let dense = world.communicator(&watch)?.split(part)?;
+        let of_replica = if plan.roles.dense_partitions > 1 {
+            world.communicator(&watch)?.split(plan.roles.replica_of(world.rank))?
+        } else {
+            None
+        };
         let links = if alone { 0 } else { config.embedding.links };
         let embedding: Vec<Comm> =
             (0..links).map(|_| world.communicator(&watch)).collect::<Result<_, _>>()?;
@@ -240,6 +248,7 @@ impl<'w> Run<'w> {
                 training.as_ref(),
                 (signals, &watch),
                 before.trainer,
+                of_replica,
             )?;
             if let Some(Begin { state, .. }) = &training {
                 side.shared.rate_factor = state.rate_factor.clone();
@@ -314,6 +323,9 @@ impl<'w> Run<'w> {
         self.trained += trained;
         for (gap, count) in gaps {
             *self.gaps.entry(gap).or_default() += count;
+        }
+        if let Some(side) = &self.trainer {
+            side.gather_parts()?;
         }
         self.publish()?;
         let stop = self.signals.stop_requested().is_some();
@@ -492,12 +504,22 @@ impl<'w> Run<'w> {
         self.pooled_before.plus(self.services.pooled())
     }
 
+    /// What crossed between the parts of this rank's replica. *Not collective; nothing trains
+    /// meanwhile.*
+    #[must_use]
+    pub fn crossed(&self) -> Crossed {
+        let parts = self.trainer.as_ref().and_then(TrainerThreads::parts);
+        parts.map_or(Crossed::default(), |parts| *parts.crossed())
+    }
+
     /// What this rank sent and received so that dense replicas stay together. *Not collective;
     /// nothing trains meanwhile.*
     #[must_use]
     pub fn dense_traffic(&self) -> Traffic {
         let summed = self.dense.as_ref().map_or(Traffic::default(), Comm::traffic);
-        self.before[1].plus(summed).plus(self.sync.posted())
+        let parts = self.trainer.as_ref().and_then(TrainerThreads::parts);
+        let crossed = parts.map_or(Traffic::default(), Parts::traffic);
+        self.before[1].plus(summed).plus(crossed).plus(self.sync.posted())
     }
 }
 

@@ -2,13 +2,16 @@
 
 use core::fmt;
 
+use umbra_core::kernel::PANEL;
 use umbra_core::model::Model;
 use umbra_core::sync::server::PLACES_MAX;
 use umbra_core::sync::{Dealing, Instances, Method};
 use umbra_datasets::{Dataset, TrainOrder, steps_per_epoch};
 
+use crate::comm::Comm;
 use crate::config::convert;
 use crate::config::{Config, Job, Layout, Save, SyncMethod};
+use crate::dense::parts::Parts;
 use crate::error::Error;
 use crate::launch::processor::Pins;
 use crate::launch::roles::Roles;
@@ -71,7 +74,8 @@ impl Plan {
         let local = shared && job.config.pooled().is_none();
         let per_rank = if local { 1 } else { config.embedding.partitions };
         let roles = match config.roles.layout {
-            Layout::Collocated => Roles::collocated(ranks, job.sync_ps, per_rank),
+            Layout::Collocated => Roles::collocated(ranks, job.sync_ps, per_rank)
+                .with_dense_partitions(config.roles.dense_partitions),
             Layout::Separate => {
                 Roles::separate(job.trainers, job.embedding_ps, job.sync_ps, per_rank)
             }
@@ -105,6 +109,7 @@ impl Plan {
             compresses: true,
         };
         plan.check_counts()?;
+        plan.part(0)?;
         Ok(plan)
     }
 
@@ -125,6 +130,11 @@ impl Plan {
     /// # Errors
     /// When the run can't go on without the others, and as [`Plan::new`].
     pub fn of_those(mut self, left: &[usize]) -> Result<Self, Error> {
+        if self.roles.dense_partitions > 1 {
+            return Err(Error::Launch(
+                "a part of the dense layers is lost with each rank (roles.dense_partitions)".into(),
+            ));
+        }
         let roles = self.roles.of_those(left).ok_or_else(|| {
             Error::Launch("nobody is left that trains, or nobody that holds rows".to_owned())
         })?;
@@ -150,13 +160,13 @@ impl Plan {
         if self.job.method.is_served() {
             return self.job.worker_threads;
         }
-        self.slices / self.roles.trainers.len()
+        self.slices / self.roles.replicas()
     }
 
     /// The instances of the method.
     #[must_use]
     pub fn instances(&self) -> Instances {
-        self.method().instances(self.roles.trainers.len(), self.workers_per_trainer())
+        self.method().instances(self.roles.replicas(), self.workers_per_trainer())
     }
 
     /// How replicas stay together; groups that follow nodes know them only when it runs.
@@ -234,9 +244,44 @@ impl Plan {
 
     /// The memory of a trainer's worker `local`.
     #[must_use]
-    pub fn step_buffers(&self, local: usize) -> StepBuffers {
+    pub fn step_buffers(&self, local: usize, parts: Option<&Parts>) -> StepBuffers {
         let batch_max = self.batch_max(local);
-        StepBuffers::new(&self.model, batch_max, batch_max * self.values_per_example())
+        let whole = StepBuffers::new(&self.model, batch_max, batch_max * self.values_per_example());
+        match parts {
+            Some(parts) => whole.for_part(parts.model(), parts.own_len(), batch_max),
+            None => whole,
+        }
+    }
+
+    /// A rank's part of its replica, where that is dealt to several ranks: those of `comm`.
+    ///
+    /// # Errors
+    /// When the model has nothing to deal.
+    pub fn parts(&self, rank: usize, comm: Option<Comm>) -> Result<Option<Parts>, Error> {
+        let (Some(model), Some(comm)) = (self.part(rank)?, comm) else { return Ok(None) };
+        let coding = self.job.config.crossing();
+        Ok(self
+            .roles
+            .part_of(rank)
+            .map(|of| Parts::new(model, of, coding, self.batch_max(0), comm)))
+    }
+
+    /// What a rank trains of the model, where that is a part.
+    ///
+    /// # Errors
+    /// When the model has nothing to deal.
+    fn part(&self, rank: usize) -> Result<Option<Model>, Error> {
+        let Some(of) = self.roles.part_of(rank).filter(|of| of.parts > 1) else { return Ok(None) };
+        let part = self.model.part(of).map_err(|_| {
+            Error::Usage(format!(
+                "roles.dense_partitions = {}: no layer can be split; between the first and the \
+                 last hidden layer of an MLP there must be one of {} outputs or more, and no batch \
+                 norm",
+                of.parts,
+                2 * PANEL * of.parts
+            ))
+        });
+        part.map(Some)
     }
 
     /// Whether the rows and replicas of `ranks_on_node` ranks like this one fit in the memory that
@@ -364,7 +409,9 @@ fn cut(job: &Job) -> (usize, TrainOrder) {
     let config = &job.config;
     let (streams, lanes) = (job.batches_per_step(), config.data.lanes);
     let even = lanes.is_multiple_of(streams) && job.global_batch().is_multiple_of(lanes);
-    let slices = if job.method == SyncMethod::Bsp && even { lanes } else { streams };
+    // A replica of several ranks has one slice: what its parts say to each other has one order.
+    let whole = config.roles.dense_partitions > 1;
+    let slices = if job.method == SyncMethod::Bsp && even && !whole { lanes } else { streams };
     let order = TrainOrder {
         seed: config.seed,
         workers_total: slices,
@@ -418,6 +465,14 @@ impl fmt::Display for Plan {
             roles.partitions as usize / roles.embedding_ps.len(),
             roles.sync_ps.len()
         )?;
+        if roles.dense_partitions > 1 {
+            writeln!(
+                f,
+                "parts       {} dense replicas of {} ranks each; messages are not predicted",
+                roles.replicas(),
+                roles.dense_partitions
+            )?;
+        }
         writeln!(
             f,
             "data        train {} rows, valid {}, test {}",

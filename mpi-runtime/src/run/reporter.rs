@@ -57,7 +57,7 @@ impl Recorder {
             folder,
             progress: Some(Progress::new(examples(step), examples(plan.steps), every)),
             every,
-            workers_total: plan.order.workers_total as u64,
+            workers_total: workers_total(plan),
             steps_per_epoch: plan.steps_per_epoch,
             rates,
             rate_factor,
@@ -98,7 +98,7 @@ impl Recorder {
     /// The run goes on from `step` by another method, whose workers have begun there.
     pub fn changed(&self, plan: &Plan, step: u64) {
         self.with(|inner| {
-            inner.workers_total = plan.order.workers_total as u64;
+            inner.workers_total = workers_total(plan);
             let changes = inner.method.map_or(0, |(_, changes)| changes);
             inner.method = Some((plan.job.method, changes + 1));
             inner.last.0.steps = step * inner.workers_total;
@@ -108,7 +108,7 @@ impl Recorder {
     /// The run goes on at `step` on other ranks.
     pub fn goes_on(&self, plan: &Plan, step: u64) {
         self.with(|inner| {
-            inner.workers_total = plan.order.workers_total as u64;
+            inner.workers_total = workers_total(plan);
             inner.steps_per_epoch = plan.steps_per_epoch;
             inner.before = inner.seconds();
             inner.since = None;
@@ -242,4 +242,8 @@ impl Inner {
             self.failed = Some(error);
         }
     }
+}
+/// Workers whose steps are one of the job's: of a replica, one on each of its ranks.
+const fn workers_total(plan: &Plan) -> u64 {
+    (plan.order.workers_total * plan.roles.dense_partitions) as u64
 }

@@ -13,6 +13,7 @@ use crate::comm::watch::{Backoff, Lost, Waiting, Watch};
 use crate::comm::{Comm, loss};
 use crate::config::BatchNormScope;
 use crate::dense::bsp::Bsp;
+use crate::dense::parts::Parts;
 use crate::dense::replica_sync::{DenseSync, StepEnd, TrainerEnd};
 use crate::dense::seat::Gaps;
 use crate::dense::served::ServedStretch;
@@ -58,6 +59,7 @@ impl TrainerThreads {
         training: Option<&Begin>,
         (signals, watch): (&Arc<Signals>, &Arc<Watch>),
         before: Option<Left>,
+        of_replica: Option<Comm>,
     ) -> Result<Self, Error> {
         let config = &plan.job.config;
         let (mut shared, losses) = match before {
@@ -81,7 +83,7 @@ impl TrainerThreads {
         let steps = inject.slow_from.unwrap_or(0)..inject.slow_to.unwrap_or(u64::MAX);
         shared.slow = slow.map(|factor| ((factor - 1.0).max(0.0), steps));
         let short_share = inject.short_share.filter(|_| inject.short_trainer == Some(number));
-        let first = number * plan.workers_per_trainer();
+        let first = plan.roles.replica_of(rank).unwrap_or(0) * plan.workers_per_trainer();
         let mut ahead = vec![0; clients.len()];
         let (pipeline, batches) = if let Some(Begin { state, worker_steps, .. }) = training {
             let workers = first..first + plan.workers_per_trainer();
@@ -107,16 +109,16 @@ impl TrainerThreads {
         } else {
             (None, (0..clients.len()).map(|_| None).collect::<Vec<_>>())
         };
+        let mut parts = plan.parts(rank, of_replica)?;
         let workers = clients
             .into_iter()
             .zip(batches)
             .enumerate()
-            .map(|(local, (client, batches))| Worker {
-                local,
-                batches,
-                client,
-                buffers: plan.step_buffers(local),
-                progressive: config.train.progressive.then(Progressive::default),
+            .map(|(local, (client, batches))| {
+                let parts = parts.take();
+                let buffers = plan.step_buffers(local, parts.as_ref());
+                let progressive = config.train.progressive.then(Progressive::default);
+                Worker { local, batches, client, buffers, parts, progressive }
             })
             .collect();
         Ok(Self {
@@ -154,6 +156,20 @@ impl TrainerThreads {
             store(&shared.replica, &own);
         }
         Ok(Left { shared, losses })
+    }
+
+    /// Its part of a replica that is dealt to several ranks.
+    pub(super) fn parts(&self) -> Option<&Parts> {
+        self.workers.first()?.parts.as_ref()
+    }
+
+    /// Makes the replica whole, where it is dealt to several ranks. *Collective over these.*
+    ///
+    /// # Errors
+    /// When not all come in time.
+    pub(super) fn gather_parts(&self) -> Result<(), Lost> {
+        let Some(parts) = self.parts() else { return Ok(()) };
+        parts.gather(&self.shared.replica, &self.shared.state)
     }
 
     /// Keeps a copy of the replica, once, that training goes on with.

@@ -101,6 +101,11 @@ impl Virtual {
         let cores = if file.cores == 0 { worker_threads + 1 } else { file.cores };
         let job = config.resolve(ranks, 1, cores)?;
         let config = &job.config;
+        if config.roles.dense_partitions > 1 {
+            return Err(Error::Usage(
+                "roles.dense_partitions: layers are not split in virtual time; leave it out".into(),
+            ));
+        }
         if config.compress.dp_keep.is_some() && file.fidelity == Fidelity::Training {
             return Err(Error::Usage(
                 "compress.dp_keep: with a real model nothing is compressed in virtual time; leave \

@@ -102,8 +102,8 @@ impl Learners {
         let (pipelines, batches) = batches(plan, all)?;
         let worker = |(number, (client, batches)): (usize, (Client, Batches))| {
             let local = number % of_trainer;
-            let (buffers, batches) = (plan.step_buffers(local), Some(batches));
-            Worker { local, batches, client, buffers, progressive: None }
+            let (buffers, batches) = (plan.step_buffers(local, None), Some(batches));
+            Worker { local, batches, client, buffers, parts: None, progressive: None }
         };
         let workers: Vec<Worker> =
             clients.into_iter().zip(batches).enumerate().map(worker).collect();

@@ -8,6 +8,8 @@ use crate::dense::bsp::Contribution;
 pub struct StepBuffers {
     /// Gradient, batch statistics and sums of the step.
     pub contribution: Contribution,
+    /// Where a part of a model writes its gradient, with gaps; else nothing. `[parameters]` or `[0]`
+    pub gradient_of_part: Vec<f32>,
     /// Gradients of the batch's distinct rows. `[rows_max, width]`
     pub row_gradients: Vec<f32>,
     /// Logits of an evaluation. `[batch_max]`
@@ -32,6 +34,16 @@ impl OwnedWorkspace {
 }
 
 impl StepBuffers {
+    /// The same for steps of `part` of the model, of which `own` parameters are its own.
+    #[must_use]
+    pub fn for_part(mut self, part: &Model, own: usize, batch_max: usize) -> Self {
+        self.gradient_of_part = core::mem::replace(&mut self.contribution.gradient, vec![0.0; own]);
+        // Evaluations are of the whole model.
+        let single = &mut self.workspace.single;
+        single.resize(single.len().max(part.workspace_len(batch_max, 0)), 0.0);
+        self
+    }
+
     /// Memory for steps of up to `batch_max` examples with up to `rows_max` distinct rows.
     #[must_use]
     pub fn new(model: &Model, batch_max: usize, rows_max: usize) -> Self {
@@ -42,6 +54,7 @@ impl StepBuffers {
                 statistics: vec![0.0; model.replica_len() - parameters],
                 sums: vec![],
             },
+            gradient_of_part: vec![],
             row_gradients: vec![0.0; rows_max * model.row_width()],
             logits: vec![0.0; batch_max],
             sums: vec![],

@@ -17,6 +17,38 @@ use crate::measure::counters::{Reading, WorkerCounters};
 use crate::measure::trace::Track;
 
 impl Worker {
+    /// Asks for the rows of its next batch, that of `step`, when all it has pushed is in; returns
+    /// the weight of that batch.
+    ///
+    /// # Errors
+    /// When the data can't be read, or a push was not taken in time.
+    pub fn ask(&mut self, watch: &Watch, step: u64) -> Result<f64, Error> {
+        self.client.settle(true)?;
+        let batch = self.next_batch(watch)?;
+        let weight = batch.batch().weight_sum();
+        self.client.ask(batch, clock(step));
+        Ok(weight)
+    }
+
+    /// Makes the step whose rows it has asked for, in a global batch of `weight`, and leaves its
+    /// contribution in its buffers.
+    ///
+    /// # Errors
+    /// When the rows did not come in time.
+    pub fn contribute(
+        &mut self,
+        trainer: &Trainer,
+        weight: f64,
+        step: u64,
+        counters: &WorkerCounters,
+    ) -> Result<(), Error> {
+        let Some((lookup, waited)) = self.client.take()? else { return Ok(()) };
+        let mut reading = Reading { steps: 1, embedding_ns: waited, ..Reading::default() };
+        self.step_with(trainer, StepEnd::Handed { weight }, lookup, step, &mut reading);
+        counters.add(&reading);
+        Ok(())
+    }
+
     /// Trains the batches that it is handed, until there are no more. True when a stop was asked
     /// for.
     pub(super) fn train_handed(

@@ -7,12 +7,14 @@
 //! most stands at a gate now and then.
 //!
 //! Map: `batches.rs` where batches come from · `buffers.rs` a worker's memory · `pass.rs` scores
-//! a dataset · `handed.rs` trains what it is handed · `first_step.rs` when it began.
+//! a dataset · `handed.rs` trains what it is handed · `part.rs` a part of a model · `first_step.rs`
+//! when it began.
 
 pub mod batches;
 pub mod buffers;
 mod first_step;
 mod handed;
+mod part;
 pub mod pass;
 
 use core::ops::Range;
@@ -32,6 +34,7 @@ use crate::comm::watch::{Lost, Watch};
 use crate::config::Config;
 use crate::config::convert;
 use crate::dense::bsp::STEP_SUMS;
+use crate::dense::parts::Parts;
 use crate::dense::replica_sync::StepEnd;
 use crate::error::Error;
 use crate::launch::signals::Signals;
@@ -209,6 +212,8 @@ pub struct Worker {
     pub client: Client,
     /// Its memory for a step.
     pub buffers: StepBuffers,
+    /// Its part of the dense replica, where that is dealt to several ranks.
+    pub parts: Option<Parts>,
     /// How well it scored the examples of the first pass before it learnt from them, where
     /// somebody wants to know.
     pub progressive: Option<Progressive>,
@@ -295,38 +300,6 @@ impl Worker {
         Ok(false)
     }
 
-    /// Asks for the rows of its next batch, that of `step`, when all it has pushed is in; returns
-    /// the weight of that batch.
-    ///
-    /// # Errors
-    /// When the data can't be read, or a push was not taken in time.
-    pub fn ask(&mut self, watch: &Watch, step: u64) -> Result<f64, Error> {
-        self.client.settle(true)?;
-        let batch = self.next_batch(watch)?;
-        let weight = batch.batch().weight_sum();
-        self.client.ask(batch, clock(step));
-        Ok(weight)
-    }
-
-    /// Makes the step whose rows it has asked for, in a global batch of `weight`, and leaves its
-    /// contribution in its buffers.
-    ///
-    /// # Errors
-    /// When the rows did not come in time.
-    pub fn contribute(
-        &mut self,
-        trainer: &Trainer,
-        weight: f64,
-        step: u64,
-        counters: &WorkerCounters,
-    ) -> Result<(), Error> {
-        let Some((lookup, waited)) = self.client.take()? else { return Ok(()) };
-        let mut reading = Reading { steps: 1, embedding_ns: waited, ..Reading::default() };
-        self.step_with(trainer, StepEnd::Handed { weight }, lookup, step, &mut reading);
-        counters.add(&reading);
-        Ok(())
-    }
-
     /// One training step, after which the lookup's memory is free again. True when a stop was
     /// agreed on.
     fn step_with(
@@ -337,7 +310,9 @@ impl Worker {
         step: u64,
         reading: &mut Reading,
     ) -> bool {
-        reading.examples = lookup.batch.len() as u64;
+        // Of the ranks of a replica one counts.
+        let speaks = self.parts.as_ref().is_none_or(Parts::is_first);
+        reading.examples = if speaks { lookup.batch.len() as u64 } else { 0 };
         if trainer.nan_step == Some(step) && self.local == 0 {
             step_end.replica(trainer)[0].store(f32::NAN.to_bits(), Relaxed);
         }
@@ -399,21 +374,31 @@ impl Worker {
             Update::new(&trainer.optimizer, size, trainer.parameters(), &trainer.state)
         });
         let updated = update.is_some();
+        let StepBuffers { contribution, gradient_of_part, .. } = buffers;
         let mut gradients = Gradients {
-            parameters: &mut buffers.contribution.gradient,
+            parameters: match self.parts {
+                Some(_) => gradient_of_part,
+                None => &mut contribution.gradient,
+            },
             update,
             rows: &mut buffers.row_gradients[..lookup.rows.len()],
-            statistics: &mut buffers.contribution.statistics,
+            statistics: &mut contribution.statistics,
             logits: &mut buffers.logits[..batch.len()],
         };
-        let loss = model.train_step(
-            step_end.replica(trainer),
-            &input,
-            StepKey { seed: trainer.seed, step },
-            &mut reduce,
-            &mut buffers.workspace.lend(),
-            &mut gradients,
-        );
+        let (replica, workspace) = (step_end.replica(trainer), &mut buffers.workspace.lend());
+        let key = StepKey { seed: trainer.seed, step };
+        let (loss, crossing) = match &mut self.parts {
+            None => {
+                let out = &mut gradients;
+                (model.train_step(replica, &input, key, &mut reduce, workspace, out), 0)
+            }
+            Some(parts) => {
+                let on = (replica, &input, key);
+                part::train(parts, on, &mut reduce, workspace, &mut gradients, &trainer.watch)
+            }
+        };
+        waited += crossing;
+        reading.sync_ns += crossing;
         if let Some((factor, steps)) = &trainer.slow
             && steps.contains(&step)
         {
@@ -429,14 +414,16 @@ impl Worker {
             trainer.updates.fetch_sub(1, Relaxed);
         }
         let sound = loss.loss_sum.is_finite() && all_finite(row_gradients);
-        if let (Some(progressive), true) = (&mut self.progressive, sound && lookup.batch.epoch == 0)
-        {
+        // Of the ranks of a replica one speaks: all have found the same.
+        let speaks = self.parts.as_ref().is_none_or(Parts::is_first);
+        let scored = speaks && sound && lookup.batch.epoch == 0;
+        if let (Some(progressive), true) = (&mut self.progressive, scored) {
             progressive.add(&batch, &buffers.logits[..batch.len()]);
         }
-        if sound {
+        if sound && speaks {
             (reading.loss_sum, reading.weight_sum) = (loss.loss_sum, loss.weight_sum);
         }
-        let pushed = if sound && loss.weight_sum > 0.0 { row_gradients } else { &[] };
+        let pushed = if speaks && sound && loss.weight_sum > 0.0 { row_gradients } else { &[] };
         self.client.push(lookup, pushed, trainer.rates(step).1);
         let mut contribution = core::mem::take(&mut buffers.contribution);
         let stop = match step_end {
@@ -447,14 +434,24 @@ impl Worker {
                 let loss_sum = if sound { loss.loss_sum } else { f64::NAN };
                 let sums: [f64; STEP_SUMS] = [loss_sum, loss.weight_sum, stop];
                 contribution.sums.extend(sums);
+                if let Some(parts) = &self.parts {
+                    parts.pack(&buffers.gradient_of_part, &mut contribution.gradient);
+                }
+                let mut stop = false;
                 contribution =
                     bsp.finish_step(local, contribution, |gradient, statistics, sums| {
-                        let sound = sums[0].is_finite();
-                        if !(sound && trainer.finish_step((gradient, statistics), sums[1], step)) {
-                            reading.dropped = 1;
-                        }
+                        let sound = if let Some(parts) = &mut self.parts {
+                            let sound;
+                            (sound, stop) =
+                                trainer.finish_step_of_part(parts, gradient, sums, step);
+                            sound
+                        } else {
+                            sums[0].is_finite()
+                                && trainer.finish_step((gradient, statistics), sums[1], step)
+                        };
+                        reading.dropped = u64::from(!sound && speaks);
                     });
-                contribution.sums[2] > 0.0
+                stop || contribution.sums[2] > 0.0
             }
             StepEnd::Handed { .. } => {
                 reading.dropped = u64::from(!sound);

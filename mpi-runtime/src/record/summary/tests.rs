@@ -106,6 +106,13 @@ fn names_are_those_of_the_contract() {
         embedding_bytes_coded: Some(1),
         embedding_bytes_uncoded: Some(1),
         embedding_bytes_rows: Some(1),
+        activation_elements_kept: Some(1),
+        activation_elements_total: Some(1),
+        activation_bytes_coded: Some(1),
+        activation_bytes_uncoded: Some(1),
+        seconds_crossing: Some(1.0),
+        mp_elements_kept: Some(1),
+        mp_elements_total: Some(1),
         ranks: vec![WireOfRank::default()],
     });
     summary.checkpoint = Some(CheckpointFigures {
@@ -180,7 +187,9 @@ const CONTRACT: &[(&str, &str)] = &[
         "dense_bytes embedding_bytes control_bytes dense_elements_kept dense_elements_total \
          dense_bytes_coded dense_bytes_uncoded seconds_coding seconds_trial_plain \
          seconds_trial_coded embedding_elements_kept embedding_elements_total \
-         embedding_bytes_coded embedding_bytes_uncoded embedding_bytes_rows ranks",
+         embedding_bytes_coded embedding_bytes_uncoded embedding_bytes_rows \
+         activation_elements_kept activation_elements_total activation_bytes_coded \
+         activation_bytes_uncoded seconds_crossing mp_elements_kept mp_elements_total ranks",
     ),
     (
         "checkpoint",
