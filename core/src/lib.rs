@@ -6,8 +6,8 @@
 //!
 //! Map, arrows pointing left: `units, rng, float, batch ← kernel ← dense, sparse ← model`,
 //! `model ← flat`, `float ← optim, metrics`, `rng, kernel ← recovery ← sparse`,
-//! `kernel ← compress ← model`, `units ← sync ← rows`. `sync` never imports `dense`: it sees `&mut [f32]`.
-//! With feature `sim`: `dense, sync ← sim`.
+//! `kernel ← compress ← model`, `units ← sync ← rows`. `sync` never imports `dense`: it sees
+//! `&mut [f32]`. With feature `sim`: `dense, sync ← sim`.
 #![no_std]
 #![deny(unsafe_code)]
 

@@ -2,8 +2,8 @@
 //!
 //! arXiv 2010.08899, model parallelism: of the output of a layer what reaches the threshold is
 //! sent, per sample and element, and the rest is 0 for whoever gets it. What comes back are the
-//! gradient's values at the elements that were sent, in their order: their places are known. Nothing
-//! is kept for later: another batch has other samples.
+//! gradient's values at the elements that were sent, in their order: their places are known.
+//! Nothing is kept for later: another batch has other samples.
 //!
 //! Invariant: an element that was sent is not 0, so the output itself says which they are.
 

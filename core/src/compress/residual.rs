@@ -64,8 +64,8 @@ impl Residual<'_> {
         self.pass(difference(state, known), threshold, keep, sent_as, out)
     }
 
-    /// Writes those elements of `state` to `out` that are far enough from `agreed`, as they are, not
-    /// as differences. Nothing is kept: what does not pass is as far away the next time.
+    /// Writes those elements of `state` to `out` that are far enough from `agreed`, as they are,
+    /// not as differences. Nothing is kept: what does not pass is as far away the next time.
     ///
     /// # Panics
     /// When lengths differ, or there is no room.

@@ -1,5 +1,5 @@
-//! Layers whose outputs are dealt to several ranks: what of a layer a rank computes, and what crosses
-//! from rank to rank.
+//! Layers whose outputs are dealt to several ranks: what of a layer a rank computes, and what
+//! crosses from rank to rank.
 //!
 //! DCT, arXiv 2010.08899, model parallelism (`compress/crossing.rs` is what is sent). Of P *parts*
 //! each computes a part of the outputs of every layer that is split, and all of the others. What
@@ -10,9 +10,9 @@
 //! - backward, the gradient of the input of a split layer, which every part has a term of: to the
 //!   part that has the column, or to all of them where all have computed it.
 //!
-//! Invariants: parts hold whole panels (`kernel/layout.rs`), so a part of a matrix has no gaps. What
-//! is not split has the same bits on all parts. An output that does not pass the threshold is 0 on
-//! all parts, and as that of a ReLU passes no gradient.
+//! Invariants: parts hold whole panels (`kernel/layout.rs`), so a part of a matrix has no gaps.
+//! What is not split has the same bits on all parts. An output that does not pass the threshold is
+//! 0 on all parts, and as that of a ReLU passes no gradient.
 
 use core::ops::Range;
 

@@ -5,9 +5,9 @@
 //! all, and gets the gradient of them from all. Where all parts have computed the output, each
 //! holds it against the threshold by itself, and all send their terms of its gradient to all.
 //!
-//! Invariants: all parts have the same output behind a boundary, and terms are added up in the order
-//! of the parts, each as it was sent, one's own too. So what several parts need has the same bits on
-//! all of them.
+//! Invariants: all parts have the same output behind a boundary, and terms are added up in the
+//! order of the parts, each as it was sent, one's own too. So what several parts need has the same
+//! bits on all of them.
 
 use super::{Boundary, Model};
 use crate::compress::{

@@ -12,8 +12,8 @@ pub struct CompressConfig {
     /// Share of the elements of gradients, parameters and replicas that are sent; all without it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub dp_keep: Option<f64>,
-    /// Share of the elements of pooled vectors, or of the activations between layers that are split,
-    /// that are sent, and of their gradients; all without it.
+    /// Share of the elements of pooled vectors, or of the activations between layers that are
+    /// split, that are sent, and of their gradients; all without it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mp_keep: Option<f64>,
     /// Steps after which thresholds are found anew.

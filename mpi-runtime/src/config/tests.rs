@@ -65,7 +65,10 @@ const BAD_ARGUMENTS: &[(&str, &str)] = &[
         "sync.switch.at=[0]",
         "`sync.switch.at = [0]`: expected a list of steps, for example [1000, 2000]",
     ),
-    ("compress.mp_keep=0", "`compress.mp_keep = 0`: expected a number above 0 and at most 1"),
+    (
+        "compress.mp_keep=0",
+        "`compress.mp_keep = 0`: expected a finite number, above 0 and at most 1",
+    ),
     (
         "optim.dense.kind=rowwise_adagrad",
         "`optim.dense.kind = \"rowwise_adagrad\"`: expected \"adagrad\": dense parameters have no \
@@ -400,6 +403,9 @@ fn keys_and_types_agree() {
         let config = minimal(&sets).unwrap().resolve(2, 2, 4).unwrap().config;
         collect("", &toml::Table::try_from(&config).unwrap(), &mut written);
     }
+    let split = minimal(&["sync.method=bsp", "roles.dense_partitions=2"]).unwrap();
+    let split = split.resolve(2, 2, 4).unwrap().config;
+    collect("", &toml::Table::try_from(&split).unwrap(), &mut written);
     for path in &written {
         assert!(keys::find(path).is_some(), "{path} is a field but not in KEYS");
     }

@@ -27,8 +27,8 @@ pub struct Coded {
 }
 
 impl Coded {
-    /// Of `method` with these instances, on the rank of this `trainer`, if it is one's. `shares`: the
-    /// model, and how many of its elements are trained, and are there.
+    /// Of `method` with these instances, on the rank of this `trainer`, if it is one's. `shares`:
+    /// the model, and how many of its elements are trained, and are there.
     #[must_use]
     pub fn new(
         coding: Coding,

@@ -6,8 +6,9 @@
 //! - [`group_sums`]: sums over groups of trainers, `places`: by nodes · [`mean`]: the mean of all,
 //!   taken once
 //! - [`bsp`]: one update per step for all · [`gradients`]: what the workers bring to it ·
-//!   [`coded`]: what of all this is coded, [`coded_sum`]: sums of what matters, [`coded_links`]: messages,
-//!   [`coded_groups`]: averages in groups, [`coded_parts`]: of what, [`coding_trial`]: whether it pays
+//!   [`coded`]: what of all this is coded, [`coded_sum`]: sums of what matters, [`coded_links`]:
+//!   messages, [`coded_groups`]: averages in groups, [`coded_parts`]: of what, [`coding_trial`]:
+//!   whether it pays
 //! - [`parts`]: a replica whose layers are dealt to several ranks
 //! - [`served`]: parameter servers · [`hand`]: what a worker is handed and brings
 //! - [`meeting`]: the workers of a trainer meet · [`gate`]: where they wait for a round ·

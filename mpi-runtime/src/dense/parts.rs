@@ -61,8 +61,8 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// Of `model`, a part, for batches of up to `batch_max` examples; `comm` is that of the ranks of
-    /// the replica.
+    /// Of `model`, a part, for batches of up to `batch_max` examples; `comm` is that of the ranks
+    /// of the replica.
     #[must_use]
     pub fn new(model: Model, of: PartOf, coding: Coding, batch_max: usize, comm: Comm) -> Self {
         let elements = model.crossing_len(batch_max);

@@ -11,8 +11,8 @@
 //! | push | worker, learning rate, bytes, bytes of a value; the gradients at the positions that came |
 //!
 //! A bag is one number or two, seven bits to a byte, the least first, with the eighth bit where
-//! more follow (LEB128): twice the bags since the last one, and one more if it has several values here,
-//! whose count is then the second number. Bytes fill whole words.
+//! more follow (LEB128): twice the bags since the last one, and one more if it has several values
+//! here, whose count is then the second number. Bytes fill whole words.
 //!
 //! Invariant: whatever words come, reading them ends, and what is read fits together.
 

@@ -1,9 +1,9 @@
 //! A worker's side of bags that embedding PSs pool.
 //!
 //! Each rank that holds rows of a bag answers with the sum of those; the worker adds the ranks'
-//! sums up, in the order of ranks, and trains with bags of one value of weight 1, which is that vector.
-//! The gradient of a vector goes back to every rank that has a part in it, at the positions that
-//! the rank has sent.
+//! sums up, in the order of ranks, and trains with bags of one value of weight 1, which is that
+//! vector. The gradient of a vector goes back to every rank that has a part in it, at the positions
+//! that the rank has sent.
 
 use std::sync::Arc;
 

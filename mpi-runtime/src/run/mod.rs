@@ -166,10 +166,9 @@ impl<'w> Run<'w> {
         let threads = instances.of_a_trainer();
         let counters = Counters::new(workers, threads, instances.slices);
         let counters = Arc::new(counters.after(before.reading, before.center));
-        // The fixed order: heartbeat, dense, parts of a replica, embedding by link, slices, checkpoints; control was
-        // made before.
-        // Hearts beat before anything that takes long: a rank that stops while others make
-        // communicators with it or fill their tables is missed.
+        // The fixed order: heartbeat, dense, parts of a replica, embedding by link, slices,
+        // checkpoints; control was made before. Hearts beat before anything that takes long: a rank
+        // that stops while others make communicators with it or fill their tables is missed.
         let heartbeats = if alone { None } else { Some(world.communicator(&watch)?) };
         let heartbeat = Heartbeat::start(Pulse {
             counters: Arc::clone(&counters),
@@ -417,7 +416,8 @@ impl<'w> Run<'w> {
     /// # Errors
     /// As `evaluate`.
     pub fn evaluate_masked(&mut self, dataset: &Dataset) -> Result<Option<Figures>, Error> {
-        if self.plan.job.config.compress.mp_keep.is_none() {
+        let config = &self.plan.job.config;
+        if config.compress.mp_keep.is_none() || config.pooled().is_none() {
             return Ok(None);
         }
         let scores = self.score_through(dataset, true)?;

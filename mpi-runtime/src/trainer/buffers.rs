@@ -8,7 +8,8 @@ use crate::dense::bsp::Contribution;
 pub struct StepBuffers {
     /// Gradient, batch statistics and sums of the step.
     pub contribution: Contribution,
-    /// Where a part of a model writes its gradient, with gaps; else nothing. `[parameters]` or `[0]`
+    /// Where a part of a model writes its gradient, with gaps; else nothing. `[parameters]` or
+    /// `[0]`
     pub gradient_of_part: Vec<f32>,
     /// Gradients of the batch's distinct rows. `[rows_max, width]`
     pub row_gradients: Vec<f32>,
