@@ -1,7 +1,8 @@
 //! A step that is dropped changes nothing: no parameter, no optimizer state, no count and no row;
-//! and the step after it is an ordinary one. On tables of the worker's own, on partitions that take
-//! pushes as they come, and under `bsp`. Where workers update as they go and it is a row's gradient
-//! that is not finite, parameters have moved when that is found; rows never do.
+//! and the step after it is an ordinary one. On tables of the worker's own, on partitions that
+//! take pushes as they come, and under `bsp`, of rows and of bags that the partitions pool. Where
+//! workers update as they go and it is a row's gradient that is not finite, parameters have moved
+//! when that is found; rows never do.
 #![allow(clippy::unwrap_used)]
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -10,6 +11,7 @@ use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
 
+use umbra_core::compress::Coding;
 use umbra_datasets::BatchBuffer;
 use umbra_mpi::comm::watch::Watch;
 use umbra_mpi::config::{Config, convert};
@@ -51,7 +53,15 @@ const WIDTH: usize = 2;
 enum Way {
     Local,
     Partitions,
+    Pooled,
     Bsp,
+    PooledBsp,
+}
+
+impl Way {
+    const fn is_bsp(self) -> bool {
+        matches!(self, Self::Bsp | Self::PooledBsp)
+    }
 }
 
 /// A trainer with one worker and all tables. Of both fields example i has id i.
@@ -81,7 +91,7 @@ impl Rig<'_> {
             ..BatchBuffer::default()
         };
         self.worker.batches = Some(Batches::Cycled(VecDeque::from([batch])));
-        let step_end = if self.way == Way::Bsp { StepEnd::Sum(self.bsp) } else { StepEnd::Free };
+        let step_end = if self.way.is_bsp() { StepEnd::Sum(self.bsp) } else { StepEnd::Free };
         let segment = Segment { first_step: self.steps, steps: 1 };
         let counters = WorkerCounters::default();
         let track = Track::of(None, "");
@@ -110,7 +120,7 @@ fn set(words: &[AtomicU32], x: f32) {
 
 /// Runs `scenario` each way, after two ordinary steps, and two more behind it.
 fn each_way(scenario: impl Fn(&mut Rig<'_>)) {
-    for way in [Way::Local, Way::Partitions, Way::Bsp] {
+    for way in [Way::Local, Way::Partitions, Way::Pooled, Way::Bsp, Way::PooledBsp] {
         let config = Config::parse(JOB, Path::new("dropped"), &[]).unwrap();
         let watch = Arc::new(Watch::new(Duration::from_secs(60), "test:".into()));
         let model = convert::model(&config.model, 0, 2).unwrap();
@@ -124,10 +134,10 @@ fn each_way(scenario: impl Fn(&mut Rig<'_>)) {
             roles: &Roles::collocated(1, 0, 1),
             layout: &layout,
             workers: 1,
-            pooled: None,
-            synchronous: way == Way::Bsp,
+            synchronous: way.is_bsp(),
             permits: 1,
             local: way == Way::Local,
+            pooled: matches!(way, Way::Pooled | Way::PooledBsp).then_some(Coding::ALL),
             watch: &watch,
         };
         let (services, mut clients) = Services::start(&service, &model, 1, vec![], None).unwrap();

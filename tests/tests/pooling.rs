@@ -180,12 +180,20 @@ fn masked_runs_repeat_bit_for_bit_and_learn() {
 #[test]
 fn every_kind_of_method_trains_through_masks() {
     let folder = folder(&["weighted"]);
-    for (method, ranks) in
-        [("gba", 2), ("async_ps", 3), ("shadow_easgd", 2), ("foreground_ma", 3), ("auto", 1)]
-    {
+    let switch = ["sync.switch.to=bsp", "sync.switch.at=[9]"];
+    let separate = ["roles.layout=separate", "roles.trainers=2", "roles.embedding_ps=2"];
+    for (method, ranks, more) in [
+        ("gba", 2, &[][..]),
+        ("gba", 2, &switch),
+        ("async_ps", 3, &[]),
+        ("shadow_easgd", 2, &["train.worker_threads=2"]),
+        ("foreground_ma", 3, &[]),
+        ("bsp", 4, &separate),
+        ("auto", 1, &[]),
+    ] {
         let method = format!("sync.method={method}");
-        let more = [&*method, "compress.mp_keep=0.5", "train.epochs=4"];
-        let run = train(&folder, "weighted", ranks, "run", &more);
+        let fixed = [&*method, "compress.mp_keep=0.5", "train.epochs=4"];
+        let run = train(&folder, "weighted", ranks, "run", &[&fixed[..], more].concat());
         assert_eq!(run["status"], "done", "{method}");
         let loss = run["train"]["logloss"].as_f64().unwrap();
         assert!(loss < 0.69, "{method}: {loss}");
@@ -242,5 +250,19 @@ fn keys_without_effect_are_refused() {
         let ended = folder.try_train(2, "job.toml", "run", &["data.train=none.h5", set]);
         assert_eq!(ended.code, 2, "{}", ended.stderr);
         assert!(ended.stderr.contains(says), "{}", ended.stderr);
+    }
+}
+
+/// Nothing is predicted that is not so.
+#[test]
+fn bytes_of_vectors_are_not_predicted() {
+    let folder = folder(&["many"]);
+    let fixed = ["train", "-c", "job.toml", "--dry-run", "--ranks", "8"];
+    for (set, expected) in [("trainer", false), ("ps", true)] {
+        let pool_at = format!("embedding.pool_at={set}");
+        let sets = ["--set", "data.train=many.h5", "--set", "run.dir=run", "--set", &pool_at];
+        let said = folder.umbra(1, &[&fixed[..], &sets].concat()).fine().stdout;
+        assert_eq!(said.contains("rows        not predicted"), expected, "{said}");
+        assert_eq!(said.contains("rows        a step"), !expected, "{said}");
     }
 }

@@ -170,6 +170,13 @@ fn mistakes_are_one_message_with_its_place() {
         ),
         (
             1,
+            "training.toml",
+            "compress.mp_keep=0.5",
+            2,
+            "bags are pooled by trainers in virtual time",
+        ),
+        (
+            1,
             "short.toml",
             "sync.method=bsp",
             2,

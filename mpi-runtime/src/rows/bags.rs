@@ -2,8 +2,8 @@
 //!
 //! Each rank that holds rows of a bag answers with the sum of those; the worker adds the ranks'
 //! sums up, in the order of ranks, and trains with bags of one value of weight 1, which is that
-//! vector. The gradient of a vector goes back to every rank that has a part in it, at the positions
-//! that the rank has sent.
+//! vector. The gradient of a vector goes back to every rank that has a part in it, at the
+//! positions that the rank has sent.
 
 use std::sync::Arc;
 
@@ -14,7 +14,32 @@ use umbra_core::model::Pooling;
 use umbra_core::sparse::{Numbering, Partitioning};
 
 use crate::rows::bag_wire::{BagList, byte_sections, write_bag_push};
+use crate::rows::outbox::Outbox;
 use crate::rows::wire::Kind;
+
+/// How bags that are pooled elsewhere come and go.
+pub struct Pooled {
+    /// How a bag becomes a vector.
+    pub pooling: Pooling,
+    /// What gradients are sent as.
+    pub values: Values,
+    /// Destination of every partition.
+    pub destination: Vec<usize>,
+}
+
+impl Pooled {
+    /// From the partitions that `outbox` leads to.
+    #[must_use]
+    pub fn new(pooling: Pooling, values: Values, outbox: &Outbox) -> Self {
+        let destinations = outbox.destinations();
+        let partitions: usize = destinations.iter().map(|to| to.partitions.len()).sum();
+        let mut destination = vec![0; partitions];
+        for (to, held) in destinations.iter().enumerate() {
+            held.partitions.iter().for_each(|partition| destination[*partition as usize] = to);
+        }
+        Self { pooling, values, destination }
+    }
+}
 
 /// The bags of a batch, by the ranks that have a part in them.
 #[derive(Debug, Default)]

@@ -15,15 +15,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crossbeam_channel::Receiver;
-use umbra_core::compress::Values;
-use umbra_core::model::Pooling;
 use umbra_core::rows::permits::{Misuse, Permits, Slot};
 use umbra_core::sparse::{coalesce, heads_len};
 use umbra_core::sync::token::Ticket;
 use umbra_datasets::BatchBuffer;
 
 use crate::comm::watch::{Lost, Watch};
-use crate::rows::bags::{BagScratch, Places};
+use crate::rows::bags::{BagScratch, Places, Pooled};
 use crate::rows::lookup::Lookup;
 use crate::rows::outbox::Outbox;
 use crate::rows::router::Answer;
@@ -64,30 +62,6 @@ pub struct Routes {
     /// Where those who hold rows pool.
     pooled: Option<Pooled>,
     watch: Arc<Watch>,
-}
-
-/// How bags that are pooled elsewhere come and go.
-pub struct Pooled {
-    /// How a bag becomes a vector.
-    pub pooling: Pooling,
-    /// What gradients are sent as.
-    pub values: Values,
-    /// Destination of every partition.
-    destination: Vec<usize>,
-}
-
-impl Pooled {
-    /// From the partitions that `outbox` leads to.
-    #[must_use]
-    pub fn new(pooling: Pooling, values: Values, outbox: &Outbox) -> Self {
-        let destinations = outbox.destinations();
-        let partitions: usize = destinations.iter().map(|to| to.partitions.len()).sum();
-        let mut destination = vec![0; partitions];
-        for (to, held) in destinations.iter().enumerate() {
-            held.partitions.iter().for_each(|partition| destination[*partition as usize] = to);
-        }
-        Self { pooling, values, destination }
-    }
 }
 
 impl Routes {

@@ -412,3 +412,6 @@ fn grow<T: Copy + Default>(memory: &mut Vec<T>, needed: usize) {
 fn nanoseconds(since: Instant) -> u64 {
     u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests;

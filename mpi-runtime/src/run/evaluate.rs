@@ -63,7 +63,7 @@ pub fn predict(
     };
     let target = control.agree(target)?;
     let (mut run, dataset) = load(world, control, checkpoint, data, false)?;
-    let scores = control.watch().end_if_lost(run.score(&dataset));
+    let scores = control.watch().end_if_lost(run.score(&dataset, false));
     run.finish();
     let Columns { score, label, group } = Columns::gather(control, scores?, dataset.has_labels())?;
     let rows = ScoredRows { score: &score, label: &label, group: &group };

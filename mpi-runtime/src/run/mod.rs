@@ -371,16 +371,12 @@ impl<'w> Run<'w> {
         Ok(Some(all))
     }
 
-    /// Scores a dataset; this trainer's share of the scores.
+    /// Scores a dataset; this trainer's share of the scores. `masked`: with what passes the
+    /// thresholds of training, as they stand.
     ///
     /// # Errors
     /// When the data can't be read, on every rank.
-    pub fn score(&mut self, dataset: &Dataset) -> Result<Scores, Error> {
-        self.score_through(dataset, false)
-    }
-
-    /// The same. `masked`: with what passes the thresholds of training, as they stand.
-    fn score_through(&mut self, dataset: &Dataset, masked: bool) -> Result<Scores, Error> {
+    pub fn score(&mut self, dataset: &Dataset, masked: bool) -> Result<Scores, Error> {
         let (config, roles) = (&self.plan.job.config, &self.plan.roles);
         let scores = match &mut self.trainer {
             None => Ok(Scores::default()),
@@ -406,7 +402,7 @@ impl<'w> Run<'w> {
     /// # Errors
     /// When the data can't be read, or a score is not a number.
     pub fn evaluate(&mut self, dataset: &Dataset) -> Result<Figures, Error> {
-        let scores = self.score(dataset)?;
+        let scores = self.score(dataset, false)?;
         self.figures(scores)
     }
 
@@ -420,7 +416,7 @@ impl<'w> Run<'w> {
         if config.compress.mp_keep.is_none() || config.pooled().is_none() {
             return Ok(None);
         }
-        let scores = self.score_through(dataset, true)?;
+        let scores = self.score(dataset, true)?;
         self.figures(scores).map(Some)
     }
 
