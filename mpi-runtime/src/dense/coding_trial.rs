@@ -80,19 +80,19 @@ fn medians(comm: &Comm, coding: Coding, elements: usize) -> Result<[u64; 2], Dri
     let parts = Parts { coded: vec![all], plain: vec![] };
     let mut coded = CodedSum::new((coding, 1.0), parts, elements, (comm.rank(), comm.size()));
     let (mut sums, mut values, what) = (Sums::default(), drawn.clone(), "a trial of compression");
-    let mut took = [[0; TURNS]; 2];
-    for turn in 0..TURNS {
+    let (mut took_plain, mut took_coded) = ([0; TURNS], [0; TURNS]);
+    for (took_plain, took_coded) in took_plain.iter_mut().zip(&mut took_coded) {
         values.copy_from_slice(&drawn);
         let begun = Instant::now();
         sums.sum(comm, &mut values, MANY, what)?;
-        took[0][turn] = nanoseconds(begun);
+        *took_plain = nanoseconds(begun);
         values.copy_from_slice(&drawn);
         let begun = Instant::now();
         coded.sum(comm, &mut sums, &mut values, &mut [], (MANY, what))?;
-        took[1][turn] = nanoseconds(begun);
+        *took_coded = nanoseconds(begun);
     }
     // The first finds thresholds and warms up.
-    Ok(took.map(|mut took| {
+    Ok([took_plain, took_coded].map(|mut took| {
         took[1..].sort_unstable();
         took[1 + (TURNS - 1) / 2]
     }))
