@@ -1,5 +1,4 @@
-//! Dense replicas whose layers are dealt to several ranks (DCT, model parallelism), over real
-//! ranks.
+//! Dense replicas whose layers are dealt to several ranks (DCT, model parallelism), for real.
 #![allow(clippy::unwrap_used)]
 
 use serde_json::Value;

@@ -310,7 +310,6 @@ pub struct RolesConfig {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sync_ps: Option<usize>,
     /// Ranks that the layers of a dense replica are dealt to.
-    #[serde(skip_serializing_if = "is_one")]
     pub dense_partitions: usize,
 }
 
@@ -319,11 +318,6 @@ impl Default for RolesConfig {
         let layout = Layout::default();
         Self { layout, trainers: None, embedding_ps: None, sync_ps: None, dense_partitions: 1 }
     }
-}
-
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
-const fn is_one(count: &usize) -> bool {
-    *count == 1
 }
 
 /// Whether ranks carry both roles.

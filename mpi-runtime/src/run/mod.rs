@@ -167,8 +167,9 @@ impl<'w> Run<'w> {
         let counters = Counters::new(workers, threads, instances.slices);
         let counters = Arc::new(counters.after(before.reading, before.center));
         // The fixed order: heartbeat, dense, parts of a replica, embedding by link, slices,
-        // checkpoints; control was made before. Hearts beat before anything that takes long: a rank
-        // that stops while others make communicators with it or fill their tables is missed.
+        // checkpoints; control was made before.
+        // Hearts beat before anything that takes long: a rank that stops while others make
+        // communicators with it or fill their tables is missed.
         let heartbeats = if alone { None } else { Some(world.communicator(&watch)?) };
         let heartbeat = Heartbeat::start(Pulse {
             counters: Arc::clone(&counters),

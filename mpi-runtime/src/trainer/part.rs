@@ -33,9 +33,9 @@ pub(super) fn train(
 }
 
 impl Trainer {
-    /// As [`finish_step`](Self::finish_step), for the part of a replica; there is nothing but
-    /// what all parts agree on. `sums`: as a [`Bsp`](crate::dense::bsp::Bsp) hands them out.
-    /// Returns whether all found it sound, and whether one of them was asked to stop.
+    /// As [`finish_step`](Self::finish_step), for the part of a replica; all of them
+    /// agree. `sums`: as a [`Bsp`](crate::dense::bsp::Bsp) hands them out. Returns whether all
+    /// found it sound, and whether one of them was asked to stop. *Collective over the replica.*
     pub(super) fn finish_step_of_part(
         &self,
         parts: &mut Parts,
