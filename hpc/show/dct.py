@@ -4,6 +4,7 @@ arXiv 2010.08899, data parallelism: of a gradient what passes a threshold is sen
 
 codec   gigabytes of a gradient that a core codes in a second, and scatters
 frappe  log loss and AUC by the share of elements that are sent, beside the same run with all of them, and bytes
+split   a trainer's hidden layers on two ranks: log loss and AUC by the share of activations that are sent, and bytes
 links   time of steps over slow links, with and without
 full    what it costs where no link is slow, and whether it turns itself off there
 virtual bytes and times of 64 and 256 trainers, simulated
@@ -33,6 +34,8 @@ TUNED = {"optim.dense.kind": "adam", "optim.dense.lr": 0.0001, "optim.sparse.lr"
 KEEPS = [1, 0.1, 0.0075]
 # What the ratios are claimed at.
 CLAIMED = 0.0075
+# Of activations between layers that are split.
+SPLIT_KEEPS, SPLIT_CLAIMED = [1, 0.1, 0.05], 0.05
 RANKS = 2
 show, runs = Show("dct", SEEDS), Runs("dct")
 
@@ -87,6 +90,33 @@ def frappe():
             show.at_most("logloss_loss_over_se", mean(more) / error if error > 0 else float("nan"), 2)
 
 
+def split():
+    """A trainer's hidden layers on two ranks: bytes of activations and their gradients, and what a threshold on them does."""
+    print("== split", flush=True)
+    files = runs.frappe_files()
+    if files is None:
+        return
+    common = LARGE | TUNED | {"data.train": files["train"], "data.test": files["test"], "sync.method": "bsp",
+                              "roles.dense_partitions": 2, "train.batch_size": 1024}
+    found = {keep: [] for keep in SPLIT_KEEPS}
+    for seed in SEEDS:
+        for keep in SPLIT_KEEPS:
+            sets = common | ({} if keep == 1 else {"compress.mp_keep": keep}) | {"seed": seed}
+            found[keep].append(runs.train(f"split-{keep}-{seed}", "hpc/show/shadow-frappe.toml", sets, mpirun(2)))
+    for keep in SPLIT_KEEPS:
+        more = [own["test"]["logloss"] - plain["test"]["logloss"] for own, plain in zip(found[keep], found[1])]
+        error = stdev(more) / len(more) ** 0.5 if len(more) > 1 else float("nan")
+        wires = [own["wire"] for own in found[keep]]
+        ratio = mean(wire["activation_bytes_uncoded"] / wire["activation_bytes_coded"] for wire in wires)
+        show.row(what=f"two parts, {len(SEEDS)} seeds", keep=keep, logloss=mean(own["test"]["logloss"] for own in found[keep]),
+                 auc=mean(own["test"]["auc"] for own in found[keep]), logloss_more=mean(more), uncertainty=error, bytes=ratio,
+                 elements=mean(wire["activation_elements_total"] / wire["activation_elements_kept"] for wire in wires),
+                 crossing_share=wires[0]["seconds_crossing"] / found[keep][0]["seconds"])
+        if keep == SPLIT_CLAIMED:
+            show.at_least("mp_byte_ratio", ratio, 20)
+            show.at_most("mp_logloss_loss_over_se", mean(more) / error if error > 0 else float("nan"), 2)
+
+
 def links():
     print("== links", flush=True)
     clicks = {"data.train": runs.synth("shadow_speed", 400_000)}
@@ -118,7 +148,7 @@ def full():
     """Where no link is slow it is to turn itself off; what it would cost is told beside."""
     print("== full", flush=True)
     common = {"data.train": runs.synth("shadow_speed", 400_000)} | LARGE | {
-        "sync.method": "bsp", "train.batch_size": 64, "train.worker_threads": 1, "train.max_examples": RANKS * 64 * 60}
+        "sync.method": "bsp", "train.batch_size": 64, "train.worker_threads": 1, "train.max_examples": RANKS * 64 * 200}
     ways = {"without": {}, "auto": kept(CLAIMED) | {"compress.auto": "true"}, "on": kept(CLAIMED)}
     found = {way: [] for way in ways}
     for turn in range(5):
@@ -162,6 +192,8 @@ def virtual():
                     name = f"virtual-{method}-{rate}-{trainers}-{keep}"
                     sets = clicks | LARGE | kept(keep) | {
                         "sync.method": method, "train.batch_size": 64, "train.worker_threads": 1,
+                        # Every node serves a slice.
+                        **({"roles.sync_ps": trainers} if method == "gba" else {}),
                         # A lane for each trainer, or several.
                         "data.lanes": max(8, trainers), "run.dir": str((runs.out / name).resolve()), "run.overwrite": "true"}
                     runs.call(name, [UMBRA, "simulate", "-c", "hpc/show/shadow-synthetic.toml", "--cluster", str(cluster), *settings(sets)])
@@ -242,6 +274,6 @@ def pooled():
                     show.measured("embedding_byte_ratio", ratio)
 
 
-for phase in phases(codec, frappe, links, full, virtual, pooled):
+for phase in phases(codec, frappe, split, links, full, virtual, pooled):
     phase()
 show.finish()

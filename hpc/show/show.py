@@ -10,6 +10,7 @@ import platform
 import shlex
 import subprocess
 import sys
+from itertools import groupby
 from math import hypot
 from pathlib import Path
 from statistics import median, stdev
@@ -105,9 +106,9 @@ class Show:
         if not self.checks:
             sys.exit("show: nothing was measured")
         print()
-        if self.rows:
-            names = list(self.rows[0])
-            table = [names] + [[text(row.get(name)) for name in names] for row in self.rows]
+        # Rows of other columns are a table of their own.
+        for names, rows in groupby(self.rows, key=list):
+            table = [names] + [[text(row.get(name)) for name in names] for row in rows]
             widths = [max(map(len, column)) for column in zip(*table)]
             for line in table:
                 print("  " + "  ".join(cell.rjust(width) for cell, width in zip(line, widths)))
