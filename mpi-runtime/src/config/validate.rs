@@ -125,12 +125,15 @@ impl Config {
                     ),
                 ))
             }
-            None if compress.mp_keep.is_none() && *compress != plain => Err(ConfigError::Missing {
-                key: "compress.dp_keep",
-                expected: "the share of the elements that are sent, or compress.mp_keep, that of \
+            None if compress.auto || (compress.mp_keep.is_none() && *compress != plain) => {
+                Err(ConfigError::Missing {
+                    key: "compress.dp_keep",
+                    expected:
+                        "the share of the elements that are sent, or compress.mp_keep, that of \
                            pooled vectors, beside the others of [compress]"
-                    .into(),
-            }),
+                            .into(),
+                })
+            }
             _ => Ok(()),
         }
     }
