@@ -21,7 +21,7 @@ stage_build() { cargo build --workspace --lib --bins --tests --examples; }
 # Tests that need several ranks start mpirun themselves, on 2 and on 4 ranks.
 stage_test() { cargo test --workspace --no-fail-fast; }
 # The same on the instruction sets that this machine has and did not choose; without the tests of how ranks talk and
-# trainers synchronize, how jobs end and what is refused, which calculate nothing that the others do not, and without
+# trainers synchronize (what they send coded too), how jobs end and what is refused, which calculate nothing that the others do not, and without
 # golden_bsp, which goes through the sets itself.
 stage_simd() {
     local set name tests=()
@@ -29,7 +29,7 @@ stage_simd() {
         name=$(basename "${name%/main.rs}" .rs)
         case $name in
             protocols | loom_replica | threads | shadow | ds_sync | simulate | simulator | resume) ;;
-            served | switch) ;;
+            served | switch | compress | pooling | split) ;;
             faults | stops | kills | bad_input | cli | house | jobs | prediction | mpi | golden_bsp) ;;
             data_safety | days | parquet) ;;
             *) tests+=(--test "$name") ;;
