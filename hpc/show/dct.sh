@@ -3,7 +3,7 @@
 #
 #     make show-dct                          half an hour on 2 cores
 #     make show-dct PHASES="codec frappe"    some of: codec frappe split links full virtual pooled
-#     SEEDS=1,2                              these seeds of "frappe" and "split" (1,2,3,4,5)
+#     SEEDS=1,2                              these seeds of "frappe" (1,2,3,4,5)
 #
 # "frappe" wants the data ($UMBRA_DATA, else ../shared/data), "links" root and what hpc/cluster needs.
 set -euo pipefail
