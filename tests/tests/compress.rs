@@ -221,6 +221,24 @@ fn bytes_are_expected_before_a_run() {
     }
 }
 
+/// What was counted before a run changes its method is counted on.
+#[test]
+fn a_change_of_the_method_forgets_nothing() {
+    let folder = JOB.folder(ROWS, 500);
+    let elements = |run: &str, more: &[&str]| {
+        let sets = ["compress.dp_keep=0.05", "train.worker_threads=1", "data.lanes=2"];
+        folder.train(2, "job.toml", run, &[&sets[..], more].concat());
+        folder.summary(run)["wire"]["dense_elements_total"].as_f64().unwrap()
+    };
+    let bsp = elements("bsp", &["sync.method=bsp"]);
+    let gba = elements("gba", &["sync.method=gba"]);
+    let change = ["sync.method=bsp", "sync.switch.to=gba", "sync.switch.at=[50]"];
+    let both = elements("both", &change);
+    let steps = folder.summary("bsp")["steps"].as_f64().unwrap();
+    let expected = (50.0 * bsp + (steps - 50.0) * gba) / steps;
+    assert!((both / expected - 1.0).abs() < 0.1, "{both} instead of {expected}: {bsp}, {gba}");
+}
+
 /// Whether it pays is tried, told, and done, whatever these links are.
 #[test]
 fn what_is_tried_is_done() {

@@ -12,8 +12,9 @@ use umbra_core::sync::{Instances, Method, Rounds};
 
 use crate::dense::coded_groups::CodedGroups;
 use crate::dense::coded_links::CodedLinks;
-use crate::dense::coded_parts::{Ledger, Parts};
 use crate::dense::coded_sum::CodedSum;
+use crate::dense::ledger::Ledger;
+use crate::dense::stretches::Stretches;
 
 /// This rank's part; nothing where things are sent as they are.
 #[derive(Default)]
@@ -41,7 +42,7 @@ impl Coded {
         let trainers = instances.trainers;
         if method.has_centers() {
             // What is sent as it is takes no detour; so it is with groups.
-            let parts = |slice| Parts::new(model, &method.slice(slice, elements));
+            let parts = |slice| Stretches::new(model, &method.slice(slice, elements));
             let parts = (0..method.slices()).map(parts).collect();
             let links = CodedLinks::new(coding, parts, instances.center(0));
             coded.links = (!coding.is_all()).then_some(links);
@@ -49,7 +50,7 @@ impl Coded {
         }
         let Some(trainer) = trainer.filter(|_| trainers > 1) else { return coded };
         if method.dealing().is_some() {
-            let groups = || CodedGroups::new(coding, Parts::new(model, &(0..elements)));
+            let groups = || CodedGroups::new(coding, Stretches::new(model, &(0..elements)));
             coded.groups = (!coding.is_all()).then(groups);
             return coded;
         }
@@ -58,7 +59,7 @@ impl Coded {
             _ if method.averages() && method.differences => (elements, method.alpha),
             _ => return coded,
         };
-        let parts = Parts::new(model, &(0..elements));
+        let parts = Stretches::new(model, &(0..elements));
         coded.sum = Some(CodedSum::new((coding, alpha), parts, elements, (trainer, trainers)));
         coded
     }

@@ -24,13 +24,14 @@ use std::time::Instant;
 
 use umbra_core::compress::{Coding, Counts, Residual, Threshold, Values, len_max, mask_len, visit};
 
-use crate::dense::coded_parts::{Ledger, Parts, append, first};
 use crate::dense::endpoints::DriveError;
+use crate::dense::ledger::Ledger;
+use crate::dense::stretches::{Stretches, append, first};
 
 /// A trainer's memory of its averages.
 pub struct CodedGroups {
     coding: Coding,
-    parts: Parts,
+    parts: Stretches,
     /// What elements were when they were last averaged; `None` before the first round. `[slice]`
     agreed: Option<Vec<f32>>,
     /// By coded stretch, and the place of its part's owner.
@@ -57,7 +58,7 @@ impl CodedGroups {
     /// Of a slice that is cut into `parts`. Values are sent as they are: of those of 16 bits no
     /// mean could follow small changes.
     #[must_use]
-    pub fn new(coding: Coding, parts: Parts) -> Self {
+    pub fn new(coding: Coding, parts: Stretches) -> Self {
         let longest = parts.longest();
         Self {
             coding: Coding { values: Values::F32, ..coding },
@@ -123,7 +124,7 @@ impl CodedGroups {
             }
         }
         self.turn = self.turn.wrapping_add(1);
-        self.ledger.coding += begun.elapsed();
+        self.ledger.time += begun.elapsed();
     }
 
     /// What the owner in this place gets.
@@ -165,7 +166,7 @@ impl CodedGroups {
                 *x = cell.sum / cell.count;
             }
         }
-        self.ledger.coding += begun.elapsed();
+        self.ledger.time += begun.elapsed();
         answers
     }
 
@@ -200,7 +201,7 @@ impl CodedGroups {
         let kept = means.len().saturating_sub(plain);
         ledger.count(all, kept, 1);
         ledger.bytes += (size_of::<f32>() * kept) as u64;
-        ledger.coding += begun.elapsed();
+        ledger.time += begun.elapsed();
         Ok(())
     }
 }
@@ -208,7 +209,7 @@ impl CodedGroups {
 /// Calls `visitor` with those elements of `vector`, which is `stretch` of a slice, that a message
 /// has, and their values.
 fn each<T>(
-    parts: &Parts,
+    parts: &Stretches,
     stretch: &Range<usize>,
     message: &[u8],
     vector: &mut [T],

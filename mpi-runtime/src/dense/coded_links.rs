@@ -25,14 +25,15 @@ use umbra_core::compress::{Coding, Counts, Residual, Threshold, add, len_max, ma
 use umbra_core::sync::Payload;
 
 use crate::comm::post::{Body, Post};
-use crate::dense::coded_parts::{Ledger, Parts, append, first};
 use crate::dense::endpoints::DriveError;
+use crate::dense::ledger::Ledger;
+use crate::dense::stretches::{Stretches, append, first};
 
 /// The links of a rank's instances.
 pub struct CodedLinks {
     coding: Coding,
     /// By center: how its slice is cut.
-    parts: Vec<Parts>,
+    parts: Vec<Stretches>,
     /// The instance of the first center.
     first_center: usize,
     /// By the instances from and to: what was sent.
@@ -61,8 +62,8 @@ impl CodedLinks {
     /// Links between instances, of which centers begin at `first_center`; `parts`: how the slice of
     /// each is cut.
     #[must_use]
-    pub fn new(coding: Coding, parts: Vec<Parts>, first_center: usize) -> Self {
-        let longest = parts.iter().map(Parts::longest).max().unwrap_or(0);
+    pub fn new(coding: Coding, parts: Vec<Stretches>, first_center: usize) -> Self {
+        let longest = parts.iter().map(Stretches::longest).max().unwrap_or(0);
         Self {
             coding,
             parts,
@@ -143,7 +144,7 @@ impl CodedLinks {
         if is_remote {
             ledger.bytes += (bytes.len() - before) as u64;
         }
-        ledger.coding += begun.elapsed();
+        ledger.time += begun.elapsed();
         let body = if of_state { Body::CodedState(bytes) } else { Body::CodedChange(bytes) };
         post.send(from, to, word, &body)
     }
@@ -180,20 +181,20 @@ impl CodedLinks {
                 values.copy_from_slice(known);
             }
         }
-        self.ledger.coding += begun.elapsed();
+        self.ledger.time += begun.elapsed();
         Ok(values.len())
     }
 }
 
 impl Sender {
-    fn new(parts: &Parts, values: &[f32]) -> Self {
+    fn new(parts: &Stretches, values: &[f32]) -> Self {
         let thresholds = vec![Threshold::default(); parts.coded.len()];
         Self { thresholds, left: vec![0.0; values.len()], known: None }
     }
 }
 
 /// Adds the stretches that are coded to `values`, and replaces the others.
-fn read(parts: &Parts, bytes: &[u8], values: &mut [f32]) -> Result<(), DriveError> {
+fn read(parts: &Stretches, bytes: &[u8], values: &mut [f32]) -> Result<(), DriveError> {
     let is_in = |range: &Range<usize>| range.end <= values.len();
     if !parts.coded.iter().chain(&parts.plain).all(is_in) {
         return Err(DriveError::Malformed);

@@ -23,8 +23,9 @@ use umbra_core::sync::reduction::{TAIL, add as add_vectors, sum_into_first};
 
 use crate::comm::Comm;
 use crate::comm::reduce::Sums;
-use crate::dense::coded_parts::{Ledger, Parts, append, first};
 use crate::dense::endpoints::DriveError;
+use crate::dense::ledger::Ledger;
+use crate::dense::stretches::{Stretches, append, first};
 
 /// A part of a tensor, and who adds it up.
 #[derive(Clone, Debug)]
@@ -71,11 +72,11 @@ impl CodedSum {
     #[must_use]
     pub fn new(
         (coding, alpha): (Coding, f32),
-        parts: Parts,
+        parts: Stretches,
         elements: usize,
         (rank, ranks): (usize, usize),
     ) -> Self {
-        let Parts { coded, plain: small } = parts;
+        let Stretches { coded, plain: small } = parts;
         let mut pieces = vec![];
         for range in coded {
             let cut = |part: usize| range.start + range.len() * part / ranks;
@@ -130,7 +131,7 @@ impl CodedSum {
         self.unpack(values);
         let begun = Instant::now();
         let sent = self.code_own(values);
-        self.ledger.coding += begun.elapsed();
+        self.ledger.time += begun.elapsed();
         let to_others = |sent: &[Vec<u8>], rank: usize| {
             let others = sent.iter().enumerate().filter(|(owner, _)| *owner != rank);
             others.map(|(_, bytes)| bytes.len() as u64).sum::<u64>()
@@ -140,12 +141,12 @@ impl CodedSum {
         let received = comm.exchange(&lists, what)?;
         let begun = Instant::now();
         let sum = self.add_up(&received)?;
-        self.ledger.coding += begun.elapsed();
+        self.ledger.time += begun.elapsed();
         bytes += sum.len() as u64 * (self.ranks as u64 - 1);
         let all = comm.all_gather_varied(&sum, what)?;
         let begun = Instant::now();
         self.read(&all, values)?;
-        self.ledger.coding += begun.elapsed();
+        self.ledger.time += begun.elapsed();
         self.turn = self.turn.wrapping_add(1);
         self.ledger.bytes += bytes;
         Ok(bytes + beside.bytes)

@@ -16,9 +16,9 @@ use umbra_core::rng::{Purpose, Stream};
 use crate::comm::Comm;
 use crate::comm::reduce::{MANY, Sums};
 use crate::comm::watch::Lost;
-use crate::dense::coded_parts::Parts;
 use crate::dense::coded_sum::CodedSum;
 use crate::dense::endpoints::DriveError;
+use crate::dense::stretches::Stretches;
 
 /// What a sum takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,7 +77,7 @@ fn medians(comm: &Comm, coding: Coding, elements: usize) -> Result<[u64; 2], Dri
     let stream = Stream::new(comm.rank() as u64, Purpose::Simulation(0));
     let drawn: Vec<f32> = (0..elements).map(|at| stream.normal(at as u64)).collect();
     let all = 0..elements;
-    let parts = Parts { coded: vec![all], plain: vec![] };
+    let parts = Stretches { coded: vec![all], plain: vec![] };
     let mut coded = CodedSum::new((coding, 1.0), parts, elements, (comm.rank(), comm.size()));
     let (mut sums, mut values, what) = (Sums::default(), drawn.clone(), "a trial of compression");
     let (mut took_plain, mut took_coded) = ([0; TURNS], [0; TURNS]);

@@ -7,8 +7,8 @@
 //!   taken once
 //! - [`bsp`]: one update per step for all · [`gradients`]: what the workers bring to it ·
 //!   [`coded`]: what of all this is coded, [`coded_sum`]: sums of what matters, [`coded_links`]:
-//!   messages, [`coded_groups`]: averages in groups, [`coded_parts`]: of what, [`coding_trial`]:
-//!   whether it pays
+//!   messages, [`coded_groups`]: averages in groups, [`stretches`]: of what, [`ledger`]: what
+//!   it came to, [`coding_trial`]: whether it pays
 //! - [`parts`]: a replica whose layers are dealt to several ranks
 //! - [`served`]: parameter servers · [`hand`]: what a worker is handed and brings
 //! - [`meeting`]: the workers of a trainer meet · [`gate`]: where they wait for a round ·
@@ -19,7 +19,6 @@ pub mod bsp;
 pub mod coded;
 pub mod coded_groups;
 pub mod coded_links;
-pub mod coded_parts;
 pub mod coded_sum;
 pub mod coding_trial;
 pub mod compute_slots;
@@ -29,6 +28,7 @@ pub mod gate;
 pub mod gradients;
 pub mod group_sums;
 pub mod hand;
+pub mod ledger;
 pub mod mean;
 pub mod meeting;
 pub mod parts;
@@ -36,4 +36,5 @@ mod places;
 pub mod replica_sync;
 pub mod seat;
 pub mod served;
+pub mod stretches;
 pub mod traffic;

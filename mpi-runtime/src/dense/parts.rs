@@ -12,10 +12,9 @@
 
 use core::ops::Range;
 use core::sync::atomic::AtomicU32;
-use core::time::Duration;
 use std::time::Instant;
 
-use umbra_core::compress::{Coding, Counts, Kept, Threshold, len_max, mask_len};
+use umbra_core::compress::{Coding, Counts, Threshold, len_max, mask_len};
 use umbra_core::dense::replica::{Update, element, store};
 use umbra_core::kernel::{Activations, ActivationsMut};
 use umbra_core::model::{Boundary, Carrier, Crossing, Model, PartOf};
@@ -24,21 +23,7 @@ use crate::comm::Comm;
 use crate::comm::traffic::Traffic;
 use crate::comm::watch::Lost;
 use crate::dense::endpoints::DriveError;
-
-/// What crossed, from this rank to others, forward and backward.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Crossed {
-    /// Elements that were sent.
-    pub kept: u64,
-    /// Elements that there were.
-    pub elements: u64,
-    /// Bytes that left this rank.
-    pub bytes: u64,
-    /// Bytes that would have left it.
-    pub bytes_plain: u64,
-    /// Time for all of it, waits for the others included.
-    pub time: Duration,
-}
+use crate::dense::ledger::Ledger;
 
 /// A rank's part of a dense replica.
 pub struct Parts {
@@ -57,7 +42,7 @@ pub struct Parts {
     mask: Vec<u32>,
     counts: Box<Counts>,
     message: Vec<u8>,
-    crossed: Crossed,
+    ledger: Ledger,
 }
 
 impl Parts {
@@ -93,7 +78,7 @@ impl Parts {
             of,
             coding,
             turn: 0,
-            crossed: Crossed::default(),
+            ledger: Ledger::default(),
         }
     }
 
@@ -115,10 +100,10 @@ impl Parts {
         self.own.iter().map(Range::len).sum()
     }
 
-    /// What it came to so far.
+    /// What crossed so far, from this rank to others, forward and backward.
     #[must_use]
-    pub const fn crossed(&self) -> &Crossed {
-        &self.crossed
+    pub const fn ledger(&self) -> &Ledger {
+        &self.ledger
     }
 
     /// What this rank sent and received of it so far.
@@ -137,7 +122,7 @@ impl Parts {
             Crossing::Outputs { at, y } => self.cross_output(at, y),
             Crossing::Gradient { at, y, d } => self.cross_gradient(at, y, d),
         };
-        self.crossed.time += begun.elapsed();
+        self.ledger.time += begun.elapsed();
         done
     }
 
@@ -205,12 +190,13 @@ impl Parts {
 
     fn cross_output(&mut self, at: &Boundary, mut y: ActivationsMut<'_>) -> Result<(), DriveError> {
         let (own, others) = (y.view().n() * at.own().len(), self.of.parts as u64 - 1);
-        let (mut carrier, comm, out, crossed) = self.carrier();
+        let (mut carrier, comm, out, ledger) = self.carrier();
         let kept = carrier.send_output(at, &mut y, out);
         if !at.split {
             return Ok(());
         }
-        crossed.count(own, kept, others);
+        ledger.count(own, kept.elements, others);
+        ledger.bytes += kept.bytes as u64 * others;
         let all = comm.all_gather_varied(&out[..kept.bytes], "activations of the other parts")?;
         for (part, message) in all.iter().enumerate().filter(|(part, _)| *part != at.of.part) {
             carrier.take_output(at, part, message, &mut y).map_err(|_| DriveError::Malformed)?;
@@ -224,7 +210,7 @@ impl Parts {
         y: Activations<'_>,
         mut d: ActivationsMut<'_>,
     ) -> Result<(), DriveError> {
-        let (mut carrier, comm, out, crossed) = self.carrier();
+        let (mut carrier, comm, out, ledger) = self.carrier();
         let mut sent: Vec<Vec<u8>> = vec![];
         for part in 0..at.of.parts {
             let elements = y.n() * at.columns(part).len();
@@ -235,8 +221,8 @@ impl Parts {
             }
             if part != at.of.part {
                 let bytes = sent.last().map_or(0, Vec::len);
-                let elements_sent = bytes / carrier.coding.values.bytes();
-                crossed.count(elements, Kept { elements: elements_sent, bytes }, 1);
+                ledger.count(elements, bytes / carrier.coding.values.bytes(), 1);
+                ledger.bytes += bytes as u64;
             }
         }
         let to = |part: usize| sent[if at.split { part } else { 0 }].as_slice();
@@ -246,27 +232,10 @@ impl Parts {
         carrier.take_gradient(at, got, y, &mut d).map_err(|_| DriveError::Malformed)
     }
 
-    fn carrier(&mut self) -> (Carrier<'_>, &Comm, &mut [u8], &mut Crossed) {
+    fn carrier(&mut self) -> (Carrier<'_>, &Comm, &mut [u8], &mut Ledger) {
         let Self { coding, turn, thresholds, output, gradient, mask, counts, .. } = self;
         let (coding, turn) = (*coding, *turn);
         let carrier = Carrier { coding, turn, thresholds, output, gradient, mask, counts };
-        (carrier, &self.comm, &mut self.message, &mut self.crossed)
-    }
-}
-
-impl Crossed {
-    /// `kept` of so many elements went to so many ranks.
-    const fn count(&mut self, elements: usize, kept: Kept, ranks: u64) {
-        self.kept += kept.elements as u64 * ranks;
-        self.elements += elements as u64 * ranks;
-        self.bytes += kept.bytes as u64 * ranks;
-        self.bytes_plain += 4 * elements as u64 * ranks;
-    }
-
-    /// As words.
-    #[must_use]
-    pub fn to_words(self) -> [u64; 5] {
-        let Self { kept, elements, bytes, bytes_plain, time } = self;
-        [kept, elements, bytes, bytes_plain, u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)]
+        (carrier, &self.comm, &mut self.message, &mut self.ledger)
     }
 }

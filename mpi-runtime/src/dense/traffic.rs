@@ -16,9 +16,9 @@ use umbra_core::sync::{Dealing, Method, Note, Part};
 use crate::comm::post::of_message;
 use crate::comm::reduce::of_sum;
 use crate::comm::traffic::{Traffic, of_exchange};
-use crate::dense::coded_parts::Parts;
 use crate::dense::group_sums::of_group_sum;
 use crate::dense::served::center_rank;
+use crate::dense::stretches::Stretches;
 use crate::launch::roles::Roles;
 
 /// A sum over all trainers: so many f32s, and so many f64s beside them.
@@ -40,7 +40,7 @@ pub fn of_step(
 ) -> Traffic {
     let of_each = |sum: &Sum| match coded {
         Some((coding, model)) if sum.values == model.parameters_len() => {
-            let parts = Parts::new(model, &(0..sum.values));
+            let parts = Stretches::new(model, &(0..sum.values));
             of_coded_sum((trainers, trainer), (coding, &parts), sum.few)
         }
         _ => of_sum(trainers, trainer, sum.values, sum.few),
@@ -52,7 +52,7 @@ pub fn of_step(
 /// (`coded_sum.rs`), with so many f64s beside it.
 fn of_coded_sum(
     (trainers, trainer): (usize, usize),
-    (coding, parts): (Coding, &Parts),
+    (coding, parts): (Coding, &Stretches),
     few: usize,
 ) -> Traffic {
     let exchanged = |bytes: usize| {
@@ -80,7 +80,7 @@ pub fn of_round(
     let coded = coded.filter(|(coding, _)| !coding.is_all());
     let values = |slice: Range<usize>| match coded {
         Some((coding, model)) => {
-            Parts::new(model, &slice).message_len(coding).div_ceil(size_of::<f32>())
+            Stretches::new(model, &slice).message_len(coding).div_ceil(size_of::<f32>())
         }
         None => slice.len(),
     };
@@ -126,7 +126,7 @@ pub fn of_round(
             for (trainer, rank) in of_trainers {
                 traffic[*rank] = match coded {
                     Some((coding, model)) => {
-                        let parts = Parts::new(model, &(0..elements));
+                        let parts = Stretches::new(model, &(0..elements));
                         of_coded_sum((trainers, trainer), (coding, &parts), TAIL)
                     }
                     None => of_sum(trainers, trainer, elements + TAIL, 0),

@@ -30,8 +30,8 @@ use crate::error::Error;
 use crate::measure::counters::{Reading, RoundReading};
 use crate::measure::trace::{Trace, Track};
 use crate::record::{self, SyncSwitch, say};
-use crate::rows::pooling::PoolLedger;
 use crate::rows::tables::Partition;
+use crate::run::compression::Compressed;
 
 /// What a run leaves to the one that goes on with it by another method.
 #[derive(Default)]
@@ -45,8 +45,8 @@ pub struct Carried {
     pub(super) center: RoundReading,
     /// What was sent and received: of rows, of dense parameters.
     pub(super) traffic: [Traffic; 2],
-    /// What bags that were pooled here came to.
-    pub(super) pooled: PoolLedger,
+    /// What compression came to.
+    pub(super) compressed: Compressed,
     /// What became of gradients, on the rank of the dispatcher.
     pub(super) tally: Option<Tally>,
     pub(super) gaps: Gaps,
@@ -59,7 +59,7 @@ impl Run<'_> {
     /// it.
     pub fn finish(self) -> (Plan, JobState, Carried) {
         let traffic = [self.embedding_traffic(), self.dense_traffic()];
-        let pooled = self.pooled();
+        let compressed = self.compressed();
         let (reading, center) = (self.reading(), self.counters.center.read());
         let tally = self.sync.served().and_then(Served::tally).cloned().or(self.tally);
         let Self { control, services, heartbeat, trainer, dense, sync, saver, .. } = self;
@@ -78,7 +78,7 @@ impl Run<'_> {
         meet("the end of the threads", false);
         drop((dense, sync));
         let Self { plan, state, gaps, trained, trace, .. } = self;
-        let counted = Carried { reading, center, traffic, pooled, tally, ..Carried::default() };
+        let counted = Carried { reading, center, traffic, compressed, tally, ..Carried::default() };
         let left = Carried { partitions, trainer, gaps, trained, trace, ..counted };
         (plan, state, left)
     }

@@ -1,13 +1,107 @@
-//! Whether what a job wants compressed is, and what that keeps in memory (`docs/compression.md`).
+//! Whether what a job wants compressed is, what that keeps in memory and what it came to
+//! (`docs/compression.md`).
+
+use core::time::Duration;
 
 use umbra_core::compress::Coding;
 
 use crate::comm::Comm;
 use crate::dense::coding_trial::Trial;
 use crate::dense::endpoints::DriveError;
+use crate::dense::ledger::{LEDGER_WORDS, Ledger};
+use crate::dense::parts::Parts;
 use crate::error::Error;
-use crate::record::say;
+use crate::record::{WireFigures, say};
+use crate::rows::pooling::{POOL_LEDGER_WORDS, PoolLedger};
+use crate::run::Run;
 use crate::run::plan::Plan;
+use crate::run::trainer_threads::TrainerThreads;
+
+/// What sending what matters came to on a rank.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Compressed {
+    /// Of gradients, parameters and replicas.
+    pub dense: Ledger,
+    /// Between the parts of a replica.
+    pub crossed: Ledger,
+    /// Of bags that this rank pools.
+    pub pooled: PoolLedger,
+}
+
+/// Words of a [`Compressed`].
+pub(super) const COMPRESSED_WORDS: usize = 2 * LEDGER_WORDS + POOL_LEDGER_WORDS;
+
+impl Compressed {
+    /// Both.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            dense: self.dense.plus(other.dense),
+            crossed: self.crossed.plus(other.crossed),
+            pooled: self.pooled.plus(other.pooled),
+        }
+    }
+
+    /// As words: the three, one after the other.
+    pub fn to_words(self) -> impl Iterator<Item = u64> {
+        let Self { dense, crossed, pooled } = self;
+        dense.to_words().into_iter().chain(crossed.to_words()).chain(pooled.to_words())
+    }
+}
+
+/// Figures of all ranks' [`Compressed`].
+#[must_use]
+pub(super) fn compressed_figures<'a>(
+    ranks: impl Iterator<Item = &'a [u64; COMPRESSED_WORDS]>,
+) -> WireFigures {
+    let (mut sums, mut crossing, mut coding) = ([0; COMPRESSED_WORDS], 0, 0);
+    for words in ranks {
+        sums.iter_mut().zip(words).for_each(|(sum, word)| *sum += word);
+        let [_, _, _, _, of_dense, _, _, _, _, of_crossed, .., of_bags] = *words;
+        coding = coding.max(of_dense + of_bags);
+        crossing = crossing.max(of_crossed);
+    }
+    let [kept, elements, bytes, plain, _, of_others @ ..] = sums;
+    let [crossed_kept, crossed, crossed_bytes, crossed_plain, _, of_bags @ ..] = of_others;
+    let [bags_kept, bags, bags_bytes, bags_plain, rows, _] = of_bags;
+    let crosses = |count: u64| (crossed > 0).then_some(count);
+    let some = |count: u64| (elements > 0).then_some(count);
+    let pooled = |count: u64| (bags > 0).then_some(count);
+    let parallel = |count: u64| (crossed + bags > 0).then_some(count);
+    let seconds = |ns: u64| Duration::from_nanos(ns).as_secs_f64();
+    let coding = (elements + bags > 0).then_some(coding).map(seconds);
+    WireFigures {
+        activation_elements_kept: crosses(crossed_kept),
+        activation_elements_total: crosses(crossed),
+        activation_bytes_coded: crosses(crossed_bytes),
+        activation_bytes_uncoded: crosses(crossed_plain),
+        seconds_crossing: crosses(crossing).map(seconds),
+        mp_elements_kept: parallel(crossed_kept + bags_kept),
+        mp_elements_total: parallel(crossed + bags),
+        dense_elements_kept: some(kept),
+        dense_elements_total: some(elements),
+        dense_bytes_coded: some(bytes),
+        dense_bytes_uncoded: some(plain),
+        seconds_coding: coding,
+        embedding_elements_kept: pooled(bags_kept),
+        embedding_elements_total: pooled(bags),
+        embedding_bytes_coded: pooled(bags_bytes),
+        embedding_bytes_uncoded: pooled(bags_plain),
+        embedding_bytes_rows: pooled(rows),
+        ..WireFigures::default()
+    }
+}
+
+impl Run<'_> {
+    /// What it came to so far, by methods before too. *Not collective; nothing trains meanwhile.*
+    #[must_use]
+    pub fn compressed(&self) -> Compressed {
+        let parts = self.trainer.as_ref().and_then(TrainerThreads::parts);
+        let crossed = parts.map(Parts::ledger).copied().unwrap_or_default();
+        let (dense, pooled) = (self.sync.coded(), self.services.pooled());
+        self.compressed_before.plus(Compressed { dense, crossed, pooled })
+    }
+}
 
 impl Plan {
     /// How what is exchanged of dense parameters is coded; `None` where it is sent as it is.

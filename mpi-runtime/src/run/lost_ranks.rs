@@ -52,7 +52,7 @@ impl Run<'_> {
     /// Ends all threads of a run in which a rank was lost. *Not collective.*
     fn abandon(mut self) -> Result<Left, Error> {
         let traffic = [self.embedding_traffic(), self.dense_traffic()];
-        let pooled = self.pooled();
+        let compressed = self.compressed();
         let (reading, center) = (self.reading(), self.counters.center.read());
         let served = self.sync.served();
         let tally = served.and_then(Served::tally).cloned();
@@ -68,7 +68,7 @@ impl Run<'_> {
         heartbeat.finish();
         drop((dense, sync));
         let Self { plan, state, gaps, trained, trace, .. } = self;
-        let counted = Carried { reading, center, traffic, pooled, tally, ..Carried::default() };
+        let counted = Carried { reading, center, traffic, compressed, tally, ..Carried::default() };
         let carried = Carried { partitions, trainer, gaps, trained, trace, ..counted };
         Ok(Left { plan, state, carried, served: remains, made })
     }

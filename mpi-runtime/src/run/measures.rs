@@ -18,10 +18,10 @@ use crate::record::{
     write_atomically,
 };
 use crate::recovery::played::{Played, Saved};
-use crate::rows::pooling::POOL_LEDGER_WORDS;
 use crate::rows::tables::Partition;
 use crate::rows::usage::UsageMemory;
 use crate::run::Run;
+use crate::run::compression::compressed_figures;
 use crate::run::job::Outcome;
 use crate::run::reporter::Recorder;
 use crate::run::sections::figures_of;
@@ -45,9 +45,7 @@ impl Session<'_> {
         for traffic in [embedding, self.run.dense_traffic()] {
             own.extend(traffic.to_words());
         }
-        own.extend(self.run.crossed().to_words());
-        own.extend(self.run.sync.coded().to_words());
-        own.extend(self.run.pooled().to_words());
+        own.extend(self.run.compressed().to_words());
         let mut all = vec![0; own.len() * self.world.size];
         self.control.all_gather(&own, &mut all, "memory and bytes of the run")?;
         let of = |index| all.iter().skip(index).step_by(own.len()).copied();
@@ -83,7 +81,7 @@ impl Session<'_> {
             dense_bytes: Some(total.rounds.bytes),
             embedding_bytes: Some(of(1).sum()),
             ranks: all.chunks(own.len()).enumerate().map(wire_of_rank).collect(),
-            ..coded_figures(all.chunks(own.len()).map(|words| &words[own.len() - CODED..]))
+            ..compressed_figures(all.chunks(own.len()).filter_map(|words| words.last_chunk()))
         });
         let row_saves = summary.checkpoint.as_mut().and_then(|saves| saves.row_saves.as_mut());
         if let Some(row_saves) = row_saves {
@@ -215,50 +213,6 @@ fn wait_for_the_end(dir: &Path) -> Result<(), Error> {
 
 /// For a summary to be written.
 const WRITTEN: Duration = Duration::from_secs(5);
-
-/// What coding came to, of all ranks' [`Crossed`](crate::dense::parts::Crossed)s,
-/// [`Ledger`](crate::dense::coded_parts::Ledger)s and
-/// [`PoolLedger`](crate::rows::pooling::PoolLedger)s.
-fn coded_figures<'a>(ranks: impl Iterator<Item = &'a [u64]>) -> WireFigures {
-    let (mut sums, mut crossing, mut coding) = ([0; CODED], 0, 0);
-    for words in ranks {
-        sums.iter_mut().zip(words).for_each(|(sum, word)| *sum += word);
-        crossing = crossing.max(words[4]);
-        coding = coding.max(words[9] + words[CODED - 1]);
-    }
-    let [crossed_kept, crossed, crossed_bytes, crossed_plain, _, of_dense @ ..] = sums;
-    let [kept, elements, bytes, plain, _, of_bags @ ..] = of_dense;
-    let [bags_kept, bags, bags_bytes, bags_plain, rows, _] = of_bags;
-    let crosses = |count: u64| (crossed > 0).then_some(count);
-    let some = |count: u64| (elements > 0).then_some(count);
-    let pooled = |count: u64| (bags > 0).then_some(count);
-    let parallel = |count: u64| (crossed + bags > 0).then_some(count);
-    let seconds = |ns: u64| Duration::from_nanos(ns).as_secs_f64();
-    let coding = (elements + bags > 0).then_some(coding).map(seconds);
-    WireFigures {
-        activation_elements_kept: crosses(crossed_kept),
-        activation_elements_total: crosses(crossed),
-        activation_bytes_coded: crosses(crossed_bytes),
-        activation_bytes_uncoded: crosses(crossed_plain),
-        seconds_crossing: crosses(crossing).map(seconds),
-        mp_elements_kept: parallel(crossed_kept + bags_kept),
-        mp_elements_total: parallel(crossed + bags),
-        dense_elements_kept: some(kept),
-        dense_elements_total: some(elements),
-        dense_bytes_coded: some(bytes),
-        dense_bytes_uncoded: some(plain),
-        seconds_coding: coding,
-        embedding_elements_kept: pooled(bags_kept),
-        embedding_elements_total: pooled(bags),
-        embedding_bytes_coded: pooled(bags_bytes),
-        embedding_bytes_uncoded: pooled(bags_plain),
-        embedding_bytes_rows: pooled(rows),
-        ..WireFigures::default()
-    }
-}
-
-/// Words of the ledgers.
-const CODED: usize = 5 + 5 + POOL_LEDGER_WORDS;
 
 /// What a rank sent and received: eight of the words of [`Session::measure`], from the seventh on.
 fn wire_of_rank((rank, words): (usize, &[u64])) -> WireOfRank {

@@ -52,7 +52,7 @@ use crate::comm::Comm;
 use crate::comm::traffic::Traffic;
 use crate::comm::watch::Watch;
 use crate::dense::coding_trial::Trial;
-use crate::dense::parts::{Crossed, Parts};
+use crate::dense::parts::Parts;
 use crate::dense::replica_sync::DenseSync;
 use crate::dense::seat::Gaps;
 use crate::dense::served::ServedStretch;
@@ -61,9 +61,9 @@ use crate::launch::signals::Signals;
 use crate::launch::world::World;
 use crate::measure::counters::{Counters, Reading};
 use crate::measure::trace::Trace;
-use crate::rows::pooling::PoolLedger;
 use crate::rows::router;
 use crate::rows::servers::{ServiceConfig, ServiceError, Services};
+use crate::run::compression::Compressed;
 use crate::run::heartbeat::{Heartbeat, Pulse, Report};
 use crate::run::plan::Plan;
 use crate::run::sections::{Begin, JobState};
@@ -110,8 +110,8 @@ pub struct Run<'w> {
     pub trained: Duration,
     /// What was sent and received by another method before: of rows, of dense parameters.
     before: [Traffic; 2],
-    /// What bags that were pooled here came to by another method before.
-    pooled_before: PoolLedger,
+    /// What compression came to by another method before.
+    compressed_before: Compressed,
     /// What became of gradients by another method before, on the rank of the dispatcher.
     tally: Option<Tally>,
     /// What the threads of this rank did when.
@@ -272,7 +272,7 @@ impl<'w> Run<'w> {
             gaps: before.gaps,
             trained: before.trained,
             before: before.traffic,
-            pooled_before: before.pooled,
+            compressed_before: before.compressed,
             tally: before.tally,
             trace,
             signals,
@@ -406,20 +406,6 @@ impl<'w> Run<'w> {
             bytes_received: received.bytes,
         };
         self.before[0].plus(now)
-    }
-
-    /// What bags that are pooled here came to. *Not collective.*
-    #[must_use]
-    pub fn pooled(&self) -> PoolLedger {
-        self.pooled_before.plus(self.services.pooled())
-    }
-
-    /// What crossed between the parts of this rank's replica. *Not collective; nothing trains
-    /// meanwhile.*
-    #[must_use]
-    pub fn crossed(&self) -> Crossed {
-        let parts = self.trainer.as_ref().and_then(TrainerThreads::parts);
-        parts.map_or(Crossed::default(), |parts| *parts.crossed())
     }
 
     /// What this rank sent and received so that dense replicas stay together. *Not collective;

@@ -29,7 +29,7 @@ use umbra_core::sync::{Algorithm, Dealing};
 use crate::comm::Comm;
 use crate::comm::watch::Watch;
 use crate::config::{BatchNormScope, Config, Layout, SyncMethod};
-use crate::dense::coded_parts::Parts;
+use crate::dense::stretches::Stretches;
 use crate::error::Error;
 use crate::record::{
     Status, Summary, SyncFigures, TrainFigures, TrainerSync, WaitFigures, WireFigures, say,
@@ -362,7 +362,7 @@ fn synchronized(
 /// Bytes that are sent in place of one of what trainers exchange, where that is coded.
 fn coded_share(plan: &Plan) -> Option<f64> {
     let coding = plan.coding().filter(|coding| !coding.is_all())?;
-    let parts = Parts::new(&plan.model, &(0..plan.model.replica_len()));
+    let parts = Stretches::new(&plan.model, &(0..plan.model.replica_len()));
     Some(parts.sent_share(coding, plan.roles.trainers.len()))
 }
 

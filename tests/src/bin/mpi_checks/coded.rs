@@ -12,9 +12,9 @@ use umbra_mpi::comm::Comm;
 use umbra_mpi::comm::reduce::{MANY, Sums};
 use umbra_mpi::comm::watch::Watch;
 use umbra_mpi::dense::coded_groups::CodedGroups;
-use umbra_mpi::dense::coded_parts::Parts;
 use umbra_mpi::dense::coded_sum::CodedSum;
 use umbra_mpi::dense::group_sums::{GroupSums, Patience};
+use umbra_mpi::dense::stretches::Stretches;
 use umbra_mpi::launch::world::World;
 
 /// Two of its tensors are coded; no number of ranks divides them.
@@ -40,7 +40,7 @@ fn coded(model: &Model, alpha: f32, control: &Comm) -> CodedSum {
     let (len, rank, ranks) = (model.parameters_len(), control.rank(), control.size());
     let keep = Keep { share: 0.25, refresh_every: 1 };
     let coding = Coding { keep, values: Values::F32 };
-    CodedSum::new((coding, alpha), Parts::new(model, &(0..len)), len, (rank, ranks))
+    CodedSum::new((coding, alpha), Stretches::new(model, &(0..len)), len, (rank, ranks))
 }
 
 /// What has been kept is sent in the end: on the way and on the way back nothing is lost, and all
@@ -122,7 +122,7 @@ pub(super) fn coded_groups(world: &World, watch: &Arc<Watch>, control: &Comm) {
     let (len, stream) = (model.parameters_len(), Stream::new(9, Purpose::Test(0)));
     let keep = Keep { share: 0.25, refresh_every: 1 };
     let coding = Coding { keep, values: Values::Bf16 };
-    let mut groups = CodedGroups::new(coding, Parts::new(&model, &(0..len)));
+    let mut groups = CodedGroups::new(coding, Stretches::new(&model, &(0..len)));
     let dealing = Dealing::Random { group: 2, seed: 3 };
     let mut sums = GroupSums::new(dealing, (world.rank, ranks), Some(&mut groups));
     let mut post = super::post::post(world, watch);

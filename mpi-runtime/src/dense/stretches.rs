@@ -1,4 +1,4 @@
-//! Which stretches of a dense vector are coded, and what coding comes to.
+//! Which stretches of a dense vector are coded, and their messages one behind the other.
 //!
 //! DCT (`umbra_core::compress`): tensors of few elements, and running statistics, are sent as they
 //! are. Each of the others has a threshold of its own, since their scales differ.
@@ -6,14 +6,13 @@
 //! Invariant: the stretches of a slice, coded or not, are all of it.
 
 use core::ops::Range;
-use core::time::Duration;
 
 use umbra_core::compress::{Coding, len_of};
 use umbra_core::model::Model;
 
 /// The stretches of a slice of the dense replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Parts {
+pub struct Stretches {
     /// Those that are coded, ascending, from the beginning of the slice on.
     pub coded: Vec<Range<usize>>,
     /// Those that are sent as they are.
@@ -23,7 +22,7 @@ pub struct Parts {
 /// Tensors of fewer elements are sent as they are.
 const LEAST: usize = 4096;
 
-impl Parts {
+impl Stretches {
     /// Those of the elements `slice` of a replica of `model`.
     #[must_use]
     pub fn new(model: &Model, slice: &Range<usize>) -> Self {
@@ -102,50 +101,6 @@ fn tensors(model: &Model) -> Vec<Range<usize>> {
     starts.dedup();
     let ends = starts.iter().skip(1).copied().chain([model.parameters_len()]);
     starts.iter().zip(ends).map(|(start, end)| *start..end).collect()
-}
-
-/// What coding came to on a rank, both directions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ledger {
-    /// Elements that were sent.
-    pub kept: u64,
-    /// Elements that there were.
-    pub elements: u64,
-    /// Bytes that left this rank.
-    pub bytes: u64,
-    /// Bytes that would have left it.
-    pub bytes_plain: u64,
-    /// Time for thresholds, writing and reading.
-    pub coding: Duration,
-}
-
-impl Ledger {
-    /// `kept` of so many elements were sent to so many ranks.
-    pub const fn count(&mut self, elements: usize, kept: usize, ranks: u64) {
-        self.kept += kept as u64 * ranks;
-        self.elements += elements as u64 * ranks;
-        self.bytes_plain += 4 * elements as u64 * ranks;
-    }
-
-    /// Both.
-    #[must_use]
-    pub fn plus(self, other: Self) -> Self {
-        Self {
-            kept: self.kept + other.kept,
-            elements: self.elements + other.elements,
-            bytes: self.bytes + other.bytes,
-            bytes_plain: self.bytes_plain + other.bytes_plain,
-            coding: self.coding + other.coding,
-        }
-    }
-
-    /// As words.
-    #[must_use]
-    pub fn to_words(self) -> [u64; 5] {
-        let Self { kept, elements, bytes, bytes_plain, coding } = self;
-        let coding = u64::try_from(coding.as_nanos()).unwrap_or(u64::MAX);
-        [kept, elements, bytes, bytes_plain, coding]
-    }
 }
 
 /// Bytes that are expected to be sent of a stretch of so many elements, its length included.
