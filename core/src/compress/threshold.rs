@@ -54,6 +54,32 @@ impl Threshold {
         passed > 1 && passed as f32 > TOO_MANY * keep.share * len as f32
     }
 
+    /// Holds `vector` against it, of which `first` elements pass [`at_first`](Self::at_first): it is
+    /// found anew where it is due or far too many pass, and `again` counts those that pass then.
+    /// Counts the step. Returns how many pass. `turn`: as in [`tau_of`].
+    pub(super) fn hold(
+        &mut self,
+        vector: &[f32],
+        keep: Keep,
+        (turn, counts): (u32, &mut Counts),
+        first: usize,
+        again: impl FnOnce(f32) -> usize,
+    ) -> usize {
+        let mut passed = first;
+        if self.is_due() || self.is_passed_by_many(passed, vector.len(), keep) {
+            let all = keep.share >= 1.0;
+            self.set(if all { 0.0 } else { tau_of(vector, keep.share, turn, counts) }, keep);
+            passed = again(self.tau());
+        }
+        self.stepped(passed, vector.len(), keep);
+        passed
+    }
+
+    /// What elements are held against before it is known whether it has to be found anew.
+    pub(super) const fn at_first(&self) -> f32 {
+        if self.is_due() { f32::INFINITY } else { self.tau }
+    }
+
     /// A step has been made in which so many of `len` passed.
     pub fn stepped(&mut self, passed: usize, len: usize, keep: Keep) {
         self.left = self.left.saturating_sub(1);

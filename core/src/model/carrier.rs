@@ -11,7 +11,7 @@
 
 use super::{Boundary, Model};
 use crate::compress::{
-    Coding, Counts, Finding, Kept, Malformed, Threshold, add, add_back, hold, mask_len, send_back,
+    Coding, Counts, Finding, Kept, Malformed, Mask, Threshold, add, gather, hold, mask_len, scatter,
 };
 use crate::kernel::{Activations, ActivationsMut};
 
@@ -92,10 +92,9 @@ impl Carrier<'_> {
         out: &mut [u8],
     ) -> Kept {
         let values = self.coding.values;
-        let (output, gradient) = self.packed(at, part, y);
+        let (mask, gradient) = self.sent(at, part, y);
         d.columns(at.columns(part)).pack(gradient);
-        let bytes = send_back(gradient, output, values, out);
-        Kept { elements: bytes / values.bytes(), bytes }
+        Kept { elements: mask.count(), bytes: gather(gradient, &mask, values, out) }
     }
 
     /// Makes own columns of a gradient the sum of what all parts have sent, in their order.
@@ -110,21 +109,22 @@ impl Carrier<'_> {
         d: &mut ActivationsMut<'_>,
     ) -> Result<(), Malformed> {
         let values = self.coding.values;
-        let (output, gradient) = self.packed(at, at.of.part, y);
+        let (mask, gradient) = self.sent(at, at.of.part, y);
         gradient.fill(0.0);
         for message in messages {
-            add_back(message, output, values, gradient)?;
+            scatter(message, &mask, values, gradient)?;
         }
         d.columns(at.own()).unpack(gradient);
         Ok(())
     }
 
-    /// The columns of `part` of an output, and room for their gradient.
-    fn packed(&mut self, at: &Boundary, part: usize, y: Activations<'_>) -> (&[f32], &mut [f32]) {
+    /// What was sent of the columns of `part` of an output, and room for their gradient.
+    fn sent(&mut self, at: &Boundary, part: usize, y: Activations<'_>) -> (Mask<'_>, &mut [f32]) {
         let columns = y.columns(at.columns(part));
         let output = &mut self.output[..len(columns)];
         columns.pack(output);
-        (output, &mut self.gradient[..len(columns)])
+        let words = &mut self.mask[..mask_len(output.len())];
+        (Mask::nonzero(output, words), &mut self.gradient[..len(columns)])
     }
 }
 

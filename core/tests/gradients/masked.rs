@@ -1,8 +1,8 @@
 //! Gradients through vectors that two ranks have pooled and of which what passes was sent: those of
 //! the loss as a function of the rows, with the masks as they are.
 
-use umbra_core::compress::activations::{FieldThreshold, Refresh, Vectors, gather, scatter, send};
-use umbra_core::compress::{Keep, Mask, Values, add, len_max, mask_len};
+use umbra_core::compress::activations::{FieldThreshold, Refresh, Vectors, send};
+use umbra_core::compress::{Keep, Mask, Values, add, gather, len_max, mask_len, scatter};
 use umbra_core::model::{Model, ModelConfig, Pooling};
 use umbra_core::sparse::{PartialBags, Partitioning, RowUse};
 

@@ -5,7 +5,7 @@
 use std::sync::{Barrier, Mutex};
 use std::thread;
 
-use umbra_core::compress::{Coding, Keep, Threshold, Values, back_len_max, len_max, mask_len};
+use umbra_core::compress::{Coding, Keep, Threshold, Values, len_max, mask_len};
 use umbra_core::dense::linear::Linear;
 use umbra_core::dense::mlp::{Backward, Layer, Mlp, Replica, Scratch, Stored, Training};
 use umbra_core::kernel::{Activations, ActivationsMut, Strides, panel_index, shared};
@@ -78,7 +78,7 @@ impl Memory {
             }
             Crossing::Gradient { at, y, mut d } => {
                 let PartOf { part, parts } = at.of;
-                let mut out = vec![0; back_len_max(y.n() * at.width, coding.values)];
+                let mut out = vec![0; y.n() * at.width * coding.values.bytes()];
                 let mut send = |to| {
                     let kept = carrier.send_gradient(at, to, y, d.view(), &mut out);
                     out[..kept.bytes].to_vec()

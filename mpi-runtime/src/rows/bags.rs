@@ -8,8 +8,7 @@
 use std::sync::Arc;
 
 use umbra_core::batch::Jagged;
-use umbra_core::compress::activations::gather;
-use umbra_core::compress::{Malformed, Mask, Values, add, mask_len, read_mask};
+use umbra_core::compress::{Malformed, Mask, Values, add, gather, mask_len, read_mask};
 use umbra_core::model::Pooling;
 use umbra_core::sparse::{Numbering, Partitioning};
 

@@ -16,8 +16,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
-use umbra_core::compress::activations::{FieldThreshold, Refresh, Vectors, scatter, send};
-use umbra_core::compress::{Coding, Counts, Mask, Values, len_max, mask_len};
+use umbra_core::compress::activations::{FieldThreshold, Refresh, Vectors, send};
+use umbra_core::compress::{Coding, Counts, Mask, Values, len_max, mask_len, scatter};
 use umbra_core::sparse::{PartialBags, Partitioning, RowUse, Table};
 
 use crate::rows::bag_wire::{
@@ -369,6 +369,7 @@ impl Pooling {
                 continue;
             }
             uses.sort_unstable();
+            gradients.clear();
             gradients.resize(section.bags.len() * width, 0.0);
             // Its length was looked at when it came.
             let _ = scatter(bytes, &mask, how, gradients);
