@@ -54,8 +54,8 @@ impl Threshold {
         passed > 1 && passed as f32 > TOO_MANY * keep.share * len as f32
     }
 
-    /// Holds `vector` against it, of which `first` elements pass [`at_first`](Self::at_first): it is
-    /// found anew where it is due or far too many pass, and `again` counts those that pass then.
+    /// Holds `vector` against it, of which `first` elements pass [`at_first`](Self::at_first): it
+    /// is found anew where it is due or far too many pass, and `again` counts those that pass then.
     /// Counts the step. Returns how many pass. `turn`: as in [`tau_of`].
     pub(super) fn hold(
         &mut self,

@@ -2,13 +2,11 @@
 
 use core::fmt;
 
-use umbra_core::kernel::PANEL;
 use umbra_core::model::Model;
 use umbra_core::sync::server::PLACES_MAX;
 use umbra_core::sync::{Dealing, Instances, Method};
 use umbra_datasets::{Dataset, TrainOrder, steps_per_epoch};
 
-use crate::comm::Comm;
 use crate::config::convert;
 use crate::config::{Config, Job, Layout, Save, SyncMethod};
 use crate::dense::parts::Parts;
@@ -230,7 +228,7 @@ impl Plan {
 
     /// Most examples in a batch of a trainer's worker `local`. Only as many workers evaluate as
     /// there are threads.
-    fn batch_max(&self, local: usize) -> usize {
+    pub(super) fn batch_max(&self, local: usize) -> usize {
         let evaluates = local < self.job.worker_threads;
         let evaluation = if evaluates { self.job.config.train.eval_batch_size } else { 0 };
         self.order.batch_size.max(evaluation)
@@ -251,37 +249,6 @@ impl Plan {
             Some(parts) => whole.for_part(parts.model(), parts.own_len(), batch_max),
             None => whole,
         }
-    }
-
-    /// A rank's part of its replica, where that is dealt to several ranks: those of `comm`.
-    ///
-    /// # Errors
-    /// When the model has nothing to deal.
-    pub fn parts(&self, rank: usize, comm: Option<Comm>) -> Result<Option<Parts>, Error> {
-        let (Some(model), Some(comm)) = (self.part(rank)?, comm) else { return Ok(None) };
-        let coding = self.job.config.crossing();
-        Ok(self
-            .roles
-            .part_of(rank)
-            .map(|of| Parts::new(model, of, coding, self.batch_max(0), comm)))
-    }
-
-    /// What a rank trains of the model, where that is a part.
-    ///
-    /// # Errors
-    /// When the model has nothing to deal.
-    fn part(&self, rank: usize) -> Result<Option<Model>, Error> {
-        let Some(of) = self.roles.part_of(rank).filter(|of| of.parts > 1) else { return Ok(None) };
-        let part = self.model.part(of).map_err(|_| {
-            Error::Usage(format!(
-                "roles.dense_partitions = {}: no layer can be split; between the first and the \
-                 last hidden layer of an MLP there must be one of {} outputs or more, and no batch \
-                 norm",
-                of.parts,
-                2 * PANEL * of.parts
-            ))
-        });
-        part.map(Some)
     }
 
     /// Whether the rows and replicas of `ranks_on_node` ranks like this one fit in the memory that
