@@ -9,7 +9,8 @@
 //! The vectors are gradients, or what replicas have over the model that all have last moved
 //! towards. Where a replica moves only part of the way (alpha) to the sum, the rest of what it has
 //! over the model is there in the next vector again: of u = v + e and the s of it that was sent,
-//! alpha (u − s) + (1 − alpha) e is kept. So in sum over replicas and what is kept nothing is lost.
+//! alpha (u − s) + (1 − alpha) e is kept. So replicas and what is kept are together what all have
+//! moved, and no round finds anything twice.
 //!
 //! Invariants: all trainers have the same bits of a sum, the same in every run on as many trainers.
 //! With all elements kept, as f32, it has the bits of the sum that is not coded: the owner adds up

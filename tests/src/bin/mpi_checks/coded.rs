@@ -84,18 +84,25 @@ pub(super) fn coded_sum(_: &World, _: &Arc<Watch>, control: &Comm) {
 }
 
 /// Replicas that move towards what is found of their differences have in the end what all of them
-/// have moved by themselves, however far a round moves them.
+/// have moved by themselves, however far a round moves them. Where all move once, and alike, no
+/// round finds more than that: what is still in the replica is not kept a second time.
 pub(super) fn coded_averages(_: &World, _: &Arc<Watch>, control: &Comm) {
     let (model, ranks) = (model(), control.size());
     let (len, stream) = (model.parameters_len(), Stream::new(8, Purpose::Test(0)));
-    for alpha in [1.0, 0.5] {
+    for (alpha, alike) in [(1.0, false), (0.5, false), (1.0, true), (0.5, true)] {
+        let rank = if alike { 0 } else { control.rank() as u64 };
+        let moves = if alike { 1 } else { 20 };
         let (mut coded, mut sums) = (coded(&model, alpha, control), Sums::default());
         let (mut replica, mut global) = (vec![0.0f32; len], vec![0.0f32; len]);
         let mut moved = vec![0.0f32; len];
         for turn in 0..120u64 {
             for (i, (x, moved)) in replica.iter_mut().zip(&mut moved).enumerate() {
-                let draw = (turn << 40) | ((control.rank() as u64) << 32) | i as u64;
-                let step = if turn < 20 { stream.normal(draw) } else { 0.0 };
+                let drawn = stream.normal((turn << 40) | (rank << 32) | i as u64);
+                let step = match turn < moves {
+                    true if alike => drawn.abs(),
+                    true => drawn,
+                    false => 0.0,
+                };
                 (*x, *moved) = (*x + step, *moved + step);
             }
             let mut found: Vec<f32> = replica.iter().zip(&global).map(|(x, y)| x - y).collect();
@@ -107,6 +114,9 @@ pub(super) fn coded_averages(_: &World, _: &Arc<Watch>, control: &Comm) {
                 *global += sum / ranks as f32;
                 *x += alpha * (*global - *x);
             }
+            let over = global.iter().zip(&moved).map(|(global, moved)| global - moved);
+            let over = over.fold(0.0, f32::max);
+            assert!(!alike || over < 1e-4, "alpha {alpha}, turn {turn}: {over} too much");
         }
         sums.sum(control, &mut moved, MANY, "test").unwrap();
         for (at, (moved, global)) in moved.iter().zip(&global).enumerate() {
