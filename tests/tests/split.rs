@@ -80,6 +80,9 @@ fn bits_are_those_of_all_elements_and_repeat() {
         let all = ["compress.mp_keep=1", "compress.values=f32"];
         train(&folder, (ranks, 2), "all", &all);
         assert!(model(&folder, "all") == model(&folder, "plain"), "{ranks} ranks");
+        let scored = folder.summary("all");
+        assert_eq!(scored["test_masked"], scored["test"], "{ranks} ranks");
+        assert!(folder.summary("plain").get("test_masked").is_none(), "{ranks} ranks");
         let few = ["compress.mp_keep=0.05", "compress.refresh_every=20"];
         let first = train(&folder, (ranks, 2), "few", &few);
         let once = model(&folder, "few");
@@ -91,6 +94,8 @@ fn bits_are_those_of_all_elements_and_repeat() {
         assert!((0.01..0.1).contains(&share), "{share}");
         let ratio = figure("activation_bytes_uncoded") / figure("activation_bytes_coded");
         assert!(ratio > 15.0, "{ratio}");
+        let logloss = |which: &str| first[which]["logloss"].as_f64().unwrap();
+        assert!((logloss("test_masked") - logloss("test")).abs() > 1e-6, "{ranks} ranks");
     }
 }
 

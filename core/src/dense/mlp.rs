@@ -62,8 +62,6 @@ pub struct Training<'a> {
     pub statistics: &'a mut [f32],
     /// Sum over workers.
     pub reduce: &'a mut Reduce<'a>,
-    /// Between the parts of a model.
-    pub exchange: &'a mut Exchange<'a>,
 }
 
 /// Scratch of one pass.
@@ -206,12 +204,14 @@ impl Mlp {
     }
 
     /// Runs `x` `[n, inputs]` through the chain; `stored: [stored_len(n)]` is written. Without
-    /// `training` it is an evaluation: running statistics, no dropout.
+    /// `training` it is an evaluation: running statistics, no dropout, and a part computes all of
+    /// every layer. `exchange` gets what crosses, or would.
     pub fn forward(
         &self,
         replica: Replica<'_>,
         x: Activations<'_>,
         mut training: Option<&mut Training<'_>>,
+        exchange: &mut Exchange<'_>,
         stored: &mut [f32],
         scratch: &mut Scratch<'_>,
     ) {
@@ -225,8 +225,12 @@ impl Mlp {
             let mut output = ActivationsMut::blocked(&mut *y, n, width);
             match &layer.norm {
                 None => {
-                    let mut output = output.columns(layer.columns());
-                    layer.own().forward(parameters, x, layer.relu, &mut output);
+                    let (columns, linear) = match training {
+                        None => (0..width, layer.linear),
+                        Some(_) => (layer.columns(), layer.own()),
+                    };
+                    let mut output = output.columns(columns);
+                    linear.forward(parameters, x, layer.relu, &mut output);
                 }
                 Some(norm) => {
                     let mut normalized = ActivationsMut::blocked(normalized, n, width);
@@ -254,8 +258,8 @@ impl Mlp {
                 let (key, rows) = (training.key, training.rows);
                 dropout::drop_units(key, layer.stream, layer.dropout, rows, &mut output);
             }
-            if let (Some(training), Some(at)) = (&mut training, &layer.boundary) {
-                (training.exchange)(Crossing::Outputs { at, y: output });
+            if let Some(at) = &layer.boundary {
+                exchange(Crossing::Outputs { at, y: output });
             }
             (x, rest, kept) = (Activations::blocked(y, n, width), after, kept_after);
         }

@@ -150,7 +150,8 @@ impl Dlrm {
         if x_width > 0 {
             let scratch = &mut Scratch { kept: buffers.bottom_kept, sums };
             let training = pass.training.as_deref_mut();
-            self.bottom.forward(pass.replica, self.dense(tile), training, bottom, scratch);
+            let (x, exchange) = (self.dense(tile), &mut *pass.exchange);
+            self.bottom.forward(pass.replica, x, training, exchange, bottom, scratch);
             let x = self.bottom.output(n, bottom);
             for (i, t) in vectors.chunks_exact_mut(self.vectors.len()).enumerate().take(n) {
                 x.copy_row(i, &mut t[..x_width]);
@@ -160,7 +161,8 @@ impl Dlrm {
         let mut joined = ActivationsMut::blocked(joined, n, self.joined_width());
         dot(self.dot(), vectors, &mut joined, buffers.interaction);
         let scratch = &mut Scratch { kept: buffers.top_kept, sums };
-        self.top.forward(pass.replica, joined.view(), pass.training, top, scratch);
+        let (replica, x) = (pass.replica, joined.view());
+        self.top.forward(replica, x, pass.training, pass.exchange, top, scratch);
         self.top.output(n, top).copy_column(0, pass.logits);
     }
 

@@ -86,6 +86,7 @@ pub(super) struct ForwardPass<'a, 't> {
     pub(super) replica: Replica<'a>,
     /// None in an evaluation.
     pub(super) training: Option<&'a mut Training<'t>>,
+    pub(super) exchange: &'a mut Exchange<'t>,
     /// Out. `[n]`
     pub(super) logits: &'a mut [f32],
 }
@@ -121,15 +122,31 @@ impl Model {
         workspace: &mut Workspace<'_>,
         logits: &mut [f32],
     ) {
+        self.forward_part(replica, input, &mut |_| {}, workspace, logits);
+    }
+
+    /// As [`forward`](Self::forward), of a part of a model too (`part.rs`), which then computes all
+    /// of every layer; `exchange` gets every output that would cross, whole.
+    ///
+    /// # Panics
+    /// When a buffer does not have the length told, or the workspace is too short.
+    pub fn forward_part(
+        &self,
+        replica: &[AtomicU32],
+        input: &Input<'_>,
+        exchange: &mut Exchange<'_>,
+        workspace: &mut Workspace<'_>,
+        logits: &mut [f32],
+    ) {
         self.check(replica, input);
-        assert_eq!(self.part, None, "the whole model scores");
         let n = input.batch.len();
         assert_eq!(logits.len(), n, "logits for {n} examples");
         let length = self.tile_len(n, true).max(1);
         for (start, logits) in (0..n).step_by(length).zip(logits.chunks_mut(length)) {
             let tile = self.tile(input, start, logits.len());
             let mut lent = Lent::new(&self.body, tile.n, workspace);
-            let pass = ForwardPass { replica: self.parts(replica), training: None, logits };
+            let replica = self.parts(replica);
+            let pass = ForwardPass { replica, training: None, exchange: &mut *exchange, logits };
             self.body.forward(&tile, pass, lent.memory.space());
         }
     }
@@ -202,10 +219,10 @@ impl Model {
                 rows: tile.row,
                 statistics: out.statistics,
                 reduce: &mut *reduce,
-                exchange: &mut *exchange,
             };
             let (replica, training) = (self.parts(replica), Some(training));
-            let pass = ForwardPass { replica, training, logits: &mut *logits };
+            let pass =
+                ForwardPass { replica, training, exchange: &mut *exchange, logits: &mut *logits };
             self.body.forward(&tile, pass, memory.space());
             if let Some(out) = out.logits.get_mut(start..start + tile.n) {
                 out.copy_from_slice(&logits[..tile.n]);

@@ -41,7 +41,8 @@ impl<'a> Tower<'a> {
     /// Adds the output of `mlp` on `x` to the logits.
     pub(super) fn forward(self, mlp: &Mlp, x: Activations<'_>, pass: &mut ForwardPass<'_, '_>) {
         let scratch = &mut Scratch { kept: self.kept, sums: self.sums };
-        mlp.forward(pass.replica, x, pass.training.as_deref_mut(), self.stored, scratch);
+        let training = pass.training.as_deref_mut();
+        mlp.forward(pass.replica, x, training, &mut *pass.exchange, self.stored, scratch);
         mlp.output(x.n(), self.stored).add_column(0, pass.logits);
     }
 

@@ -94,12 +94,11 @@ fn check_layer_of(
         rows: &rows,
         statistics: &mut statistics,
         reduce: &mut |_: &mut [f64]| {},
-        exchange: &mut |_| {},
     };
     let replica = Replica { parameters: words, statistics: &[] };
     let strides = Strides::row_major(inputs);
     let input = Activations::new(&x, n, inputs, strides);
-    mlp.forward(replica, input, Some(&mut training), &mut stored, &mut scratch);
+    mlp.forward(replica, input, Some(&mut training), &mut |_| {}, &mut stored, &mut scratch);
     let y = forward(&wide(&parameters), &wide(&x));
     let mut output = vec![0.0; n * outputs];
     for (i, row) in output.chunks_mut(outputs).enumerate() {

@@ -7,11 +7,12 @@ use std::thread;
 
 use umbra_core::compress::{Coding, Keep, Threshold, Values, len_max, mask_len};
 use umbra_core::dense::linear::Linear;
+use umbra_core::dense::loss::cross_entropy;
 use umbra_core::dense::mlp::{Backward, Layer, Mlp, Replica, Scratch, Stored, Training};
 use umbra_core::kernel::{Activations, ActivationsMut, Strides, panel_index, shared};
 use umbra_core::model::{
     Boundary, Carrier, Crossing, Exchange, Gradients, Model, ModelConfig, ModelKind, PartOf,
-    Workspace,
+    Screen, Workspace,
 };
 use umbra_core::rng::{Purpose, Stream};
 
@@ -115,6 +116,16 @@ fn train_part(model: &Model, data: &Data, exchange: &mut Exchange<'_>) -> Traine
 }
 
 fn together(model: &Model, data: &Data, parts: usize, coding: Coding) -> Vec<(Model, Trained)> {
+    with_thresholds(model, data, parts, coding).into_iter().map(|(own, _)| own).collect()
+}
+
+/// By part, what it gives and the thresholds it has then.
+fn with_thresholds(
+    model: &Model,
+    data: &Data,
+    parts: usize,
+    coding: Coding,
+) -> Vec<((Model, Trained), Vec<f32>)> {
     let table = &Table::new(parts);
     thread::scope(|scope| {
         let run = |part| {
@@ -123,7 +134,9 @@ fn together(model: &Model, data: &Data, parts: usize, coding: Coding) -> Vec<(Mo
                 let elements = model.crossing_len(data.label.len());
                 let mut memory = Memory::new(model.boundaries().count(), elements);
                 let mut exchange = |it: Crossing<'_>| memory.carry(table, coding, it);
-                (model, train_part(&model, data, &mut exchange))
+                let trained = train_part(&model, data, &mut exchange);
+                let thresholds = memory.thresholds.iter().map(Threshold::tau).collect();
+                ((model, trained), thresholds)
             })
         };
         let threads: Vec<_> = (0..parts).map(run).collect();
@@ -203,6 +216,49 @@ fn a_share_of_what_crosses_is_left() {
     assert_eq!(of(&trained).to_bits(), trained[1].1.loss_sum.to_bits());
 }
 
+/// Scored with what passes, by one part alone, examples have the loss that all parts had together.
+#[test]
+fn a_part_scores_with_the_thresholds_of_all() {
+    let config = ModelConfig { top: &[64, 256, 256, 8], ..DEEPFM };
+    let model = Model::new(&config).unwrap();
+    let data = Data::new(&config, &model, 8, 64);
+    let values = Values::Bf16;
+    for share in [0.1, 0.5, 1.0] {
+        let coding = Coding { keep: Keep { share, refresh_every: 10 }, values };
+        let trained = with_thresholds(&model, &data, 3, coding);
+        let thresholds: Vec<f32> = trained.iter().flat_map(|(_, own)| own).copied().collect();
+        for ((part, trained), _) in &trained {
+            let boundaries = part.boundaries().count();
+            let screen = Screen { thresholds: &thresholds, boundaries, values };
+            let mut exchange = |crossing: Crossing<'_>| {
+                let Crossing::Outputs { at, mut y } = crossing else { unreachable!() };
+                screen.hold(at, &mut y);
+            };
+            let loss = scored(part, &data, &mut exchange);
+            assert_eq!(loss.to_bits(), trained.loss_sum.to_bits(), "{share}");
+        }
+        // And with all that there is, the whole model's.
+        let [whole, part] = [&model, &trained[1].0.0].map(|it| scored(it, &data, &mut |_| {}));
+        assert_eq!(part.to_bits(), whole.to_bits());
+        assert!((whole - trained[0].0.1.loss_sum).abs() > 1e-9 * whole, "{share}");
+    }
+}
+
+/// The loss of `data`, in an evaluation.
+fn scored(model: &Model, data: &Data, exchange: &mut Exchange<'_>) -> f64 {
+    let n = data.label.len();
+    let mut single = vec![f32::NAN; model.workspace_len(n, 0)];
+    let mut double = vec![f64::NAN; model.workspace_f64_len()];
+    let mut workspace = Workspace { single: &mut single, double: &mut double };
+    let (mut replica, mut logits) = (data.replica.clone(), vec![f32::NAN; n]);
+    let replica = shared(&mut replica);
+    model.forward_part(replica, &data.input(), exchange, &mut workspace, &mut logits);
+    let examples = logits.iter().zip(&data.label).zip(&data.weight);
+    examples.fold(0.0, |sum, ((logit, label), weight)| {
+        sum + f64::from(*weight) * cross_entropy(*logit, *label)
+    })
+}
+
 #[test]
 fn narrow_models_are_not_split() {
     let of = PartOf { part: 0, parts: 2 };
@@ -250,10 +306,9 @@ fn pass(mlp: &Mlp, p: &[f32], x: &[f32], c: &[f32], exchange: &mut Exchange<'_>)
         rows: &[],
         statistics: &mut [],
         reduce: &mut |_: &mut [f64]| {},
-        exchange,
     };
     let replica = Replica { parameters, statistics: &[] };
-    mlp.forward(replica, x, Some(&mut training), &mut stored, &mut scratch);
+    mlp.forward(replica, x, Some(&mut training), &mut *exchange, &mut stored, &mut scratch);
     let mut outputs_of = vec![];
     let mut rest = &*stored;
     for width in WIDTHS.into_iter().skip(1) {
@@ -278,7 +333,7 @@ fn pass(mlp: &Mlp, p: &[f32], x: &[f32], c: &[f32], exchange: &mut Exchange<'_>)
         other: &mut other,
         update: None,
         reduce: &mut |_: &mut [f64]| {},
-        exchange: training.exchange,
+        exchange,
     };
     let to = ActivationsMut::new(&mut d_x, n, inputs, Strides::row_major(inputs));
     mlp.backward(of, out, Some(to), &mut scratch);

@@ -17,7 +17,7 @@ use std::time::Instant;
 use umbra_core::compress::{Coding, Counts, Threshold, len_max, mask_len};
 use umbra_core::dense::replica::{Update, element, store};
 use umbra_core::kernel::{Activations, ActivationsMut};
-use umbra_core::model::{Boundary, Carrier, Crossing, Model, PartOf};
+use umbra_core::model::{Boundary, Carrier, Crossing, Input, Model, PartOf, Screen, Workspace};
 
 use crate::comm::Comm;
 use crate::comm::traffic::Traffic;
@@ -37,6 +37,8 @@ pub struct Parts {
     coding: Coding,
     turn: u32,
     thresholds: Vec<Threshold>,
+    /// Those of all parts when they were last told. `[parts, boundaries]`, or empty.
+    told: Vec<f32>,
     output: Vec<f32>,
     gradient: Vec<f32>,
     mask: Vec<u32>,
@@ -68,6 +70,7 @@ impl Parts {
             own: own.filter(|range| !range.is_empty()).collect(),
             slices,
             thresholds: vec![Threshold::default(); model.boundaries().count()],
+            told: vec![],
             output: vec![0.0; elements],
             gradient: vec![0.0; elements],
             mask: vec![0; mask_len(elements)],
@@ -186,6 +189,36 @@ impl Parts {
             }
         }
         Ok(())
+    }
+
+    /// Tells the others the thresholds of this part, for [`forward`](Self::forward). *Collective
+    /// over the replica; nothing trains meanwhile.*
+    ///
+    /// # Errors
+    /// When not all come in time.
+    pub fn tell_thresholds(&mut self) -> Result<(), Lost> {
+        let own: Vec<f32> = self.thresholds.iter().map(Threshold::tau).collect();
+        self.told = vec![0.0; own.len() * self.of.parts];
+        self.comm.all_gather(&own, &mut self.told, "the thresholds of a replica's parts")
+    }
+
+    /// Scores examples with what passes the thresholds that were told last: what parts would make
+    /// of them together. Arguments are those of [`Model::forward`]; so is what panics.
+    pub fn forward(
+        &self,
+        replica: &[AtomicU32],
+        input: &Input<'_>,
+        workspace: &mut Workspace<'_>,
+        logits: &mut [f32],
+    ) {
+        let (thresholds, boundaries) = (&*self.told, self.thresholds.len());
+        let screen = Screen { thresholds, boundaries, values: self.coding.values };
+        let mut exchange = |it: Crossing<'_>| {
+            if let Crossing::Outputs { at, mut y } = it {
+                screen.hold(at, &mut y);
+            }
+        };
+        self.model.forward_part(replica, input, &mut exchange, workspace, logits);
     }
 
     fn cross_output(&mut self, at: &Boundary, mut y: ActivationsMut<'_>) -> Result<(), DriveError> {

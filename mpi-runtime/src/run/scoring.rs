@@ -65,14 +65,19 @@ impl Run<'_> {
     }
 
     /// As [`evaluate`](Self::evaluate), with what passes the thresholds of training; `None` where
-    /// all of every vector is sent.
+    /// all is sent.
     ///
     /// # Errors
     /// As `evaluate`.
     pub fn evaluate_masked(&mut self, dataset: &Dataset) -> Result<Option<Figures>, Error> {
         let config = &self.plan.job.config;
-        if config.compress.mp_keep.is_none() || config.pooled().is_none() {
+        let is_split = self.plan.roles.dense_partitions > 1;
+        if config.compress.mp_keep.is_none() || !is_split && config.pooled().is_none() {
             return Ok(None);
+        }
+        let workers = self.trainer.iter_mut().flat_map(|side| &mut side.workers);
+        for parts in workers.filter_map(|worker| worker.parts.as_mut()) {
+            parts.tell_thresholds()?;
         }
         let scores = self.score(dataset, true)?;
         self.figures(scores).map(Some)

@@ -21,8 +21,8 @@ pub struct Share {
     pub batch_size: usize,
     /// How rows are read.
     pub reading: Reading,
-    /// Bags are pooled by those who hold their rows, and of their vectors comes what does in
-    /// training.
+    /// With what passes the thresholds of training: of the outputs of layers that are split, or
+    /// else of the vectors of bags, which are then pooled by those who hold their rows.
     pub masked: bool,
 }
 
@@ -56,7 +56,7 @@ pub fn score(
                     loop {
                         while !ended && worker.client.ahead() < AHEAD {
                             match next_read(&mut batches, &trainer.watch)? {
-                                Some(batch) if share.masked => {
+                                Some(batch) if share.masked && worker.parts.is_none() => {
                                     worker.client.ask_pooled_now(batch, ticket);
                                 }
                                 Some(batch) => worker.client.ask_now(batch, ticket),
@@ -70,7 +70,14 @@ pub fn score(
                         let buffers = &mut worker.buffers;
                         let logits = &mut buffers.logits[..lookup.batch.len()];
                         let workspace = &mut buffers.workspace.lend();
-                        trainer.model.forward(&trainer.replica, &input, workspace, logits);
+                        match worker.parts.as_ref().filter(|_| share.masked) {
+                            Some(parts) => {
+                                parts.forward(&trainer.replica, &input, workspace, logits);
+                            }
+                            None => {
+                                trainer.model.forward(&trainer.replica, &input, workspace, logits);
+                            }
+                        }
                         collect(&mut scores, &input, logits);
                         if grouped {
                             scores.group.extend_from_slice(&lookup.batch.group);
