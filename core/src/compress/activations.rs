@@ -270,10 +270,9 @@ mod tests {
             n in 1u32..80,
             share in prop_oneof![Just(1.0f32), 0.01f32..1.0],
             always in 0usize..2,
-            bf16 in any::<bool>(),
+            how in prop_oneof![Just(Values::F32), Just(Values::Bf16), Just(Values::F8)],
             seed in any::<u32>(),
         ) {
-            let how = if bf16 { Values::Bf16 } else { Values::F32 };
             let (values, fields) = vectors(n, seed);
             let it = Vectors { values: &values, fields: &fields, width: WIDTH, always };
             let mut memory = Memory::new(3, values.len());

@@ -5,7 +5,7 @@
 //! | byte | what |
 //! | --- | --- |
 //! | 0 | how indices are written |
-//! | 1 | bytes of a value: 4 (f32) or 2 (bfloat16) |
+//! | 1 | bytes of a value: 4 (f32), 2 (bfloat16) or 1 (`half.rs`) |
 //! | 4..8 | elements that are there |
 //!
 //! | indices | bytes, of n elements with k there |
@@ -22,7 +22,7 @@
 
 use core::fmt;
 
-use super::half::{from_half, to_half};
+use super::half::{from_half, from_quarter, to_half, to_quarter};
 use super::mask::{Mask, mask_len};
 use crate::kernel::vectorized;
 
@@ -34,6 +34,8 @@ pub enum Values {
     F32 = 4,
     /// bfloat16, rounded to the nearest.
     Bf16 = 2,
+    /// Of 8 bits, rounded to the nearest ([`to_quarter`]).
+    F8 = 1,
 }
 
 impl Values {
@@ -50,8 +52,49 @@ impl Values {
         match self {
             Self::F32 => x,
             Self::Bf16 => from_half(to_half(x)),
+            Self::F8 => from_quarter(to_quarter(x)),
         }
     }
+
+    /// How values of so many bytes are written.
+    #[must_use]
+    pub const fn of_bytes(bytes: usize) -> Option<Self> {
+        match bytes {
+            4 => Some(Self::F32),
+            2 => Some(Self::Bf16),
+            1 => Some(Self::F8),
+            _ => None,
+        }
+    }
+
+    /// Writes the elements of `vector` at the mask's positions, or all; returns how many bytes.
+    #[inline(always)]
+    pub(super) fn write(self, vector: &[f32], mask: Option<&Mask<'_>>, out: &mut [u8]) -> usize {
+        match self {
+            Self::F32 => write_each(vector, mask, out, f32::to_le_bytes),
+            Self::Bf16 => write_each(vector, mask, out, |x| to_half(x).to_le_bytes()),
+            Self::F8 => write_each(vector, mask, out, |x| [to_quarter(x)]),
+        }
+    }
+}
+
+#[inline(always)]
+fn write_each<const BYTES: usize>(
+    vector: &[f32],
+    mask: Option<&Mask<'_>>,
+    out: &mut [u8],
+    bytes: impl Fn(f32) -> [u8; BYTES],
+) -> usize {
+    let count = mask.map_or(vector.len(), Mask::count);
+    let (out, _) = out[..count * BYTES].as_chunks_mut::<BYTES>();
+    match mask {
+        None => out.iter_mut().zip(vector).for_each(|(out, x)| *out = bytes(*x)),
+        Some(mask) => {
+            let mut out = out.iter_mut();
+            mask.visit(|at| out.next().into_iter().for_each(|out| *out = bytes(vector[at])));
+        }
+    }
+    count * BYTES
 }
 
 /// Bytes of a message of `len` elements at most.
@@ -123,30 +166,8 @@ fn write(
         Indices::Gaps8 => gaps::<FAR_8, 1>(mask, rest),
         Indices::Gaps16 => gaps::<FAR_16, 2>(mask, rest),
     };
-    let rest = &mut rest[of_indices..][..count * values.bytes()];
-    match (indices, values) {
-        (Indices::All, Values::F32) => {
-            for (out, x) in rest.as_chunks_mut::<4>().0.iter_mut().zip(vector) {
-                *out = x.to_le_bytes();
-            }
-        }
-        (Indices::All, Values::Bf16) => {
-            for (out, x) in rest.as_chunks_mut::<2>().0.iter_mut().zip(vector) {
-                *out = to_half(*x).to_le_bytes();
-            }
-        }
-        (_, Values::F32) => {
-            let mut out = rest.as_chunks_mut::<4>().0.iter_mut();
-            mask.visit(|at| out.next().into_iter().for_each(|out| *out = vector[at].to_le_bytes()));
-        }
-        (_, Values::Bf16) => {
-            let mut out = rest.as_chunks_mut::<2>().0.iter_mut();
-            mask.visit(|at| {
-                out.next().into_iter().for_each(|out| *out = to_half(vector[at]).to_le_bytes());
-            });
-        }
-    }
-    HEADER + of_indices + rest.len()
+    let sent = (indices != Indices::All).then_some(mask);
+    HEADER + of_indices + values.write(vector, sent, &mut rest[of_indices..])
 }
 
 #[inline(always)]
@@ -212,12 +233,20 @@ fn read<T>(
     each: &mut impl FnMut(&mut T, f32),
 ) -> Result<usize, Malformed> {
     let Parts { indices, count, bytes, values, of_a_value } = Parts::of(message, vector.len())?;
-    if of_a_value == 4 {
-        let values = values.as_chunks::<4>().0.iter().map(|x| f32::from_le_bytes(*x));
-        visit_all(indices, bytes, values, vector, each)?;
-    } else {
-        let values = values.as_chunks::<2>().0.iter().map(|x| from_half(u16::from_le_bytes(*x)));
-        visit_all(indices, bytes, values, vector, each)?;
+    match of_a_value {
+        Values::F32 => {
+            let values = values.as_chunks::<4>().0.iter().map(|x| f32::from_le_bytes(*x));
+            visit_all(indices, bytes, values, vector, each)?;
+        }
+        Values::Bf16 => {
+            let halves = values.as_chunks::<2>().0.iter();
+            let values = halves.map(|x| from_half(u16::from_le_bytes(*x)));
+            visit_all(indices, bytes, values, vector, each)?;
+        }
+        Values::F8 => {
+            let values = values.iter().map(|x| from_quarter(*x));
+            visit_all(indices, bytes, values, vector, each)?;
+        }
     }
     Ok(count)
 }
@@ -231,8 +260,8 @@ struct Parts<'a> {
     /// The indices.
     bytes: &'a [u8],
     values: &'a [u8],
-    /// Bytes of one.
-    of_a_value: usize,
+    /// How they are written.
+    of_a_value: Values,
 }
 
 impl<'a> Parts<'a> {
@@ -242,11 +271,11 @@ impl<'a> Parts<'a> {
         let (header, rest) = message.split_first_chunk::<HEADER>().ok_or(Malformed)?;
         let [indices, of_a_value, _, _, count @ ..] = *header;
         let count = u32::from_le_bytes(count) as usize;
-        let of_a_value = usize::from(of_a_value);
-        if count > len || ![2, 4].contains(&of_a_value) {
+        let of_a_value = Values::of_bytes(usize::from(of_a_value)).ok_or(Malformed)?;
+        if count > len {
             return Err(Malformed);
         }
-        let of_indices = rest.len().checked_sub(count * of_a_value).ok_or(Malformed)?;
+        let of_indices = rest.len().checked_sub(count * of_a_value.bytes()).ok_or(Malformed)?;
         let (bytes, values) = rest.split_at(of_indices);
         Ok(Self { indices, count, bytes, values, of_a_value })
     }
@@ -405,7 +434,7 @@ mod tests {
             let vector = vector(len, one_of, seed);
             let mut words = vec![0; mask_len(len)];
             let mask = Mask::of(&vector, 0.0, &mut words);
-            for values in [Values::F32, Values::Bf16] {
+            for values in [Values::F32, Values::Bf16, Values::F8] {
                 let mut out = vec![7; len_max(len, values)];
                 let length = code(&vector, &mask, values, &mut out);
                 let message = &out[..length];

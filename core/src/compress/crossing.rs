@@ -72,9 +72,8 @@ mod tests {
             output in prop::collection::vec(
                 prop_oneof![Just(0.0f32), 0.0f32..2.0, Just(f32::NAN)], 1..700),
             share in prop_oneof![Just(1.0f32), 0.01f32..1.0],
-            bf16 in any::<bool>(),
+            values in prop_oneof![Just(Values::F32), Just(Values::Bf16), Just(Values::F8)],
         ) {
-            let values = if bf16 { Values::Bf16 } else { Values::F32 };
             let coding = Coding { keep: Keep { share, refresh_every: 3 }, values };
             let len = output.len();
             let (mut mask, mut counts) = (vec![0; mask_len(len)], Box::new([0; 1 << 15]));

@@ -30,7 +30,7 @@ mod threshold;
 
 pub use code::{Malformed, Values, add, code, len_max, len_of, read_mask, visit};
 pub use crossing::{Finding, hold};
-pub use half::{from_half, to_half};
+pub use half::{from_half, from_quarter, to_half, to_quarter};
 pub use mask::{Mask, mask_len};
 pub use positions::{gather, scatter};
 pub use residual::{Kept, Residual};

@@ -4,7 +4,7 @@
 //! elements, in their order.
 
 use super::code::{Malformed, Values};
-use super::half::{from_half, to_half};
+use super::half::{from_half, from_quarter};
 use super::mask::Mask;
 
 /// Writes the values of `vector` at the mask's positions to `out`; returns how many bytes.
@@ -12,16 +12,7 @@ use super::mask::Mask;
 /// # Panics
 /// When there is no room.
 pub fn gather(vector: &[f32], mask: &Mask<'_>, values: Values, out: &mut [u8]) -> usize {
-    let mut length = 0;
-    let mut put = |bytes: &[u8]| {
-        out[length..length + bytes.len()].copy_from_slice(bytes);
-        length += bytes.len();
-    };
-    match values {
-        Values::F32 => mask.visit(|at| put(&vector[at].to_le_bytes())),
-        Values::Bf16 => mask.visit(|at| put(&to_half(vector[at]).to_le_bytes())),
-    }
-    length
+    values.write(vector, Some(mask), out)
 }
 
 /// Adds such values to `vector`.
@@ -46,6 +37,11 @@ pub fn scatter(
         Values::Bf16 => {
             let mut values = bytes.as_chunks::<2>().0.iter();
             let mut next = || values.next().map_or(0.0, |x| from_half(u16::from_le_bytes(*x)));
+            mask.visit(|at| vector[at] += next());
+        }
+        Values::F8 => {
+            let mut values = bytes.iter();
+            let mut next = || values.next().map_or(0.0, |x| from_quarter(*x));
             mask.visit(|at| vector[at] += next());
         }
     }

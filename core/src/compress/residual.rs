@@ -175,10 +175,9 @@ mod tests {
             len in 1usize..400,
             share in prop_oneof![Just(1.0f32), 0.002f32..1.0],
             refresh_every in 1u32..20,
-            bf16 in any::<bool>(),
+            values in prop_oneof![Just(Values::F32), Just(Values::Bf16), Just(Values::F8)],
             seed in any::<u32>(),
         ) {
-            let values = if bf16 { Values::Bf16 } else { Values::F32 };
             let keep = Keep { share, refresh_every };
             let (mut memory, mut threshold) = (Memory::new(len), Threshold::default());
             let (mut sum, mut sent) = (vec![0.0f64; len], vec![0.0f64; len]);
@@ -233,7 +232,7 @@ mod tests {
     #[test]
     fn what_is_not_finite_leaves_nothing() {
         let keep = Keep { share: 0.1, refresh_every: 10 };
-        for values in [Values::F32, Values::Bf16] {
+        for values in [Values::F32, Values::Bf16, Values::F8] {
             for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX] {
                 let (mut memory, mut threshold) = (Memory::new(100), Threshold::default());
                 let mut gradient = vec![1e-3; 100];
@@ -256,7 +255,7 @@ mod tests {
     #[test]
     fn differences_follow_a_state() {
         let (len, keep) = (1000u32, Keep { share: 0.05, refresh_every: 7 });
-        for values in [Values::F32, Values::Bf16] {
+        for values in [Values::F32, Values::Bf16, Values::F8] {
             let (mut memory, mut threshold) = (Memory::new(1000), Threshold::default());
             let (mut state, mut known) = (vec![0.5f32; 1000], vec![0.5f32; 1000]);
             for turn in 0..400u32 {

@@ -222,8 +222,7 @@ fn a_part_scores_with_the_thresholds_of_all() {
     let config = ModelConfig { top: &[64, 256, 256, 8], ..DEEPFM };
     let model = Model::new(&config).unwrap();
     let data = Data::new(&config, &model, 8, 64);
-    let values = Values::Bf16;
-    for share in [0.1, 0.5, 1.0] {
+    for (share, values) in [(0.1, Values::Bf16), (0.5, Values::F8), (1.0, Values::Bf16)] {
         let coding = Coding { keep: Keep { share, refresh_every: 10 }, values };
         let trained = with_thresholds(&model, &data, 3, coding);
         let thresholds: Vec<f32> = trained.iter().flat_map(|(_, own)| own).copied().collect();
@@ -301,12 +300,8 @@ fn pass(mlp: &Mlp, p: &[f32], x: &[f32], c: &[f32], exchange: &mut Exchange<'_>)
     let mut stored = vec![f32::NAN; mlp.stored_len(n)];
     let x = Activations::new(x, n, inputs, Strides::row_major(inputs));
     let mut scratch = Scratch { kept: &mut [], sums: &mut [] };
-    let mut training = Training {
-        key: KEY,
-        rows: &[],
-        statistics: &mut [],
-        reduce: &mut |_: &mut [f64]| {},
-    };
+    let mut training =
+        Training { key: KEY, rows: &[], statistics: &mut [], reduce: &mut |_: &mut [f64]| {} };
     let replica = Replica { parameters, statistics: &[] };
     mlp.forward(replica, x, Some(&mut training), &mut *exchange, &mut stored, &mut scratch);
     let mut outputs_of = vec![];

@@ -33,6 +33,8 @@ pub enum SentValues {
     /// Rounded to bfloat16; what that costs is sent later.
     #[default]
     Bf16,
+    /// Rounded to 8 bits, which changes it by an eighth at most; so is what that costs.
+    F8,
 }
 
 impl Default for CompressConfig {
@@ -82,6 +84,7 @@ impl CompressConfig {
         let values = match values {
             SentValues::F32 => Values::F32,
             SentValues::Bf16 => Values::Bf16,
+            SentValues::F8 => Values::F8,
         };
         #[expect(clippy::cast_possible_truncation, reason = "a share")]
         Coding { keep: Keep { share: share as f32, refresh_every }, values }

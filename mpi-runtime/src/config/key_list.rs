@@ -218,7 +218,7 @@ pub static KEYS: &[Key] = &[
     key("compress.mp_keep", FACTOR, "share of pooled vectors or activations that is sent"),
     key("compress.auto", Kind::Flag, "whether it pays is tried at the start; it is off if not"),
     key("compress.refresh_every", integer(1, COUNT_MAX), "steps for which a threshold holds"),
-    key("compress.values", Kind::Name { built: &["f32", "bf16"] }, "what values are sent as"),
+    key("compress.values", Kind::Name { built: &["f32", "bf16", "f8"] }, "what values are sent as"),
     key("checkpoint.dir", Kind::Path, "default: run.dir/checkpoints"),
     key("checkpoint.save", Kind::Name { built: &["last", "best", "none"] }, "which model is kept"),
     key("checkpoint.every", Kind::Every, "500 (steps), \"1000000 examples\", \"10 min\""),

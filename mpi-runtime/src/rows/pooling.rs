@@ -397,11 +397,7 @@ impl Pooling {
 
 /// How values of so many bytes are written.
 const fn of_wire(bytes: u32) -> Option<Values> {
-    match bytes {
-        4 => Some(Values::F32),
-        2 => Some(Values::Bf16),
-        _ => None,
-    }
+    Values::of_bytes(bytes as usize)
 }
 
 fn grow<T: Copy + Default>(memory: &mut Vec<T>, needed: usize) {
