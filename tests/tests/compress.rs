@@ -231,12 +231,14 @@ fn a_change_of_the_method_forgets_nothing() {
         folder.summary(run)["wire"]["dense_elements_total"].as_f64().unwrap()
     };
     let bsp = elements("bsp", &["sync.method=bsp"]);
-    let gba = elements("gba", &["sync.method=gba"]);
-    let change = ["sync.method=bsp", "sync.switch.to=gba", "sync.switch.at=[50]"];
-    let both = elements("both", &change);
     let steps = folder.summary("bsp")["steps"].as_f64().unwrap();
-    let expected = (50.0 * bsp + (steps - 50.0) * gba) / steps;
-    assert!((both / expected - 1.0).abs() < 0.1, "{both} instead of {expected}: {bsp}, {gba}");
+    let before = (0.8 * steps).round();
+    let at = format!("sync.switch.at=[{before}]");
+    let both = elements("both", &["sync.method=bsp", "sync.switch.to=gba", &at]);
+    // After it parameters are sent as often as they are new to a worker, which the scheduler
+    // decides: of as many steps it is no more than twice this.
+    let (counted, after) = (before * bsp / steps, (steps - before) * bsp / steps);
+    assert!(both > counted && both < counted + 2.0 * after, "{both}: {bsp} in {steps} steps");
 }
 
 /// Whether it pays is tried, told, and done, whatever these links are.
