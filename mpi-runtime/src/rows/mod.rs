@@ -11,7 +11,8 @@
 //!   a rank send together
 //! - [`pooling`]: bags that are pooled where their rows are · [`bags`]: a worker's side of that ·
 //!   [`bag_wire`]: what the two say to each other
-//! - [`traffic`]: how much of all this a rank sends, receives and holds, predicted
+//! - [`traffic`]: how much of all this a rank sends, receives and holds, predicted ·
+//!   [`pooled_traffic`]: the same where bags are pooled where their rows are
 
 pub mod bag_wire;
 pub mod bags;
@@ -20,6 +21,7 @@ pub mod link;
 pub mod lookup;
 pub mod outbox;
 pub mod partition;
+pub mod pooled_traffic;
 pub mod pooling;
 pub mod router;
 pub mod servers;

@@ -18,6 +18,7 @@ use std::time::Instant;
 
 use umbra_core::compress::activations::{FieldThreshold, Refresh, Vectors, send};
 use umbra_core::compress::{Coding, Counts, Mask, Values, len_max, mask_len, scatter};
+use umbra_core::model::Model;
 use umbra_core::sparse::{PartialBags, Partitioning, RowUse, Table};
 
 use crate::rows::bag_wire::{
@@ -25,6 +26,7 @@ use crate::rows::bag_wire::{
     write_pooled,
 };
 use crate::rows::router::{Bundle, Stray};
+use crate::rows::tables::TableLayout;
 use crate::rows::wire::{
     Asker, HEADER_LEN, Header, Kind, LOOKUP_SECTION_LEN, PUSH_SECTION_LEN, values, write_push,
 };
@@ -42,6 +44,20 @@ pub struct PoolRules {
     pub always: usize,
     /// What passes.
     pub coding: Coding,
+}
+
+impl PoolRules {
+    /// Of these tables and this model.
+    #[must_use]
+    pub fn new(layout: &TableLayout, model: &Model, coding: Coding) -> Self {
+        Self {
+            partitioning: layout.partitioning,
+            width: layout.width,
+            fields: u32::try_from(layout.numbering().fields()).unwrap_or(u32::MAX),
+            always: model.first_order_columns(),
+            coding,
+        }
+    }
 }
 
 /// What pooled bags came to between this rank and others, both directions, without evaluations.

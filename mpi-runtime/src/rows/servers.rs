@@ -144,7 +144,7 @@ impl Services {
             pool: Pool::new(buffers + 2 * inboxes.len()),
             pooling: config
                 .pooled
-                .map(|coding| Pooling::new(pool_rules(layout, model, coding), rank)),
+                .map(|coding| Pooling::new(PoolRules::new(layout, model, coding), rank)),
         });
         let first_step = config.first_step;
         let contributors = Contributors { ranks: trainers, workers: all_workers, first_step };
@@ -266,16 +266,6 @@ impl Services {
         self.requests.drain(..).for_each(|requests| drop(requests.send(Errand::End)));
         end(&mut self.threads);
         self.partitions
-    }
-}
-
-fn pool_rules(layout: &TableLayout, model: &Model, coding: Coding) -> PoolRules {
-    PoolRules {
-        partitioning: layout.partitioning,
-        width: layout.width,
-        fields: u32::try_from(layout.numbering().fields()).unwrap_or(u32::MAX),
-        always: model.first_order_columns(),
-        coding,
     }
 }
 

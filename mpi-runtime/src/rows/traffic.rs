@@ -2,7 +2,8 @@
 //! of ranks.
 //!
 //! Per pair of ranks and step a lookup, its rows, a push and its acknowledgement: under `bsp` one
-//! of each for all workers, else for each worker. Rows on the same rank do not travel.
+//! of each for all workers, else for each worker. Rows on the same rank do not travel. Where those
+//! who hold rows pool there are as many messages, of other lengths (`pooled_traffic.rs`).
 //!
 //! Rows fall on partitions at random, so how many of a worker's are in one is Poisson
 //! distributed: with λ expected, a share 1 − exp(−λ) has any at all (W. Feller, "An introduction
@@ -54,8 +55,8 @@ pub struct StepTraffic {
     pub sent: Flow,
     /// From other ranks.
     pub received: Flow,
-    /// Rows and gradients of all steps that may be under way: of own workers, and of pushes that
-    /// are not applied. Bytes, at most.
+    /// Rows or vectors, and gradients, of all steps that may be under way: of own workers, and of
+    /// pushes that are not applied. Bytes, at most.
     pub held_bytes: f64,
 }
 
@@ -74,10 +75,12 @@ impl Flow {
 }
 
 /// The steps of a layout whose rows are known.
-pub struct Steps<'a> {
+pub struct Steps {
     shape: Shape,
-    /// Distinct rows of a worker's step in one partition of each server, expected. `[servers]`
-    rows: &'a [f64],
+    /// A trainer's with each server. `[servers]`
+    pairs: Vec<Pair>,
+    /// What a trainer has of one step of all its workers.
+    own_bytes: f64,
     /// From a trainer to all servers.
     asks: Flow,
     /// And back.
@@ -85,11 +88,20 @@ pub struct Steps<'a> {
 }
 
 /// A step between a trainer and a rank that holds rows.
-struct Pair {
-    lookup: Flow,
-    answer: Flow,
-    push: Flow,
-    ack: Flow,
+pub(super) struct Pair {
+    pub(super) lookup: Flow,
+    pub(super) answer: Flow,
+    pub(super) push: Flow,
+    pub(super) ack: Flow,
+    /// What the rank that holds rows has of it until the gradients are applied.
+    pub(super) kept_bytes: f64,
+}
+
+/// Words of the sections of a trainer's messages to a rank that holds rows, and back; a step.
+pub(super) struct Sections {
+    pub(super) lookup: f64,
+    pub(super) answer: f64,
+    pub(super) push: f64,
 }
 
 impl Pair {
@@ -106,62 +118,81 @@ impl Shape {
     /// Its steps, where a step of a worker has so many distinct rows in one partition of each
     /// server, expected. `rows: [servers]`
     #[must_use]
-    pub fn steps(self, rows: &[f64]) -> Steps<'_> {
+    pub fn steps(self, rows: &[f64]) -> Steps {
         assert_eq!(rows.len(), self.servers, "rows of every server");
-        let sum = |flow: fn(&Pair) -> Flow| {
-            let flows = rows.iter().map(|rows| flow(&self.pair(*rows)));
-            flows.fold(Flow::default(), Flow::plus)
-        };
-        Steps { shape: self, rows, asks: sum(Pair::asks), answers: sum(Pair::answers) }
+        let all: f64 = rows.iter().sum();
+        let own_bytes = 4.0 * all * (self.workers * self.partitions * self.width) as f64;
+        Steps::new(self, rows.iter().map(|rows| self.pair(*rows)).collect(), own_bytes)
     }
 
-    fn pair(&self, rows: f64) -> Pair {
-        // Messages of a kind, and how many sections each may have.
-        let (messages, sections) = if self.joint {
-            (1.0, (self.workers * self.partitions) as f64)
-        } else {
-            (self.workers as f64, self.partitions as f64)
+    /// A trainer's step with a server that has so many of its rows in each partition.
+    pub(super) fn pair(&self, rows: f64) -> Pair {
+        let workers = self.workers as f64;
+        let all = workers * self.partitions as f64;
+        let (rows_of_all, sections) = (rows * all, touched(rows) * all);
+        let wanted = touched(rows_of_all / self.messages());
+        let width = self.width as f64;
+        let words = Sections {
+            lookup: sections * LOOKUP_SECTION_LEN as f64 + rows_of_all,
+            answer: rows_of_all * width,
+            push: sections * PUSH_SECTION_LEN as f64 + rows_of_all * (1.0 + width),
         };
-        let of_section = touched(rows);
-        let (rows, sections) = (rows * sections, sections * of_section);
-        let wanted = touched(rows);
+        self.pair_of(wanted, &words)
+    }
+
+    /// A trainer's messages of a kind to a server in a step.
+    pub(super) const fn messages(&self) -> f64 {
+        if self.joint { 1.0 } else { self.workers as f64 }
+    }
+
+    /// A trainer's step with a server of which a message wants something with the chance `wanted`.
+    pub(super) fn pair_of(&self, wanted: f64, words: &Sections) -> Pair {
         // Under bsp an empty push keeps step.
         let pushes = if self.joint { 1.0 } else { wanted };
-        let flow = |share: f64, body: f64| Flow {
-            messages: share * messages,
-            bytes: 4.0 * messages * (share * HEADER_LEN as f64 + body),
+        let flow = |share: f64, body: f64| {
+            let messages = share * self.messages();
+            Flow { messages, bytes: 4.0 * (messages * HEADER_LEN as f64 + body) }
         };
-        let width = self.width as f64;
+        let push = flow(pushes, words.push);
         Pair {
-            lookup: flow(wanted, sections * LOOKUP_SECTION_LEN as f64 + rows),
-            answer: flow(wanted, rows * width),
-            push: flow(pushes, sections * PUSH_SECTION_LEN as f64 + rows * (1.0 + width)),
+            lookup: flow(wanted, words.lookup),
+            answer: flow(wanted, words.answer),
+            push,
             ack: flow(pushes, 0.0),
+            kept_bytes: push.bytes,
         }
     }
 }
 
-impl Steps<'_> {
+impl Steps {
+    /// Of these pairs, one for each server; `own_bytes` is what a trainer has of one step of all
+    /// its workers.
+    pub(super) fn new(shape: Shape, pairs: Vec<Pair>, own_bytes: f64) -> Self {
+        let sum =
+            |flow: fn(&Pair) -> Flow| pairs.iter().map(flow).fold(Flow::default(), Flow::plus);
+        let (asks, answers) = (sum(Pair::asks), sum(Pair::answers));
+        Self { shape, pairs, own_bytes, asks, answers }
+    }
+
     /// What a rank with these duties sends, receives and holds.
     #[must_use]
     pub fn of(&self, Duties { trains, serves }: Duties) -> StepTraffic {
-        let Shape { trainers, workers, partitions, width, permits, .. } = self.shape;
-        let own = serves.map(|server| self.shape.pair(self.rows[server]));
+        let Shape { trainers, permits, .. } = self.shape;
+        let own = serves.map(|server| &self.pairs[server]);
         let mut step = StepTraffic::default();
         let mut held = 0.0;
         if trains {
             // What is on the same rank does not travel.
-            let here = |flow: fn(&Pair) -> Flow| own.as_ref().map_or(Flow::default(), flow);
+            let here = |flow: fn(&Pair) -> Flow| own.map_or(Flow::default(), flow);
             step.sent = self.asks.plus(here(Pair::asks).times(-1.0));
             step.received = self.answers.plus(here(Pair::answers).times(-1.0));
-            let rows: f64 = self.rows.iter().sum();
-            held += 4.0 * rows * (workers * partitions * width) as f64;
+            held += self.own_bytes;
         }
         if let Some(own) = own {
             let others = (trainers - usize::from(trains)) as f64;
             step.sent = step.sent.plus(own.answers().times(others));
             step.received = step.received.plus(own.asks().times(others));
-            held += own.push.bytes * trainers as f64;
+            held += own.kept_bytes * trainers as f64;
         }
         StepTraffic { held_bytes: permits as f64 * held, ..step }
     }

@@ -5,7 +5,7 @@
 //!
 //! Map: `job.rs` how a run begins, `session.rs` from there to its end, `measures.rs` what it
 //! measured and its summary ·
-//! `plan.rs`, `prediction.rs` what it will be · `trainer_threads.rs` a trainer's replica and
+//! `plan.rs`, `prediction.rs` what it will be, `first_batches.rs` from what its data have · `trainer_threads.rs` a trainer's replica and
 //! threads, `replica_parts.rs` its part of a replica of several ranks · `compression.rs` what is
 //! compressed, and what it came to · `scoring.rs` how well the model scores · `publish.rs` the
 //! model that is evaluated and saved · `sections.rs` everything that a run goes on from,
@@ -21,6 +21,7 @@ mod deadline;
 mod due;
 pub mod early_stop;
 pub mod evaluate;
+mod first_batches;
 pub mod going_on;
 pub mod heartbeat;
 pub mod job;

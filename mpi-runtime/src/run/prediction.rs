@@ -2,16 +2,15 @@
 //! for the ranks of this launch or for any other number.
 //!
 //! How many messages, and how long they are, follows from the plan (`rows/traffic.rs`,
-//! `dense/traffic.rs`) but for one thing: how many distinct rows a step touches. That is counted in
-//! the first batches of the training data; steps of other examples have about as many.
+//! `dense/traffic.rs`) but for one thing: how many distinct rows a step touches, and of how many
+//! bags. That is counted in the first batches of the training data (`first_batches.rs`).
 
 use core::fmt;
 use core::sync::atomic::AtomicU32;
 
 use serde::Serialize;
 use umbra_core::model::{Gradients, Input, Model, StepKey};
-use umbra_core::sparse::{coalesce, heads_len};
-use umbra_datasets::{BatchBuffer, Dataset, Pipeline, TrainOrder};
+use umbra_datasets::{BatchBuffer, Dataset};
 
 use crate::comm::traffic::Traffic;
 use crate::comm::watch::Watch;
@@ -19,10 +18,10 @@ use crate::config::BatchNormScope;
 use crate::dense::bsp::STEP_SUMS;
 use crate::dense::traffic::{Sum, of_round, of_step};
 use crate::error::Error;
-use crate::rows::traffic::{Duties, Flow, Shape};
+use crate::rows::traffic::Flow;
+use crate::run::first_batches::FirstBatches;
 use crate::run::plan::Plan;
 use crate::score::memory::figures_bytes;
-use crate::trainer::batches::next_read;
 use crate::trainer::buffers::StepBuffers;
 
 /// What the ranks of a run do while every worker makes one step.
@@ -37,14 +36,14 @@ pub struct Prediction {
 pub struct RankPrediction {
     /// Which.
     pub rank: usize,
-    /// Rows and their gradients; not predicted where bags are pooled by those who hold their rows.
-    pub embedding: Option<Exchanged>,
+    /// Rows, or vectors of bags, and their gradients.
+    pub embedding: Exchanged,
     /// Sums of a step.
     pub dense: Exchanged,
     /// Of a method with rounds: a round of the dense replicas.
     pub dense_round: Option<Exchanged>,
-    /// Rows and gradients of all steps that may be under way, at most; as they.
-    pub embedding_held_bytes: Option<f64>,
+    /// These of all steps that may be under way, at most.
+    pub embedding_held_bytes: f64,
     /// Scores and what is made of them in the largest evaluation, at most; 0 without data for one.
     pub evaluation_bytes: u64,
 }
@@ -96,20 +95,9 @@ impl Prediction {
     /// When they can't be read.
     pub fn new(plan: &Plan, ranks: usize, watch: &Watch) -> Result<Self, Error> {
         let Plan { job, roles, .. } = plan;
-        let (trainers, servers) = (roles.trainers.len(), roles.embedding_ps.len());
-        let workers = plan.workers_per_trainer();
-        let shape = Shape {
-            trainers,
-            servers,
-            workers,
-            partitions: roles.partitions as usize / servers,
-            joint: plan.synchronous(),
-            width: plan.layout.width,
-            permits: job.config.embedding.prefetch + 1,
-        };
-        let pooled = job.config.pooled().is_some();
-        let rows = if pooled { vec![0.0; servers] } else { rows_of_a_step(plan, watch)? };
-        let steps = shape.steps(&rows);
+        let (trainers, workers) = (roles.trainers.len(), plan.workers_per_trainer());
+        let first = FirstBatches::count(plan, job.config.pooled(), watch)?;
+        let steps = first.steps(plan.shape());
         let sums = if plan.synchronous() {
             let global_norm = job.config.sync.batch_norm == BatchNormScope::Global;
             step_sums(&plan.model, plan.train.fields(), global_norm)
@@ -122,19 +110,17 @@ impl Prediction {
         let evaluation = evaluation_bytes(plan);
         let of_rank = |rank| {
             let trainer = roles.trainers.number_of(rank);
-            let duties =
-                Duties { trains: trainer.is_some(), serves: roles.embedding_ps.number_of(rank) };
-            let step = steps.of(duties);
+            let step = steps.of(plan.duties(rank));
             let dense = trainer.map(|trainer| of_step(&sums, (trainers, trainer), coded));
             RankPrediction {
                 rank,
-                embedding: (!pooled).then(|| Exchanged::rows(step.sent, step.received)),
+                embedding: Exchanged::rows(step.sent, step.received),
                 dense: dense.unwrap_or_default().into(),
                 dense_round: rounds
                     .get(rank)
                     .filter(|round| **round != Traffic::default())
                     .map(|round| (*round).into()),
-                embedding_held_bytes: (!pooled).then_some(step.held_bytes),
+                embedding_held_bytes: step.held_bytes,
                 evaluation_bytes: if trainer.is_some() { evaluation } else { 0 },
             }
         };
@@ -153,41 +139,6 @@ fn evaluation_bytes(plan: &Plan) -> u64 {
         |data: &Dataset| figures_bytes(data.rows().div_ceil(trainers), trainers, data.has_groups());
     [&plan.valid, &plan.test].into_iter().flatten().map(of).max().unwrap_or(0)
 }
-
-/// Distinct rows that a step of a worker touches in one partition of each rank that holds rows:
-/// the mean over the first batches of an epoch. `[servers]`
-fn rows_of_a_step(plan: &Plan, watch: &Watch) -> Result<Vec<f64>, Error> {
-    let servers = plan.roles.embedding_ps.len();
-    // One worker that reads all lanes in turn: batches as long as any worker's.
-    let order = TrainOrder { workers_total: 1, ..plan.order };
-    let (pipeline, mut workers) = Pipeline::train(&plan.train, &order, 0..1, 0..1, 4)?;
-    let wanted = BATCHES_MIN.max(EXAMPLES_MIN / order.batch_size);
-    let (mut batches, mut found) = (0, vec![0_u64; servers]);
-    let (mut heads, mut unique, mut slot) = (vec![], vec![], vec![]);
-    while batches < wanted {
-        let Some(batch) = next_read(&mut workers[0], watch)? else { break };
-        let values = batch.values.len();
-        heads.resize(heads_len(values), 0);
-        unique.resize(values, 0);
-        slot.resize(values, 0);
-        let numbering = plan.layout.numbering();
-        let rows = coalesce(batch.batch().bags, numbering, &mut heads, &mut unique, &mut slot);
-        for row in &unique[..rows] {
-            let partition = plan.layout.partitioning.partition(*row);
-            found[partition as usize % servers] += 1;
-        }
-        batches += 1;
-        workers[0].recycle(batch);
-    }
-    drop(workers);
-    pipeline.join();
-    let each = (batches.max(1) * plan.roles.partitions as usize / servers) as f64;
-    Ok(found.into_iter().map(|rows| rows as f64 / each).collect())
-}
-
-/// Batches and examples that are looked at, at least.
-const BATCHES_MIN: usize = 64;
-const EXAMPLES_MIN: usize = 65_536;
 
 /// The sums over all trainers of a step under `bsp`, in their order; `global_norm` as in
 /// [`Bsp::new`](crate::dense::bsp::Bsp::new). Found by making a step without examples, which has
@@ -223,7 +174,7 @@ impl fmt::Display for Prediction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         type Kind = fn(&RankPrediction) -> Exchanged;
         let lines: [(&str, &str, Kind); 3] = [
-            ("rows", "a step", |rank| rank.embedding.unwrap_or_default()),
+            ("rows", "a step", |rank| rank.embedding),
             ("dense", "a step", |rank| rank.dense),
             ("dense", "a round", |rank| rank.dense_round.unwrap_or_default()),
         ];
@@ -244,19 +195,14 @@ impl fmt::Display for Prediction {
                 bytes_received / 1024.0
             )?;
         }
-        let Some(held) = self.busiest(|rank| rank.embedding_held_bytes.unwrap_or(0.0)) else {
+        let Some(held) = self.busiest(|rank| rank.embedding_held_bytes) else {
             return Ok(());
         };
-        if let Some(held) = held.embedding_held_bytes {
-            let mebibytes = held / f64::from(1 << 20);
-            write!(
-                f,
-                "\nunder way   {mebibytes:.1} MiB of rows and gradients on the fullest rank, at \
-                 most"
-            )?;
-        } else {
-            write!(f, "\nrows        not predicted: bags are pooled by those who hold their rows")?;
-        }
+        let mebibytes = held.embedding_held_bytes / f64::from(1 << 20);
+        write!(
+            f,
+            "\nunder way   {mebibytes:.1} MiB of rows and gradients on the fullest rank, at most"
+        )?;
         let evaluation = self.ranks.iter().map(|rank| rank.evaluation_bytes).max().unwrap_or(0);
         if evaluation > 0 {
             let mebibytes = evaluation as f64 / f64::from(1 << 20);

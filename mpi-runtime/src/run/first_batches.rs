@@ -1,0 +1,119 @@
+//! What a worker's step has of rows and bags: counted in the first batches of the training data,
+//! before anything starts. Steps of other examples have about as many.
+
+use umbra_core::compress::Coding;
+use umbra_core::sparse::{coalesce, heads_len};
+use umbra_datasets::{Pipeline, TrainOrder};
+
+use crate::comm::watch::Watch;
+use crate::error::Error;
+use crate::rows::bags::{Bags, Places};
+use crate::rows::pooled_traffic::BagCounts;
+use crate::rows::pooling::PoolRules;
+use crate::rows::traffic::{Duties, Shape, Steps};
+use crate::run::plan::Plan;
+use crate::trainer::batches::next_read;
+
+/// Counts of the first batches.
+pub(super) struct FirstBatches {
+    /// Distinct rows that a step of a worker touches in one partition of each rank that holds rows:
+    /// the mean. `[servers]`
+    rows: Vec<f64>,
+    /// Its bags, where vectors of them may travel.
+    bags: Option<BagCounts>,
+}
+
+impl FirstBatches {
+    /// Of a run of `plan`; with `vectors`, also what bags come to that are pooled where their rows
+    /// are, and coded so. `watch` gives the reader its time. *Not collective.*
+    ///
+    /// # Errors
+    /// When the data can't be read.
+    pub(super) fn count(
+        plan: &Plan,
+        vectors: Option<Coding>,
+        watch: &Watch,
+    ) -> Result<Self, Error> {
+        let Plan { roles, layout, model, .. } = plan;
+        let servers = roles.embedding_ps.len();
+        let server_of = |partition| roles.embedding_ps.number_of(roles.rank_of(partition));
+        let server: Vec<usize> = (0..roles.partitions).filter_map(server_of).collect();
+        let places = Places {
+            numbering: layout.numbering(),
+            partitioning: layout.partitioning,
+            destination: &server,
+            destinations: servers,
+        };
+        let rules = vectors.map(|coding| PoolRules::new(layout, model, coding));
+        let mut counted = rules.map(|rules| BagCounts::new(rules, servers));
+        // One worker that reads all lanes in turn: batches as long as any worker's.
+        let order = TrainOrder { workers_total: 1, ..plan.order };
+        let (pipeline, mut workers) = Pipeline::train(&plan.train, &order, 0..1, 0..1, 4)?;
+        let wanted = BATCHES_MIN.max(EXAMPLES_MIN / order.batch_size);
+        let (mut batches, mut found, mut bags) = (0, vec![0_u64; servers], Bags::default());
+        let (mut heads, mut unique, mut slot) = (vec![], vec![], vec![]);
+        while batches < wanted {
+            let Some(batch) = next_read(&mut workers[0], watch)? else { break };
+            let (values, jagged) = (batch.values.len(), batch.batch().bags);
+            heads.resize(heads_len(values), 0);
+            unique.resize(values, 0);
+            slot.resize(values, 0);
+            let rows = coalesce(jagged, places.numbering, &mut heads, &mut unique, &mut slot);
+            for row in &unique[..rows] {
+                found[server[places.partitioning.partition(*row) as usize]] += 1;
+            }
+            if let Some(counted) = &mut counted {
+                let vectors = bags.deal(jagged, model.pooling(), &places);
+                counted.add(&bags, vectors);
+            }
+            batches += 1;
+            workers[0].recycle(batch);
+        }
+        drop(workers);
+        pipeline.join();
+        let each = (batches.max(1) * roles.partitions as usize / servers) as f64;
+        let rows = found.into_iter().map(|rows| rows as f64 / each).collect();
+        Ok(Self { rows, bags: counted })
+    }
+
+    /// Steps of workers that ask for rows.
+    pub(super) fn steps_of_rows(&self, shape: Shape) -> Steps {
+        shape.steps(&self.rows)
+    }
+
+    /// Steps of workers that ask for vectors, or for rows where those were not counted.
+    pub(super) fn steps(&self, shape: Shape) -> Steps {
+        match &self.bags {
+            Some(bags) => shape.pooled_steps(&self.rows, bags),
+            None => self.steps_of_rows(shape),
+        }
+    }
+}
+
+impl Plan {
+    /// The layout of its ranks, as what they say to each other about rows depends on it.
+    pub(super) fn shape(&self) -> Shape {
+        let servers = self.roles.embedding_ps.len();
+        Shape {
+            trainers: self.roles.trainers.len(),
+            servers,
+            workers: self.workers_per_trainer(),
+            partitions: self.roles.partitions as usize / servers,
+            joint: self.synchronous(),
+            width: self.layout.width,
+            permits: self.job.config.embedding.prefetch + 1,
+        }
+    }
+
+    /// What of that `rank` does.
+    pub(super) fn duties(&self, rank: usize) -> Duties {
+        Duties {
+            trains: self.roles.trainers.contains(rank),
+            serves: self.roles.embedding_ps.number_of(rank),
+        }
+    }
+}
+
+/// Batches and examples that are looked at, at least.
+const BATCHES_MIN: usize = 64;
+const EXAMPLES_MIN: usize = 65_536;
