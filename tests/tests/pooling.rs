@@ -10,8 +10,8 @@ const ROWS: usize = 3072;
 const BATCH: usize = 256;
 const STEPS: u64 = (ROWS / BATCH) as u64;
 
-/// A shop, and two bags of up to `most` keys that decide about the click.
-fn clicks(most: u32, item: impl Fn(u32, u32) -> String) -> String {
+/// A shop, and two bags of up to `most` of so many `keys` that decide about the click.
+fn clicks((keys, most): (u32, u32), item: impl Fn(u32, u32) -> String) -> String {
     let mut state = 1u32;
     let mut below = |bound: u32| {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
@@ -21,7 +21,7 @@ fn clicks(most: u32, item: impl Fn(u32, u32) -> String) -> String {
     for _ in 0..ROWS {
         let mut bag = |least: u32| -> Vec<(u32, u32)> {
             let count = if most == 1 { 1 } else { least + below(most + 1 - least) };
-            (0..count).map(|_| (below(200), below(9))).collect()
+            (0..count).map(|_| (below(keys), below(9))).collect()
         };
         let (interests, tags) = (bag(0), bag(1));
         let taste: i64 = interests.iter().chain(&tags).map(|(key, _)| i64::from(key % 2)).sum();
@@ -36,7 +36,7 @@ fn clicks(most: u32, item: impl Fn(u32, u32) -> String) -> String {
     text
 }
 
-fn prepare(folder: &Folder, name: &str, most: u32, weighted: bool) {
+fn prepare(folder: &Folder, name: &str, bags: (u32, u32), weighted: bool) {
     let separator = if weighted { "weight_separator = \":\", " } else { "" };
     let bag = |column: &str| format!("{{ column = \"{column}\", {separator}separator = \"|\" }}");
     let (interests, tags) = (bag("interests"), bag("tags"));
@@ -50,16 +50,21 @@ fn prepare(folder: &Folder, name: &str, most: u32, weighted: bool) {
         if weighted { format!("{key}:{}", f64::from(weight) / 4.0) } else { key.to_string() }
     };
     let (input, output) = (format!("{name}.csv"), format!("{name}.h5"));
-    folder.write(&input, clicks(most, item));
+    folder.write(&input, clicks(bags, item));
     let fixed = ["prepare", "--format", "csv", "--schema", "schema.toml", "--input", &input];
     let _ = folder.umbra(1, &[&fixed[..], &["--output", &output]].concat()).fine();
 }
 
-/// The same clicks with bags of one key, of several, and of several with weights.
+/// The same clicks with bags of one key, of several, of several with weights, and of many.
 fn folder(names: &[&str]) -> Folder {
     let folder = Folder::new();
     for name in names {
-        prepare(&folder, name, if *name == "one" { 1 } else { 6 }, *name == "weighted");
+        let bags = match *name {
+            "one" => (200, 1),
+            "long" => (20_000, 30),
+            _ => (200, 6),
+        };
+        prepare(&folder, name, bags, *name == "weighted");
     }
     folder.write("job.toml", Job::PLAIN.text().replace("test = \"test.h5\"\n", ""));
     folder
@@ -300,4 +305,96 @@ fn bytes_of_vectors_are_expected_before_a_run() {
         let said = dry_run(&folder, ranks, &sets, &[]);
         assert!(said.contains("\nrows        a step") && said.contains("\nunder way "), "{said}");
     }
+}
+
+/// `pool_at` in the configuration that a run has written.
+fn pool_at(folder: &Folder, run: &str) -> String {
+    let config = folder.text(&format!("{run}/config.toml"));
+    let line = config.lines().find_map(|line| line.strip_prefix("pool_at = ")).unwrap();
+    line.trim_matches('"').to_owned()
+}
+
+/// Distinct rows where a bag has one key, vectors where bags are long and keys are many; and the
+/// run is that of who sets it.
+#[test]
+fn auto_is_what_sends_fewer_bytes() {
+    let folder = folder(&["one", "long"]);
+    for (data, chosen, ranks) in
+        [("one", "trainer", 2), ("one", "trainer", 4), ("long", "ps", 2), ("long", "ps", 4)]
+    {
+        let set = format!("embedding.pool_at={chosen}");
+        let plain = bsp(&folder, data, ranks, "plain", &[&set]);
+        let auto = bsp(&folder, data, ranks, "auto", &["embedding.pool_at=auto"]);
+        assert_eq!(auto["wire"]["embedding_pool_at"], chosen, "{}", auto["wire"]);
+        assert_eq!(pool_at(&folder, "auto"), chosen);
+        assert!(model(&folder, "auto") == model(&folder, "plain"), "{data}, {ranks} ranks");
+        assert!(folder.text("auto/losses.csv") == folder.text("plain/losses.csv"));
+        assert_eq!(wire(&auto, "embedding_bytes"), wire(&plain, "embedding_bytes"));
+        assert_eq!(plain["wire"]["embedding_pool_at"], Value::Null);
+        let of = |name: &str| {
+            let bytes = auto["wire"][format!("embedding_step_bytes_{name}")].as_f64();
+            bytes.unwrap_or_else(|| panic!("{}", auto["wire"]))
+        };
+        let other = if chosen == "ps" { "trainer" } else { "ps" };
+        assert!(of(chosen) < of(other), "{}", auto["wire"]);
+        let sent = wire(&auto, "embedding_bytes") as f64 / STEPS as f64;
+        assert!((of(chosen) / sent - 1.0).abs() < 0.02, "{sent} a step: {}", auto["wire"]);
+        if chosen == "ps" {
+            // What rows would have been, without the pushes' acknowledgements.
+            let rows = wire(&auto, "embedding_bytes_rows") as f64 / STEPS as f64;
+            assert!((of(other) / rows - 1.0).abs() < 0.02, "{rows} a step: {}", auto["wire"]);
+        }
+        let (data, batch) =
+            (format!("data.train={data}.h5"), format!("train.batch_size={}", BATCH / ranks));
+        let sets = [&*data, &batch, "sync.method=bsp", "embedding.pool_at=auto"];
+        let planned: Value =
+            serde_json::from_str(&dry_run(&folder, ranks, &sets, &["--json"])).unwrap();
+        assert_eq!(planned["pooling"]["pool_at"], chosen);
+        assert_eq!(planned["pooling"][format!("bytes_{chosen}")], of(chosen));
+        let said = dry_run(&folder, ranks, &sets, &[]);
+        assert!(said.contains(&format!("expected: it is \"{chosen}\"")), "{said}");
+    }
+}
+
+/// The choice is made once; nothing is left open where there is none.
+#[test]
+fn a_run_keeps_what_was_chosen() {
+    let folder = folder(&["long"]);
+    let auto = "embedding.pool_at=auto";
+    let change = ["sync.method=gba", "sync.switch.to=bsp", "sync.switch.at=[6]", auto];
+    let run = train(&folder, "long", 2, "changed", &change);
+    assert_eq!(run["wire"]["embedding_pool_at"], "ps");
+    assert!(wire(&run, "embedding_bytes_rows") > wire(&run, "embedding_bytes_coded"));
+    // By bytes it would be "ps": what a run has begun with it goes on with.
+    for (before, says) in [(auto, "it is \"ps\"\n"), ("embedding.pool_at=trainer", "as before it")]
+    {
+        let fixed = ["data.train=long.h5", "train.batch_size=128", "train.epochs=2"];
+        let fixed = [&fixed[..], &BSP].concat();
+        let chosen = if before == auto { "ps" } else { "trainer" };
+        bsp(&folder, "long", 2, "whole", &["train.epochs=2", before]);
+        let stop = ["recovery.inject.stop_step=9", "run.overwrite=true", before];
+        let ended = folder.try_train(2, "job.toml", "run", &[&fixed[..], &stop].concat());
+        assert_eq!(ended.code, 75, "{}", ended.stderr);
+        let ended = folder.train(2, "job.toml", "run", &[&fixed[..], &[auto]].concat());
+        assert!(ended.stderr.contains("bit for bit"), "{}", ended.stderr);
+        assert!(ended.stderr.contains(says), "{}", ended.stderr);
+        assert!(model(&folder, "run") == model(&folder, "whole"), "{before}");
+        assert_eq!(folder.summary("run")["wire"]["embedding_pool_at"], chosen);
+        assert_eq!(pool_at(&folder, "run"), chosen);
+    }
+    // Alone nobody sends anything; with thresholds vectors travel whatever the bytes.
+    for (ranks, keep, expected) in [(1, &[][..], "trainer"), (2, &["compress.mp_keep=0.5"], "ps")] {
+        let run = train(&folder, "long", ranks, "settled", &[&[auto], keep].concat());
+        assert_eq!(pool_at(&folder, "settled"), expected);
+        assert_eq!(run["wire"]["embedding_pool_at"], Value::Null);
+    }
+    folder.write(
+        "cluster.toml",
+        "trainers = 2\nsteps = 5\n[link]\nbytes_per_s = 1e8\n[compute]\nexample_us = 10\n",
+    );
+    let sets = Folder::sets("virtual", &["data.train=long.h5", auto]);
+    let verb = ["simulate", "-c", "job.toml", "--cluster", "cluster.toml"];
+    let verb: Vec<&str> = verb.into_iter().chain(sets.iter().map(String::as_str)).collect();
+    drop(folder.umbra(1, &verb).fine());
+    assert_eq!(pool_at(&folder, "virtual"), "trainer");
 }

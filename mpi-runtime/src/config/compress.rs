@@ -68,7 +68,8 @@ impl Config {
         self.compress.mp_keep.map_or(Coding::ALL, |share| self.compress.coding(share))
     }
 
-    /// How vectors are coded that those who hold rows have pooled; `None` where rows are sent.
+    /// How vectors are coded that those who hold rows have pooled; `None` where rows are sent, and
+    /// while it is open who pools.
     #[must_use]
     pub fn pooled(&self) -> Option<Coding> {
         match self.compress.mp_keep.filter(|_| self.roles.dense_partitions == 1) {

@@ -125,8 +125,8 @@ pub static KEYS: &[Key] = &[
     key("embedding.partitions", integer(1, 4096), "partitions per embedding PS rank"),
     key(
         "embedding.pool_at",
-        Kind::Name { built: &["trainer", "ps"] },
-        "who makes a vector of a bag's rows: who trains with it, or who holds the rows",
+        Kind::Name { built: &["trainer", "ps", "auto"] },
+        "who makes a vector of a bag's rows: who trains with it, who holds the rows, or by bytes",
     ),
     key("embedding.links", integer(1, 64), "threads per rank that carry rows between ranks"),
     key("sync.method", METHODS, "auto: none with one trainer, bsp with more"),

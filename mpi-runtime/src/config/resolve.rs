@@ -4,14 +4,15 @@ use umbra_core::sync::Rounds;
 
 use super::error::ConfigError;
 use super::validate::one_trainer;
-use super::{BatchNormScope, Config, Layout, Schedule, SyncConfig, SyncMethod};
+use super::{BatchNormScope, Config, Layout, PoolAt, Schedule, SyncConfig, SyncMethod};
 use crate::error::Error;
 use crate::launch::environment::LaunchError;
 
 /// A configuration on a given set of ranks; its `config` has every key filled in.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// The configuration, with nothing left open.
+    /// The configuration, with nothing left open but `embedding.pool_at = "auto"` where the data
+    /// decide: until then trainers pool.
     pub config: Config,
     /// Ranks that train; they are ranks `0..trainers`.
     pub trainers: usize,
@@ -78,6 +79,9 @@ impl Config {
         }
         self.roles.trainers = Some(trainers);
         self.roles.embedding_ps = Some(embedding_ps);
+        if self.embedding.pool_at == PoolAt::Auto {
+            self.embedding.pool_at = self.pool_at_any_data(ranks);
+        }
 
         let method = match self.sync.method {
             SyncMethod::Auto if trainers == 1 => {
@@ -112,6 +116,19 @@ impl Config {
         self.sync.complete(trainers, shared);
         self.complete_server(trainers, trainers * worker_threads)?;
         Ok(Job { config: self, trainers, embedding_ps, sync_ps, worker_threads, method, warnings })
+    }
+
+    /// Who pools whatever the data are; `Auto` where they decide.
+    fn pool_at_any_data(&self, ranks: usize) -> PoolAt {
+        if self.pooled().is_some() {
+            // `compress.mp_keep` is of vectors that travel.
+            PoolAt::Ps
+        } else if ranks == 1 || self.roles.dense_partitions > 1 {
+            // Nothing is sent; or replicas are split, and their parts pool.
+            PoolAt::Trainer
+        } else {
+            PoolAt::Auto
+        }
     }
 
     /// Ranks that hold a part of the center: one for every eight trainers, if nothing is said.
@@ -284,6 +301,23 @@ mod tests {
         assert_eq!(sync("shadow_bmuf", 4, 2, 4).3, Some(0.25));
         assert_eq!(sync("foreground_bmuf", 4, 2, 4), (0, Some(1.0), None, Some(0.75)));
         assert_eq!(sync("local_sgd", 4, 2, 4), (0, Some(1.0), None, None));
+    }
+
+    #[test]
+    fn who_pools_is_left_to_the_data_where_they_decide() {
+        let pool_at = |sets: &[&str], ranks| {
+            let sets = [&["embedding.pool_at=auto"], sets].concat();
+            let job = minimal(&sets).unwrap().resolve(ranks, ranks, 8).unwrap();
+            job.config.embedding.pool_at
+        };
+        assert_eq!(pool_at(&[], 4), PoolAt::Auto);
+        assert_eq!(pool_at(&[], 1), PoolAt::Trainer);
+        assert_eq!(pool_at(&["compress.mp_keep=0.5"], 4), PoolAt::Ps);
+        let split = ["roles.dense_partitions=2"];
+        assert_eq!(pool_at(&split, 4), PoolAt::Trainer);
+        assert_eq!(pool_at(&[split[0], "compress.mp_keep=0.5"], 4), PoolAt::Trainer);
+        let plain = minimal(&[]).unwrap().resolve(4, 4, 8).unwrap();
+        assert_eq!(plain.config.embedding.pool_at, PoolAt::Trainer);
     }
 
     #[test]

@@ -354,6 +354,8 @@ pub enum PoolAt {
     Trainer,
     /// Where the rows are: vectors travel.
     Ps,
+    /// Where fewer bytes are expected to travel: one of the others once a run is planned.
+    Auto,
 }
 
 /// `[run]`

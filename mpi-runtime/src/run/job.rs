@@ -64,6 +64,7 @@ pub fn train(
     let ranks = if let Task::Plan(Some(ranks)) = task { ranks } else { world.size };
     let mut plan = plan(world, control, config, ranks)?;
     control.agree(plan.train.check_labels().map_err(Error::from))?;
+    plan.choose_pooling(control, ranks)?;
     let first = world.rank == 0;
     if dry_run {
         let free = if first { RunFolder::check(&plan.job.config) } else { Ok(()) };
@@ -101,6 +102,11 @@ pub fn train(
     let from = going_on::find(control, &plan.job.config)?;
     if let Some(method) = from.as_ref().and_then(|from| going_on::method_of(&plan, from)) {
         plan = control.agree(plan.with_method(method))?;
+    }
+    let pooling = from.as_ref().map_or(Ok(()), |from| plan.keep_pooling(&from.manifest));
+    control.agree(pooling)?;
+    if let (Some(choice), true) = (&plan.pool_choice, first) {
+        say(&format!("umbra: embedding.pool_at: {choice}"));
     }
     let fits = from.as_ref().map(|checkpoint| going_on::kept(&plan, checkpoint)).transpose();
     let kept = control.agree(fits.map_err(Error::from))?;

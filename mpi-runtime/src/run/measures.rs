@@ -75,7 +75,11 @@ impl Session<'_> {
         });
         let trial = self.run.trial;
         let tried = |of: fn(&Trial) -> Duration| trial.as_ref().map(of).map(|it| it.as_secs_f64());
+        let choice = plan.pool_choice.as_ref();
         summary.wire = several.then(|| WireFigures {
+            embedding_pool_at: choice.map(|choice| choice.pool_at),
+            embedding_step_bytes_trainer: choice.map(|choice| choice.bytes_trainer),
+            embedding_step_bytes_ps: choice.map(|choice| choice.bytes_ps),
             seconds_trial_plain: tried(|trial| trial.plain),
             seconds_trial_coded: tried(|trial| trial.coded),
             dense_bytes: Some(total.rounds.bytes),

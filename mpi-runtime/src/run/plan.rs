@@ -18,6 +18,7 @@ use crate::rows::bag_wire::bag_lookup_words_max;
 use crate::rows::partition::TokenRule;
 use crate::rows::tables::TableLayout;
 use crate::rows::wire::push_words_max;
+use crate::run::pool_choice::PoolChoice;
 use crate::trainer::buffers::StepBuffers;
 
 /// Everything a run is made of; equal on all ranks.
@@ -52,10 +53,13 @@ pub struct Plan {
     pub local: bool,
     /// What the job wants compressed is: with `compress.auto` it is only where that pays.
     pub compresses: bool,
+    /// Who pools bags, where that was chosen by bytes.
+    pub pool_choice: Option<PoolChoice>,
 }
 
 impl Plan {
-    /// Plans a job. *Not collective; opens every file on the rank that calls.*
+    /// Plans a job; who pools its bags may be left open ([`Plan::choose_pooling`]).
+    /// *Not collective; opens every file on the rank that calls.*
     ///
     /// # Errors
     /// When an input can't be read or does not fit.
@@ -105,6 +109,7 @@ impl Plan {
             steps,
             job,
             compresses: true,
+            pool_choice: None,
         };
         plan.check_counts()?;
         plan.part(0)?;
@@ -191,7 +196,7 @@ impl Plan {
     }
 
     /// Steps and messages must fit the numbers they travel in.
-    fn check_counts(&self) -> Result<(), Error> {
+    pub(super) fn check_counts(&self) -> Result<(), Error> {
         if u32::try_from(self.steps).is_err() {
             let steps = self.steps;
             return Err(Error::Usage(format!(

@@ -21,12 +21,16 @@ use crate::error::Error;
 use crate::rows::traffic::Flow;
 use crate::run::first_batches::FirstBatches;
 use crate::run::plan::Plan;
+use crate::run::pool_choice::PoolChoice;
 use crate::score::memory::figures_bytes;
 use crate::trainer::buffers::StepBuffers;
 
 /// What the ranks of a run do while every worker makes one step.
 #[derive(Debug, Default, Serialize)]
 pub struct Prediction {
+    /// Who pools bags, where that was chosen by bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pooling: Option<PoolChoice>,
     /// Rank by rank; empty of one rank, which sends nothing.
     pub ranks: Vec<RankPrediction>,
 }
@@ -124,7 +128,7 @@ impl Prediction {
                 evaluation_bytes: if trainer.is_some() { evaluation } else { 0 },
             }
         };
-        Ok(Self { ranks: (0..ranks).map(of_rank).collect() })
+        Ok(Self { pooling: plan.pool_choice, ranks: (0..ranks).map(of_rank).collect() })
     }
 
     fn busiest(&self, of: impl Fn(&RankPrediction) -> f64) -> Option<&RankPrediction> {
@@ -178,6 +182,9 @@ impl fmt::Display for Prediction {
             ("dense", "a step", |rank| rank.dense),
             ("dense", "a round", |rank| rank.dense_round.unwrap_or_default()),
         ];
+        if let Some(choice) = &self.pooling {
+            write!(f, "\npooling     {choice}")?;
+        }
         for (what, when, of) in lines {
             let Some(rank) = self.busiest(|rank| of(rank).busy()) else { continue };
             let exchanged = of(rank);

@@ -28,7 +28,7 @@ use umbra_core::sync::{Algorithm, Dealing};
 
 use crate::comm::Comm;
 use crate::comm::watch::Watch;
-use crate::config::{BatchNormScope, Config, Layout, SyncMethod};
+use crate::config::{BatchNormScope, Config, Layout, PoolAt, SyncMethod};
 use crate::dense::stretches::Stretches;
 use crate::error::Error;
 use crate::record::{
@@ -98,6 +98,10 @@ impl Virtual {
                     .into(),
             ));
         };
+        if config.embedding.pool_at == PoolAt::Auto {
+            // Those who hold rows pool nothing in virtual time.
+            config.embedding.pool_at = PoolAt::Trainer;
+        }
         let cores = if file.cores == 0 { worker_threads + 1 } else { file.cores };
         let job = config.resolve(ranks, 1, cores)?;
         let config = &job.config;

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::config::PoolAt;
+
 /// What was sent, over all ranks.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct WireFigures {
@@ -35,6 +37,15 @@ pub struct WireFigures {
     /// The same, compressed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds_trial_coded: Option<f64>,
+    /// Of `embedding.pool_at = "auto"`: who pools.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub embedding_pool_at: Option<PoolAt>,
+    /// Bytes of a step where trainers pool, as expected when that was chosen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub embedding_step_bytes_trainer: Option<f64>,
+    /// And where those who hold rows do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub embedding_step_bytes_ps: Option<f64>,
     /// Pooled by those who hold rows: elements of vectors that were sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub embedding_elements_kept: Option<u64>,
