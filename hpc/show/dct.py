@@ -9,10 +9,14 @@ links   time of steps over slow links, with and without
 full    what it costs where no link is slow, and whether it turns itself off there
 virtual bytes and times of 64 and 256 trainers, simulated
 pooled  bytes of rows against those of vectors that are pooled where the rows are, whole and of what passes
+clicks  as frappe, on synthetic clicks: $CLICKS of them; not of those that run without PHASES
+vectors log loss and AUC by the share of pooled vectors that is sent, on Frappe; not of those either
+reach   time to the same log loss over a link of 1 Gbit/s; not of those either
 
 Python's standard library only.
 """
 
+import functools
 import json
 import os
 import random
@@ -26,18 +30,18 @@ SEEDS = [int(seed) for seed in os.environ.get("SEEDS", "1,2,3,4,5").split(",")]
 RELEASE = os.path.dirname(UMBRA)
 # 4.6 million dense parameters on ten fields of 64 values.
 LARGE = {"model.embedding_dim": 64, "model.top": "[2048, 1280, 512]"}
-# Frappe's, without compression: chosen on validation rows of the seed 1 among Adagrad at .02, .01 and .005 and Adam at .0003
-# and .0001, rows at .05, .1 and .2, dropout 0 and .2, and two or three epochs.
-TUNED = {"optim.dense.kind": "adam", "optim.dense.lr": 0.0001, "optim.sparse.lr": 0.1, "train.batch_size": 512,
+# Frappe's, without compression: chosen on validation rows of the seed 1 among Adagrad at .02, .01 and .005 and Adam at .0003,
+# .0001 and .00005, rows at .05, .1 and .2, dropout 0 and .2, global batches of 1024 and 256, and two or three epochs.
+TUNED = {"optim.dense.kind": "adam", "optim.dense.lr": 0.00005, "optim.sparse.lr": 0.1, "train.batch_size": 128,
          "train.worker_threads": 1, "train.epochs": 2}
 # Of the elements of a gradient; 1 stands for a run without compression.
-KEEPS = [1, 0.1, 0.025, 0.0075]
+KEEPS = [1, 0.1, 0.02, 0.0075]
 # What the ratios are claimed at.
-CLAIMED = 0.025
-# Adam's steps are smaller where gradients come seldom: of .0001, .0003, .0006 and .001 this was best at one in 130 on validation rows.
-CODED_RATE = {"optim.dense.lr": 0.0003}
+CLAIMED = 0.02
+# Synthetic clicks', one pass.
+CLICKS_TUNED = {"optim.dense.kind": "adam", "optim.dense.lr": 0.0003, "optim.sparse.lr": 0.02, "train.batch_size": 256}
 # Of activations between layers that are split.
-SPLIT_KEEPS, SPLIT_CLAIMED = [1, 0.1, 0.05], 0.05
+SPLIT_KEEPS, SPLIT_CLAIMED = [0.25, 0.06], 0.06
 RANKS = 2
 show, runs = Show("dct", SEEDS), Runs("dct")
 
@@ -67,55 +71,132 @@ def codec():
             show.measured("refresh_over_coding", figures["refresh_us"] / 1e6 / 1000 / coding)
 
 
+def frappe_sets():
+    """Settings of the quality runs on Frappe; `None` where it is not."""
+    files = runs.frappe_files()
+    return files and LARGE | TUNED | {"data.train": files["train"], "data.test": files["test"], "sync.method": "bsp"}
+
+
+@functools.cache
+def frappe_run(keep, seed):
+    return runs.train(f"frappe-{keep}-{seed}", "hpc/show/shadow-frappe.toml", frappe_sets() | kept(keep) | {"seed": seed}, mpirun(RANKS))
+
+
+def logloss(figures):
+    return figures["test"]["logloss"]
+
+
+def more_of(found, plain):
+    """How much more log loss than without, and its uncertainty."""
+    more = [own - each for own, each in zip(found, plain)]
+    return mean(more), stdev(more) / len(more) ** 0.5 if len(more) > 1 else float("nan")
+
+
+def shares(what, run, keeps, claimed):
+    """Log loss and AUC by the share of elements that are sent; of shares that nothing is claimed at the first seed tells."""
+    found = {keep: [run(keep, seed) for seed in (SEEDS if keep in (1, claimed) else SEEDS[:1])] for keep in keeps}
+    for keep, own in found.items():
+        more, error = more_of(map(logloss, own), map(logloss, found[1]))
+        elements, of_bytes = (mean(each) for each in zip(*map(ratios, own))) if keep != 1 else (1, 1)
+        show.row(what=f"{what}, {len(own)} seeds", keep=keep, logloss=mean(map(logloss, own)), auc=mean(each["test"]["auc"] for each in own),
+                 logloss_more=more, uncertainty=error, elements=elements, bytes=of_bytes, dense_mb=own[0]["wire"]["dense_bytes"] / 1e6,
+                 coding_share=own[0]["wire"].get("seconds_coding", 0) / own[0]["seconds"])
+    return found
+
+
 def frappe():
     print("== frappe", flush=True)
-    files = runs.frappe_files()
-    if files is None:
+    if frappe_sets() is None:
         return
-    common = LARGE | TUNED | {"data.train": files["train"], "data.test": files["test"], "sync.method": "bsp"}
-    found = {keep: [] for keep in KEEPS}
-    for seed in SEEDS:
-        # Of shares that nothing is claimed at the first seed tells.
-        for keep in KEEPS if seed == SEEDS[0] else (1, CLAIMED):
-            sets = common | kept(keep) | ({} if keep == 1 else CODED_RATE) | {"seed": seed}
-            found[keep].append(runs.train(f"frappe-{keep}-{seed}", "hpc/show/shadow-frappe.toml", sets, mpirun(RANKS)))
-    for keep in KEEPS:
-        more = [own["test"]["logloss"] - plain["test"]["logloss"] for own, plain in zip(found[keep], found[1])]
-        error = stdev(more) / len(more) ** 0.5 if len(more) > 1 else float("nan")
-        elements, of_bytes = (mean(each) for each in zip(*map(ratios, found[keep]))) if keep != 1 else (1, 1)
-        show.row(what=f"frappe, {len(more)} seeds", keep=keep, logloss=mean(own["test"]["logloss"] for own in found[keep]),
-                 auc=mean(own["test"]["auc"] for own in found[keep]), logloss_more=mean(more), uncertainty=error,
-                 elements=elements, bytes=of_bytes, dense_mb=found[keep][0]["wire"]["dense_bytes"] / 1e6,
-                 coding_share=found[keep][0]["wire"].get("seconds_coding", 0) / found[keep][0]["seconds"])
-        if keep == CLAIMED:
-            show.at_least("dp_byte_ratio", of_bytes, 100)
-            show.measured("dp_element_ratio", elements)
-            show.at_most("logloss_loss_over_se", mean(more) / error if error > 0 else float("nan"), 2)
+    found = shares("frappe", frappe_run, KEEPS, CLAIMED)
+    elements, of_bytes = (mean(each) for each in zip(*map(ratios, found[CLAIMED])))
+    show.at_least("dp_byte_ratio", of_bytes, 100)
+    show.measured("dp_element_ratio", elements)
+    more, error = more_of(map(logloss, found[CLAIMED]), map(logloss, found[1]))
+    show.at_most("logloss_loss_over_se", more / error, 2)
+
+
+def clicks():
+    """The same on synthetic clicks, one pass. Rates were chosen on the 100 000 clicks before those of the test."""
+    print("== clicks", flush=True)
+    count = int(os.environ.get("CLICKS", "1000000"))
+    common = LARGE | CLICKS_TUNED | {"data.train": runs.synth("dct_train", count), "sync.method": "bsp", "train.worker_threads": 1,
+                                     "data.test": runs.synth("shadow_test", 400_000, 8_000_000)}
+
+    def run(keep, seed):
+        return runs.train(f"clicks-{keep}-{seed}", "hpc/show/shadow-synthetic.toml", common | kept(keep) | {"seed": seed}, mpirun(RANKS))
+
+    found = shares(f"{count} clicks", run, [1, CLAIMED], CLAIMED)
+    more, error = more_of(map(logloss, found[CLAIMED]), map(logloss, found[1]))
+    show.measured("dp_byte_ratio_clicks", mean(ratios(own)[1] for own in found[CLAIMED]))
+    show.at_most("logloss_loss_over_se_clicks", more / error, 2)
 
 
 def split():
-    """A trainer's hidden layers on two ranks: bytes of activations and their gradients, and what a threshold on them does."""
+    """A trainer's hidden layers on two ranks: bytes of activations and their gradients, and what a threshold on them does beside
+    the same global batches on whole replicas."""
     print("== split", flush=True)
+    if frappe_sets() is None:
+        return
+    plain = [logloss(frappe_run(1, seed)) for seed in SEEDS]
+    for keep in SPLIT_KEEPS:
+        seeds = SEEDS if keep == SPLIT_CLAIMED else SEEDS[:1]
+        sets = frappe_sets() | SPLIT_RATE | {"roles.dense_partitions": 2, "train.batch_size": 256, "compress.mp_keep": keep}
+        found = [runs.train(f"split-{keep}-{seed}", "hpc/show/shadow-frappe.toml", sets | {"seed": seed}, mpirun(2)) for seed in seeds]
+        ratio = mean(own["wire"]["activation_bytes_uncoded"] / own["wire"]["activation_bytes_coded"] for own in found)
+        masked = [own["test_masked"]["logloss"] for own in found]
+        more, error = more_of(masked, plain)
+        show.row(what=f"two parts, {len(found)} seeds", keep=keep, masked_logloss=mean(masked), logloss_more=more, uncertainty=error,
+                 masked_auc=mean(own["test_masked"]["auc"] for own in found), logloss=mean(map(logloss, found)),
+                 auc=mean(own["test"]["auc"] for own in found), bytes=ratio,
+                 elements=mean(own["wire"]["activation_elements_total"] / own["wire"]["activation_elements_kept"] for own in found),
+                 crossing_share=found[0]["wire"]["seconds_crossing"] / found[0]["seconds"])
+        if keep == SPLIT_CLAIMED:
+            show.at_least("mp_byte_ratio", ratio, 20)
+            show.at_most("mp_logloss_loss_over_se", more / error, 2)
+
+
+def vectors():
+    """Pooled vectors of fields of one value each, of which what matters is sent."""
+    print("== vectors", flush=True)
+    if frappe_sets() is None:
+        return
+    whole = frappe_run(1, SEEDS[0])
+    for keep in (1, 0.5, 0.25, 0.1):
+        how = {"embedding.pool_at": "ps"} if keep == 1 else {"compress.mp_keep": keep}
+        own = runs.train(f"vectors-{keep}", "hpc/show/shadow-frappe.toml", frappe_sets() | how | {"seed": SEEDS[0]}, mpirun(RANKS))
+        masked = own["test_masked" if keep < 1 else "test"]
+        show.row(what="frappe, pooled vectors", keep=keep, masked_logloss=masked["logloss"], masked_auc=masked["auc"],
+                 logloss=logloss(own), auc=own["test"]["auc"], more_than_rows=logloss(own) - logloss(whole),
+                 fewer_than_rows=whole["wire"]["embedding_bytes"] / own["wire"]["embedding_bytes"],
+                 fewer_than_vectors=own["wire"]["embedding_bytes_uncoded"] / own["wire"]["embedding_bytes_coded"])
+
+
+def reach():
+    """Time to the log loss on validation rows that the run without comes to after a part of an epoch."""
+    print("== reach", flush=True)
     files = runs.frappe_files()
     if files is None:
         return
-    common = LARGE | TUNED | {"data.train": files["train"], "data.test": files["test"], "sync.method": "bsp",
-                              "roles.dense_partitions": 2, "train.batch_size": 1024}
-    found = {}
-    # A difference of so much needs no second seed.
-    for keep in SPLIT_KEEPS:
-        sets = common | ({} if keep == 1 else {"compress.mp_keep": keep}) | {"seed": SEEDS[0]}
-        found[keep] = runs.train(f"split-{keep}", "hpc/show/shadow-frappe.toml", sets, mpirun(2))
-    for keep in SPLIT_KEEPS:
-        wire = found[keep]["wire"]
-        ratio = wire["activation_bytes_uncoded"] / wire["activation_bytes_coded"]
-        more = found[keep]["test"]["logloss"] - found[1]["test"]["logloss"]
-        show.row(what="two parts", keep=keep, logloss=found[keep]["test"]["logloss"], auc=found[keep]["test"]["auc"], logloss_more=more,
-                 bytes=ratio, elements=wire["activation_elements_total"] / wire["activation_elements_kept"],
-                 crossing_share=wire["seconds_crossing"] / found[keep]["seconds"])
-        if keep == SPLIT_CLAIMED:
-            show.at_least("mp_byte_ratio", ratio, 20)
-            show.measured("mp_logloss_more", more)
+    os.environ["UMBRA_CLUSTER_MTU"] = "60000"
+    subprocess.run(["hpc/cluster/up.sh", "4"], check=True, stdout=subprocess.DEVNULL)
+    for method in ("bsp", "gba"):
+        curves = {}
+        for keep in (1, CLAIMED):
+            sets = LARGE | TUNED | kept(keep) | {
+                "data.train": files["train"], "data.valid": files["valid"], "sync.method": method, "train.batch_size": 64,
+                "train.epochs": 1, "train.max_examples": 4 * 64 * 600, "train.eval_every": 100}
+            launch = ["hpc/cluster/run", "-n", "4", "--rate", "1gbit", "--"]
+            runs.train(f"reach-{method}-{keep}", "hpc/show/shadow-frappe.toml", sets, launch)
+            lines = (runs.out / f"reach-{method}-{keep}" / "metrics.jsonl").read_text().splitlines()
+            curves[keep] = [(line["seconds"], line["valid"]["logloss"]) for line in map(json.loads, lines) if "valid" in line]
+        goal = curves[1][-1][1]
+        seconds = {keep: next((at for at, reached in curve if reached <= goal), float("nan")) for keep, curve in curves.items()}
+        show.row(what=f"{method}, 4 ranks at 1gbit, to {goal:.4f}", keep=CLAIMED, seconds=seconds[CLAIMED], without=seconds[1],
+                 saved=1 - seconds[CLAIMED] / seconds[1], last=curves[CLAIMED][-1][1])
+        show.measured({"bsp": "time_to_logloss_saved_share", "gba": "time_to_logloss_saved_share_gba"}[method],
+                      1 - seconds[CLAIMED] / seconds[1])
+    subprocess.run(["hpc/cluster/down.sh", "--quiet"], check=True)
 
 
 def links():
@@ -275,6 +356,6 @@ def pooled():
                     show.measured("embedding_byte_ratio", ratio)
 
 
-for phase in phases(codec, frappe, split, links, full, virtual, pooled):
+for phase in phases(codec, frappe, split, links, full, virtual, pooled, more=(clicks, vectors, reach)):
     phase()
 show.finish()

@@ -5,11 +5,11 @@
 //! (`madvise`, transparent huge pages).
 #![allow(unsafe_code)]
 
-use core::ops::Deref;
+use core::ops::{Deref, Range};
 use core::sync::atomic::AtomicU32;
 use std::io;
 
-use memmap2::{Advice, MmapMut, MmapRaw};
+use memmap2::{Advice, MmapMut, MmapRaw, UncheckedAdvice};
 
 /// Shared words, all 0 at first.
 #[derive(Debug)]
@@ -36,6 +36,28 @@ impl Words {
         // A hint: without huge pages everything works, slower.
         let _ = map.advise(Advice::HugePage);
         Ok(Self { map: Some(map.into()), len })
+    }
+
+    /// Gives the memory of words back until they are written again: those of whole pages are 0
+    /// then, the others as they were.
+    ///
+    /// # Panics
+    /// When there are fewer words.
+    pub fn release(&self, range: Range<usize>) {
+        assert!(range.end <= self.len, "words to be released");
+        let Some(map) = &self.map else { return };
+        // SAFETY: asks for a number.
+        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+        let page = usize::try_from(page).unwrap_or(1 << 16) / size_of::<AtomicU32>();
+        let (first, end) = (range.start.next_multiple_of(page), range.end / page * page);
+        if first < end {
+            let [offset, length] = [first, end - first].map(|words| words * size_of::<AtomicU32>());
+            // SAFETY: whole pages within the map, which is private and without a file: they read
+            // as zeros afterwards, and 0 is a word like any other to those who see it change.
+            // A hint: where it is refused the memory stays, and so do the words.
+            let _ =
+                unsafe { map.unchecked_advise_range(UncheckedAdvice::DontNeed, offset, length) };
+        }
     }
 }
 
@@ -69,6 +91,15 @@ mod tests {
             scope.spawn(|| words[999_999].store(7, Relaxed));
         });
         assert_eq!(words[999_999].load(Relaxed), 7);
+        words.iter().for_each(|word| word.store(9, Relaxed));
+        words.release(5000..900_000);
+        let is = |value: u32| words.iter().filter(|word| word.load(Relaxed) == value).count();
+        // But for a page at each end.
+        assert!(is(0) > 895_000 - (1 << 15) && is(0) <= 895_000, "{}", is(0));
+        assert_eq!(is(0) + is(9), 1_000_000);
+        assert!([0, 4999, 900_000, 999_999].iter().all(|at| words[*at].load(Relaxed) == 9));
+        words.release(7..8);
+        assert_eq!(words[7].load(Relaxed), 9);
         assert!(Words::new(0).unwrap().is_empty());
         assert!(Words::new(usize::MAX / 8).is_err());
     }

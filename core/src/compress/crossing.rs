@@ -8,7 +8,7 @@
 //! Invariant: an element that was sent is not 0, so the output itself says which they are.
 
 use super::Coding;
-use super::code::code;
+use super::code::{Values, code};
 use super::mask::{Mask, mask_len};
 use super::residual::Kept;
 use super::threshold::{Counts, Threshold};
@@ -41,13 +41,31 @@ pub fn hold(
     let first = Mask::of(output, threshold.at_first(), words).count();
     let again = |tau| Mask::of(output, tau, words).count();
     let passed = threshold.hold(output, keep, (turn, counts), first, again);
-    let mask = Mask::counted(words, passed);
+    leave(output, &Mask::counted(words, passed), values, out)
+}
+
+/// As [`hold`], with a threshold that stays as it is. `words`: `[mask_len(elements)]` or more
+///
+/// # Panics
+/// When there is no room.
+pub fn pass(
+    output: &mut [f32],
+    tau: f32,
+    values: Values,
+    words: &mut [u32],
+    out: Option<&mut [u8]>,
+) -> Kept {
+    let mask = Mask::of(output, tau, &mut words[..mask_len(output.len())]);
+    leave(output, &mask, values, out)
+}
+
+fn leave(output: &mut [f32], mask: &Mask<'_>, values: Values, out: Option<&mut [u8]>) -> Kept {
     for (output, word) in output.chunks_mut(32).zip(mask.words()) {
         for (bit, x) in output.iter_mut().enumerate() {
             *x = if word >> bit & 1 == 1 { values.sent(*x) } else { 0.0 };
         }
     }
-    let bytes = out.map_or(0, |out| code(output, &mask, values, out));
+    let bytes = out.map_or(0, |out| code(output, mask, values, out));
     Kept { elements: mask.count(), bytes }
 }
 
@@ -60,7 +78,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::super::Keep;
-    use super::super::code::{Malformed, Values, add, len_max};
+    use super::super::code::{Malformed, add, len_max};
     use super::super::positions::{gather, scatter};
     use super::*;
 

@@ -29,7 +29,7 @@ mod residual;
 mod threshold;
 
 pub use code::{Malformed, Values, add, code, len_max, len_of, read_mask, visit};
-pub use crossing::{Finding, hold};
+pub use crossing::{Finding, hold, pass};
 pub use half::{from_half, from_quarter, to_half, to_quarter};
 pub use mask::{Mask, mask_len};
 pub use positions::{gather, scatter};

@@ -204,8 +204,7 @@ impl Mlp {
     }
 
     /// Runs `x` `[n, inputs]` through the chain; `stored: [stored_len(n)]` is written. Without
-    /// `training` it is an evaluation: running statistics, no dropout, and a part computes all of
-    /// every layer. `exchange` gets what crosses, or would.
+    /// `training` it is an evaluation: running statistics, no dropout.
     pub fn forward(
         &self,
         replica: Replica<'_>,
@@ -225,12 +224,8 @@ impl Mlp {
             let mut output = ActivationsMut::blocked(&mut *y, n, width);
             match &layer.norm {
                 None => {
-                    let (columns, linear) = match training {
-                        None => (0..width, layer.linear),
-                        Some(_) => (layer.columns(), layer.own()),
-                    };
-                    let mut output = output.columns(columns);
-                    linear.forward(parameters, x, layer.relu, &mut output);
+                    let mut output = output.columns(layer.columns());
+                    layer.own().forward(parameters, x, layer.relu, &mut output);
                 }
                 Some(norm) => {
                     let mut normalized = ActivationsMut::blocked(normalized, n, width);

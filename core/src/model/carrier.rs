@@ -12,7 +12,7 @@
 use super::{Boundary, Model};
 use crate::compress::{
     Coding, Counts, Finding, Kept, Malformed, Mask, Threshold, Values, add, gather, hold, mask_len,
-    scatter,
+    pass, scatter,
 };
 use crate::kernel::{Activations, ActivationsMut};
 
@@ -33,36 +33,6 @@ pub struct Carrier<'a> {
     pub mask: &'a mut [u32],
     /// Scratch.
     pub counts: &'a mut Counts,
-}
-
-/// What passes while nobody learns: the thresholds of all parts as they stand, for outputs that one
-/// of them computes whole.
-#[derive(Clone, Copy, Debug)]
-pub struct Screen<'a> {
-    /// In size. `[parts, boundaries]`
-    pub thresholds: &'a [f32],
-    /// Boundaries of the model.
-    pub boundaries: usize,
-    /// What values are sent as.
-    pub values: Values,
-}
-
-impl Screen<'_> {
-    /// Makes 0 what would not pass, and the rest what parts have of each other.
-    pub fn hold(&self, at: &Boundary, y: &mut ActivationsMut<'_>) {
-        let parts = if at.split { 0..at.of.parts } else { at.of.part..at.of.part + 1 };
-        for part in parts {
-            let tau = self.thresholds[part * self.boundaries + at.number];
-            // As `compress/mask.rs` compares: zeros never pass, what is not a number always does.
-            let least = tau.max(f32::MIN_POSITIVE).to_bits();
-            let passes = |x: f32| x.abs().to_bits() >= least;
-            y.columns(at.columns(part)).blocks_mut(|_, rows| {
-                for x in rows.flatten() {
-                    *x = if passes(*x) { self.values.sent(*x) } else { 0.0 };
-                }
-            });
-        }
-    }
 }
 
 impl Model {
@@ -90,6 +60,29 @@ impl Carrier<'_> {
         let finding = Finding { mask, counts: &mut *self.counts };
         let out = at.split.then_some(out);
         let kept = hold(output, threshold, self.coding, self.turn, finding, out);
+        own.unpack(output);
+        kept
+    }
+
+    /// As [`send_output`](Self::send_output) while nobody learns: thresholds stay as they are,
+    /// whatever passes; or `all` is sent as it is.
+    pub fn send_scored(
+        &mut self,
+        at: &Boundary,
+        all: bool,
+        y: &mut ActivationsMut<'_>,
+        out: &mut [u8],
+    ) -> Kept {
+        let mut own = y.columns(at.own());
+        let output = &mut self.output[..len(own.view())];
+        own.view().pack(output);
+        let out = at.split.then_some(out);
+        let (tau, values) = if all {
+            (0.0, Values::F32)
+        } else {
+            (self.thresholds[at.number].tau(), self.coding.values)
+        };
+        let kept = pass(output, tau, values, self.mask, out);
         own.unpack(output);
         kept
     }

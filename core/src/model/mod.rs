@@ -38,7 +38,7 @@ pub use crate::dense::dropout::StepKey;
 pub use crate::dense::mlp::MAX_LAYERS;
 pub use crate::dense::split::{Boundary, Crossing, Exchange, PartOf};
 pub use crate::sparse::bag::Pooling;
-pub use carrier::{Carrier, Screen};
+pub use carrier::Carrier;
 pub use part::NothingToSplit;
 pub use plan::ModelError;
 pub use space::Workspace;

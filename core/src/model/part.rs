@@ -11,7 +11,8 @@ use crate::dense::mlp::Layer;
 
 impl Model {
     /// The part of the model that one of several ranks trains. Nothing else is different: it is
-    /// trained with [`train_part`](Self::train_part), and scores as the whole model.
+    /// trained with [`train_part`](Self::train_part) and scores with
+    /// [`forward_part`](Self::forward_part).
     ///
     /// # Errors
     /// [`NothingToSplit`]

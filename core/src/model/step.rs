@@ -122,11 +122,12 @@ impl Model {
         workspace: &mut Workspace<'_>,
         logits: &mut [f32],
     ) {
+        assert_eq!(self.part, None, "a part needs the others");
         self.forward_part(replica, input, &mut |_| {}, workspace, logits);
     }
 
-    /// As [`forward`](Self::forward), of a part of a model too (`part.rs`), which then computes all
-    /// of every layer; `exchange` gets every output that would cross, whole.
+    /// [`forward`](Self::forward) of a part of a model (`part.rs`): all parts score the same
+    /// examples at the same time, and `exchange` carries between them what crosses.
     ///
     /// # Panics
     /// When a buffer does not have the length told, or the workspace is too short.

@@ -12,7 +12,7 @@ use umbra_core::dense::mlp::{Backward, Layer, Mlp, Replica, Scratch, Stored, Tra
 use umbra_core::kernel::{Activations, ActivationsMut, Strides, panel_index, shared};
 use umbra_core::model::{
     Boundary, Carrier, Crossing, Exchange, Gradients, Model, ModelConfig, ModelKind, PartOf,
-    Screen, Workspace,
+    Workspace,
 };
 use umbra_core::rng::{Purpose, Stream};
 
@@ -62,14 +62,23 @@ impl Memory {
         }
     }
 
-    fn carry(&mut self, table: &Table, coding: Coding, crossing: Crossing<'_>) {
+    /// `scored`: nobody learns, and all is sent or not.
+    fn carry(
+        &mut self,
+        table: &Table,
+        (coding, scored): (Coding, Option<bool>),
+        crossing: Crossing<'_>,
+    ) {
         let Self { thresholds, buffers: [output, gradient], mask, counts } = self;
         let mut carrier = Carrier { coding, turn: 1, thresholds, output, gradient, mask, counts };
         match crossing {
             Crossing::Outputs { at, mut y } => {
                 let PartOf { part, parts } = at.of;
-                let mut out = vec![0; len_max(y.view().n() * at.width, coding.values)];
-                let kept = carrier.send_output(at, &mut y, &mut out);
+                let mut out = vec![0; len_max(y.view().n() * at.width, Values::F32)];
+                let kept = match scored {
+                    None => carrier.send_output(at, &mut y, &mut out),
+                    Some(all) => carrier.send_scored(at, all, &mut y, &mut out),
+                };
                 let got = table.meet(part, vec![out[..kept.bytes].to_vec(); parts]);
                 for (other, message) in got.iter().enumerate().filter(|_| at.split) {
                     if other != part {
@@ -116,16 +125,17 @@ fn train_part(model: &Model, data: &Data, exchange: &mut Exchange<'_>) -> Traine
 }
 
 fn together(model: &Model, data: &Data, parts: usize, coding: Coding) -> Vec<(Model, Trained)> {
-    with_thresholds(model, data, parts, coding).into_iter().map(|(own, _)| own).collect()
+    let all = trained_and_scored(model, data, parts, coding);
+    all.into_iter().map(|(model, trained, _)| (model, trained)).collect()
 }
 
-/// By part, what it gives and the thresholds it has then.
-fn with_thresholds(
+/// By part, what it gives, and the losses that all have then, of what passes and of all.
+fn trained_and_scored(
     model: &Model,
     data: &Data,
     parts: usize,
     coding: Coding,
-) -> Vec<((Model, Trained), Vec<f32>)> {
+) -> Vec<(Model, Trained, [f64; 2])> {
     let table = &Table::new(parts);
     thread::scope(|scope| {
         let run = |part| {
@@ -133,10 +143,14 @@ fn with_thresholds(
                 let model = model.part(PartOf { part, parts }).unwrap();
                 let elements = model.crossing_len(data.label.len());
                 let mut memory = Memory::new(model.boundaries().count(), elements);
-                let mut exchange = |it: Crossing<'_>| memory.carry(table, coding, it);
+                let mut exchange = |it: Crossing<'_>| memory.carry(table, (coding, None), it);
                 let trained = train_part(&model, data, &mut exchange);
-                let thresholds = memory.thresholds.iter().map(Threshold::tau).collect();
-                ((model, trained), thresholds)
+                let losses = [false, true].map(|all| {
+                    let exchange =
+                        &mut |it: Crossing<'_>| memory.carry(table, (coding, Some(all)), it);
+                    scored(&model, data, exchange)
+                });
+                (model, trained, losses)
             })
         };
         let threads: Vec<_> = (0..parts).map(run).collect();
@@ -216,30 +230,21 @@ fn a_share_of_what_crosses_is_left() {
     assert_eq!(of(&trained).to_bits(), trained[1].1.loss_sum.to_bits());
 }
 
-/// Scored with what passes, by one part alone, examples have the loss that all parts had together.
+/// Scored together with thresholds as they stand, examples have the loss that they were trained
+/// with; with all that there is, the whole model's.
 #[test]
-fn a_part_scores_with_the_thresholds_of_all() {
+fn parts_score_with_what_passes_and_with_all() {
     let config = ModelConfig { top: &[64, 256, 256, 8], ..DEEPFM };
     let model = Model::new(&config).unwrap();
     let data = Data::new(&config, &model, 8, 64);
+    let whole = scored(&model, &data, &mut |_| {});
     for (share, values) in [(0.1, Values::Bf16), (0.5, Values::F8), (1.0, Values::Bf16)] {
         let coding = Coding { keep: Keep { share, refresh_every: 10 }, values };
-        let trained = with_thresholds(&model, &data, 3, coding);
-        let thresholds: Vec<f32> = trained.iter().flat_map(|(_, own)| own).copied().collect();
-        for ((part, trained), _) in &trained {
-            let boundaries = part.boundaries().count();
-            let screen = Screen { thresholds: &thresholds, boundaries, values };
-            let mut exchange = |crossing: Crossing<'_>| {
-                let Crossing::Outputs { at, mut y } = crossing else { unreachable!() };
-                screen.hold(at, &mut y);
-            };
-            let loss = scored(part, &data, &mut exchange);
-            assert_eq!(loss.to_bits(), trained.loss_sum.to_bits(), "{share}");
+        for (_, trained, [masked, all]) in trained_and_scored(&model, &data, 3, coding) {
+            assert_eq!(masked.to_bits(), trained.loss_sum.to_bits(), "{share}");
+            assert_eq!(all.to_bits(), whole.to_bits(), "{share}");
+            assert!((whole - masked).abs() > 1e-9 * whole, "{share}");
         }
-        // And with all that there is, the whole model's.
-        let [whole, part] = [&model, &trained[1].0.0].map(|it| scored(it, &data, &mut |_| {}));
-        assert_eq!(part.to_bits(), whole.to_bits());
-        assert!((whole - trained[0].0.1.loss_sum).abs() > 1e-9 * whole, "{share}");
     }
 }
 
@@ -374,7 +379,7 @@ fn gradients_are_those_of_what_is_left() {
                 let (mut mlp, mut boundaries) = (whole, 0);
                 mlp.split(PartOf { part, parts }, &mut boundaries);
                 let mut memory = Memory::new(boundaries, n * 160);
-                let mut exchange = |it: Crossing<'_>| memory.carry(table, coding, it);
+                let mut exchange = |it: Crossing<'_>| memory.carry(table, (coding, None), it);
                 (mlp, pass(&mlp, p, x, c, &mut exchange))
             })
         };

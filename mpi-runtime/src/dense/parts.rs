@@ -7,23 +7,25 @@
 //! between two stretches.
 //!
 //! Invariants: all ranks of a replica make the same calls in the same order. What is not split has
-//! the same bits on all of them. While it trains, a rank's own slices are up to date, and those of
-//! others are not; [`Parts::gather`] makes the replica whole.
+//! the same bits on all of them. A rank's own slices are up to date, and those of others are not,
+//! and take no memory but for a while: [`Parts::gather`] makes the replica whole, to be saved, and
+//! [`Parts::release`] gives the memory back.
 
 use core::ops::Range;
 use core::sync::atomic::AtomicU32;
 use std::time::Instant;
 
-use umbra_core::compress::{Coding, Counts, Threshold, len_max, mask_len};
+use umbra_core::compress::{Coding, Counts, Threshold, Values, len_max, mask_len};
 use umbra_core::dense::replica::{Update, element, store};
 use umbra_core::kernel::{Activations, ActivationsMut};
-use umbra_core::model::{Boundary, Carrier, Crossing, Input, Model, PartOf, Screen, Workspace};
+use umbra_core::model::{Boundary, Carrier, Crossing, Input, Model, PartOf, Workspace};
 
 use crate::comm::Comm;
 use crate::comm::traffic::Traffic;
 use crate::comm::watch::Lost;
 use crate::dense::endpoints::DriveError;
 use crate::dense::ledger::Ledger;
+use crate::memory::Words;
 
 /// A rank's part of a dense replica.
 pub struct Parts {
@@ -37,8 +39,6 @@ pub struct Parts {
     coding: Coding,
     turn: u32,
     thresholds: Vec<Threshold>,
-    /// Those of all parts when they were last told. `[parts, boundaries]`, or empty.
-    told: Vec<f32>,
     output: Vec<f32>,
     gradient: Vec<f32>,
     mask: Vec<u32>,
@@ -70,12 +70,12 @@ impl Parts {
             own: own.filter(|range| !range.is_empty()).collect(),
             slices,
             thresholds: vec![Threshold::default(); model.boundaries().count()],
-            told: vec![],
             output: vec![0.0; elements],
             gradient: vec![0.0; elements],
             mask: vec![0; mask_len(elements)],
             counts: Box::new([0; 1 << 15]),
-            message: vec![0; len_max(elements, coding.values)],
+            // Evaluations send all.
+            message: vec![0; len_max(elements, Values::F32)],
             model,
             comm,
             of,
@@ -164,12 +164,12 @@ impl Parts {
         }
     }
 
-    /// Makes a replica and its optimizer state whole: every part gets the slices of the others.
+    /// Makes a replica and its optimizer state whole on `whole_on`: all its ranks or the first.
     /// *Collective over the replica; nothing trains meanwhile.*
     ///
     /// # Errors
     /// When not all come in time.
-    pub fn gather(&self, replica: &[AtomicU32], state: &[AtomicU32]) -> Result<(), Lost> {
+    pub fn gather(&self, replica: &Words, state: &Words, whole_on: WholeOn) -> Result<(), Lost> {
         let parameters = self.model.parameters_len();
         let planes = || [&replica[..parameters]].into_iter().chain(state.chunks(parameters));
         let own = &self.slices[self.of.part];
@@ -177,8 +177,11 @@ impl Parts {
         for plane in planes() {
             sent.extend(own.iter().cloned().flat_map(|range| &plane[range]).map(element));
         }
-        let all = self.comm.all_gather_varied(&sent, "the slices of a replica")?;
-        for (slices, values) in self.slices.iter().zip(&all) {
+        let gets = |part: usize| whole_on == WholeOn::All || part == 0;
+        let lists = (0..self.of.parts).map(|part| if gets(part) { &*sent } else { &[] });
+        let lists: Vec<&[f32]> = lists.collect();
+        let all = self.comm.exchange(&lists, "the slices of a replica")?;
+        for (slices, values) in self.slices.iter().zip(&all).filter(|(_, it)| !it.is_empty()) {
             let mut rest = values.as_slice();
             for plane in planes() {
                 for range in slices {
@@ -191,50 +194,61 @@ impl Parts {
         Ok(())
     }
 
-    /// Tells the others the thresholds of this part, for [`forward`](Self::forward). *Collective
-    /// over the replica; nothing trains meanwhile.*
-    ///
-    /// # Errors
-    /// When not all come in time.
-    pub fn tell_thresholds(&mut self) -> Result<(), Lost> {
-        let own: Vec<f32> = self.thresholds.iter().map(Threshold::tau).collect();
-        self.told = vec![0.0; own.len() * self.of.parts];
-        self.comm.all_gather(&own, &mut self.told, "the thresholds of a replica's parts")
+    /// Gives the memory of what others compute back. Nothing trains meanwhile.
+    pub fn release(&self, replica: &Words, state: &Words) {
+        let parameters = self.model.parameters_len();
+        let others = self.slices.iter().enumerate().filter(|(part, _)| *part != self.of.part);
+        for range in others.flat_map(|(_, slices)| slices) {
+            replica.release(range.clone());
+            for first in (0..state.len()).step_by(parameters) {
+                state.release(first + range.start..first + range.end);
+            }
+        }
     }
 
-    /// Scores examples with what passes the thresholds that were told last: what parts would make
-    /// of them together. Arguments are those of [`Model::forward`]; so is what panics.
+    /// Scores examples, the same on all parts: `masked`, with what passes the thresholds as they
+    /// stand, or with all. Arguments are those of [`Model::forward`]; so is what panics.
+    /// *Collective over the replica.*
+    ///
+    /// # Errors
+    /// When not all come in time, or something else came than was sent.
     pub fn forward(
-        &self,
-        replica: &[AtomicU32],
+        &mut self,
+        (replica, masked): (&[AtomicU32], bool),
         input: &Input<'_>,
         workspace: &mut Workspace<'_>,
         logits: &mut [f32],
-    ) {
-        let (thresholds, boundaries) = (&*self.told, self.thresholds.len());
-        let screen = Screen { thresholds, boundaries, values: self.coding.values };
+    ) -> Result<(), DriveError> {
+        let (model, mut done) = (self.model, Ok(()));
         let mut exchange = |it: Crossing<'_>| {
-            if let Crossing::Outputs { at, mut y } = it {
-                screen.hold(at, &mut y);
+            if let (Crossing::Outputs { at, y }, Ok(())) = (it, &done) {
+                done = self.cross_scored(at, masked, y);
             }
         };
-        self.model.forward_part(replica, input, &mut exchange, workspace, logits);
+        model.forward_part(replica, input, &mut exchange, workspace, logits);
+        done
+    }
+
+    fn cross_scored(
+        &mut self,
+        at: &Boundary,
+        masked: bool,
+        mut y: ActivationsMut<'_>,
+    ) -> Result<(), DriveError> {
+        let (mut carrier, comm, out, _) = self.carrier();
+        let kept = carrier.send_scored(at, !masked, &mut y, out);
+        take_outputs(&mut carrier, comm, at, &out[..kept.bytes], &mut y)
     }
 
     fn cross_output(&mut self, at: &Boundary, mut y: ActivationsMut<'_>) -> Result<(), DriveError> {
         let (own, others) = (y.view().n() * at.own().len(), self.of.parts as u64 - 1);
         let (mut carrier, comm, out, ledger) = self.carrier();
         let kept = carrier.send_output(at, &mut y, out);
-        if !at.split {
-            return Ok(());
+        if at.split {
+            ledger.count(own, kept.elements, others);
+            ledger.bytes += kept.bytes as u64 * others;
         }
-        ledger.count(own, kept.elements, others);
-        ledger.bytes += kept.bytes as u64 * others;
-        let all = comm.all_gather_varied(&out[..kept.bytes], "activations of the other parts")?;
-        for (part, message) in all.iter().enumerate().filter(|(part, _)| *part != at.of.part) {
-            carrier.take_output(at, part, message, &mut y).map_err(|_| DriveError::Malformed)?;
-        }
-        Ok(())
+        take_outputs(&mut carrier, comm, at, &out[..kept.bytes], &mut y)
     }
 
     fn cross_gradient(
@@ -271,4 +285,31 @@ impl Parts {
         let carrier = Carrier { coding, turn, thresholds, output, gradient, mask, counts };
         (carrier, &self.comm, &mut self.message, &mut self.ledger)
     }
+}
+
+/// Tells the other parts own columns of an output and takes theirs, where it is split.
+fn take_outputs(
+    carrier: &mut Carrier<'_>,
+    comm: &Comm,
+    at: &Boundary,
+    own: &[u8],
+    y: &mut ActivationsMut<'_>,
+) -> Result<(), DriveError> {
+    if !at.split {
+        return Ok(());
+    }
+    let all = comm.all_gather_varied(own, "activations of the other parts")?;
+    for (part, message) in all.iter().enumerate().filter(|(part, _)| *part != at.of.part) {
+        carrier.take_output(at, part, message, y).map_err(|_| DriveError::Malformed)?;
+    }
+    Ok(())
+}
+
+/// Where a replica is whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WholeOn {
+    /// On all its ranks: each writes what it can go on from.
+    All,
+    /// On the first of them, which writes for all.
+    First,
 }

@@ -113,6 +113,7 @@ fn scoring_config(checkpoint: &Checkpoint, data: &[PathBuf]) -> Result<Config, E
     config.roles.trainers = None;
     config.roles.embedding_ps = None;
     config.roles.sync_ps = None;
+    config.roles.dense_partitions = 1;
     config.sync.method = SyncMethod::Auto;
     config.sync.switch = SwitchConfig::default();
     config.embedding.pool_at = PoolAt::Trainer;

@@ -234,6 +234,7 @@ impl Run<'_> {
         checkpoint.read(self.control, &target)?;
         if let Some(side) = side {
             side.shared.updates.store(checkpoint.manifest.updates, Relaxed);
+            side.release_parts();
         }
         Ok(())
     }

@@ -17,6 +17,7 @@ use super::session::Session;
 use crate::checkpoint::{Checkpoint, Contents, Dense, Manifest, Target};
 use crate::comm::Comm;
 use crate::config::RowPrecision;
+use crate::dense::parts::WholeOn;
 use crate::error::Error;
 use crate::record::RankLoss;
 use crate::recovery::local::Found;
@@ -90,6 +91,7 @@ impl Run<'_> {
                 Dense { model: &model, replica: &side.shared.replica, state: &side.shared.state };
             image.read_own_dense(alone, dense)?;
             side.shared.updates.store(image.manifest.updates, Relaxed);
+            side.release_parts();
         }
         let (layout, partitions) = (&self.plan.layout, &self.services.partitions);
         let dense = Dense { model: &model, replica: &[], state: &[] };
@@ -137,6 +139,7 @@ impl Session<'_> {
         }
         let manifest = manifest(&self.run)?;
         let begun = Instant::now();
+        self.run.gather_parts(WholeOn::All)?;
         self.run.with_contents(|contents, _| {
             // Every trainer has what the first one writes of a checkpoint.
             let trains = |section: &Section<'_>| section.name == REPLICA;
@@ -144,6 +147,7 @@ impl Session<'_> {
             let contents = Contents { first, row_precision: RowPrecision::F32, ..*contents };
             local.save(manifest, &contents)
         })?;
+        self.run.release_parts();
         self.local_due.saved();
         let figures = self.summary.checkpoint.get_or_insert_default();
         *figures.seconds_local.get_or_insert_default() += begun.elapsed().as_secs_f64();

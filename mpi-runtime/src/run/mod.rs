@@ -208,6 +208,7 @@ impl<'w> Run<'w> {
         let method = (plan.method(), config.sync.poll_us);
         let mut sync = DenseSync::new(world, method, &plan.roles, all, model, &watch)
             .map_err(|error| Error::Launch(error.to_string()))?;
+        drop(initial);
         if let Some(coding) = plan.coding() {
             sync.code(coding, &plan.model, plan.roles.trainers.number_of(world.rank));
         }
@@ -325,9 +326,6 @@ impl<'w> Run<'w> {
         self.trained += trained;
         for (gap, count) in gaps {
             *self.gaps.entry(gap).or_default() += count;
-        }
-        if let Some(side) = &self.trainer {
-            side.gather_parts()?;
         }
         self.publish()?;
         let stop = self.signals.stop_requested().is_some();

@@ -269,7 +269,8 @@ impl Plan {
         // A run that plays failures has an image of its rows.
         let images = 1 + u64::from(self.job.config.recovery.inject.failures.is_some());
         let rows = images * self.embedding_bytes(rank);
-        let dense = self.dense_bytes() + self.served_bytes(rank) + self.coding_bytes(rank);
+        let dense = self.own_dense_bytes(rank)?;
+        let dense = dense + self.served_bytes(rank) + self.coding_bytes(rank);
         let state = ranks_on_node as u64 * (rows + dense);
         // Trainers' own replicas are in a checkpoint beside the model.
         let copies = ranks_on_node as u64 * (rows + 2 * dense);
@@ -342,7 +343,7 @@ impl Plan {
         self.roles.partitions_of(rank).map(|partition| self.layout.bytes_of(partition)).sum()
     }
 
-    /// Bytes of the dense replica and its optimizer state.
+    /// Bytes of the dense replica and its optimizer state, over all ranks that share one.
     #[must_use]
     pub fn dense_bytes(&self) -> u64 {
         let planes = convert::dense_optimizer(&self.job.config.optim.dense)

@@ -4,9 +4,28 @@ use umbra_core::kernel::PANEL;
 use umbra_core::model::Model;
 
 use crate::comm::Comm;
-use crate::dense::parts::Parts;
+use crate::comm::watch::Lost;
+use crate::dense::parts::{Parts, WholeOn};
 use crate::error::Error;
+use crate::run::Run;
 use crate::run::plan::Plan;
+
+impl Run<'_> {
+    /// Makes the replica whole, where it is dealt to several ranks. *Collective over these.*
+    ///
+    /// # Errors
+    /// When not all come in time.
+    pub(super) fn gather_parts(&self, whole_on: WholeOn) -> Result<(), Lost> {
+        self.trainer.as_ref().map_or(Ok(()), |side| side.gather_parts(whole_on))
+    }
+
+    /// Gives the memory back of what other ranks of the replica compute.
+    pub(super) fn release_parts(&self) {
+        if let Some(side) = &self.trainer {
+            side.release_parts();
+        }
+    }
+}
 
 impl Plan {
     /// A rank's part of its replica, where that is dealt to several ranks: those of `comm`.
@@ -20,6 +39,17 @@ impl Plan {
             .roles
             .part_of(rank)
             .map(|of| Parts::new(model, of, coding, self.batch_max(0), comm)))
+    }
+
+    /// Bytes of what a rank holds of its dense replica and the optimizer state while it trains.
+    pub(super) fn own_dense_bytes(&self, rank: usize) -> Result<u64, Error> {
+        let whole = self.dense_bytes();
+        let Some(part) = self.part(rank)? else { return Ok(whole) };
+        // Parts differ by a few columns; what none of them has alone all have.
+        let own: usize = part.own_slices().map(|range| range.len()).sum();
+        let others = own * (self.roles.dense_partitions - 1);
+        let all = self.model.parameters_len();
+        Ok(whole - whole * others.min(all) as u64 / all as u64)
     }
 
     /// What a rank trains of the model, where that is a part.

@@ -14,6 +14,8 @@ use super::session::Session;
 use crate::checkpoint::{
     self, After, Extent, Folders, Link, Manifest, Saved, Saver, say_unwritten,
 };
+use crate::comm::watch::Lost;
+use crate::dense::parts::WholeOn;
 use crate::error::Error;
 use crate::record::{SAVED, build_hash, say};
 use crate::recovery::planner::Span;
@@ -33,15 +35,29 @@ impl Run<'_> {
         after: After,
     ) -> Result<u64, Error> {
         let control = self.control;
-        self.with_contents(|contents, _| {
+        self.gather_parts(WholeOn::First)?;
+        let written = self.with_contents(|contents, _| {
             checkpoint::write(control, folders, manifest, contents, after)
-        })
+        });
+        self.release_parts();
+        written
     }
 
     /// Takes the image of a checkpoint, and lets it be written while training goes on. False when
     /// this run has no memory for it. The save before must have ended
     /// ([`wait_for_save`](Self::wait_for_save)).
-    pub fn save_behind(&mut self, folders: &Folders, manifest: Manifest, after: After) -> bool {
+    ///
+    /// # Errors
+    /// When not all ranks of a replica come in time.
+    pub fn save_behind(
+        &mut self,
+        folders: &Folders,
+        manifest: Manifest,
+        after: After,
+    ) -> Result<bool, Lost> {
+        if self.saver.is_some() {
+            self.gather_parts(WholeOn::First)?;
+        }
         let behind = self.with_contents(|contents, saver| {
             let behind = saver.is_some();
             if let Some(saver) = saver {
@@ -54,7 +70,8 @@ impl Run<'_> {
             let partitions = self.services.partitions.iter();
             partitions.filter_map(Partition::usage).for_each(UsageMemory::clear);
         }
-        behind
+        self.release_parts();
+        Ok(behind)
     }
 
     /// The failures that this run plays, from here on. *Not collective.*
@@ -110,7 +127,7 @@ impl Session<'_> {
         }
         let manifest = manifest(&self.run)?;
         self.begun = step;
-        if !self.run.save_behind(&self.folders, manifest.clone(), after) {
+        if !self.run.save_behind(&self.folders, manifest.clone(), after)? {
             let saved = self.run.save(&self.folders, manifest, after);
             if let Some(bytes) = self.or_warn(saved)? {
                 self.saved(whole(step, bytes, start));

@@ -43,8 +43,9 @@ impl Run<'_> {
                 &mut side.workers[..self.plan.job.worker_threads],
                 dataset,
                 Share {
-                    trainer: roles.trainers.number_of(self.world.rank).unwrap_or(0),
-                    trainers: roles.trainers.len(),
+                    // Ranks of a replica score the same examples together.
+                    trainer: roles.replica_of(self.world.rank).unwrap_or(0),
+                    trainers: roles.replicas(),
                     batch_size: config.train.eval_batch_size,
                     reading: config.data.reading(),
                     masked,
@@ -74,10 +75,6 @@ impl Run<'_> {
         let is_split = self.plan.roles.dense_partitions > 1;
         if config.compress.mp_keep.is_none() || !is_split && config.pooled().is_none() {
             return Ok(None);
-        }
-        let workers = self.trainer.iter_mut().flat_map(|side| &mut side.workers);
-        for parts in workers.filter_map(|worker| worker.parts.as_mut()) {
-            parts.tell_thresholds()?;
         }
         let scores = self.score(dataset, true)?;
         self.figures(scores).map(Some)

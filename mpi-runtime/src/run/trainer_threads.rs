@@ -13,7 +13,7 @@ use crate::comm::watch::{Backoff, Lost, Waiting, Watch};
 use crate::comm::{Comm, loss};
 use crate::config::BatchNormScope;
 use crate::dense::bsp::Bsp;
-use crate::dense::parts::Parts;
+use crate::dense::parts::{Parts, WholeOn};
 use crate::dense::replica_sync::{DenseSync, StepEnd, TrainerEnd};
 use crate::dense::seat::Gaps;
 use crate::dense::served::ServedStretch;
@@ -121,7 +121,7 @@ impl TrainerThreads {
                 Worker { local, batches, client, buffers, parts, progressive }
             })
             .collect();
-        Ok(Self {
+        let side = Self {
             shared,
             workers,
             losses,
@@ -131,7 +131,9 @@ impl TrainerThreads {
             own: None,
             distance: None,
             mean_state: None,
-        })
+        };
+        side.release_parts();
+        Ok(side)
     }
 
     /// Ends them; their trainer is left, with the published model for its replica.
@@ -163,13 +165,21 @@ impl TrainerThreads {
         self.workers.first()?.parts.as_ref()
     }
 
-    /// Makes the replica whole, where it is dealt to several ranks. *Collective over these.*
+    /// Makes the replica whole, where it is dealt to several ranks, until it is
+    /// [released](Self::release_parts). *Collective over these.*
     ///
     /// # Errors
     /// When not all come in time.
-    pub(super) fn gather_parts(&self) -> Result<(), Lost> {
+    pub(super) fn gather_parts(&self, whole_on: WholeOn) -> Result<(), Lost> {
         let Some(parts) = self.parts() else { return Ok(()) };
-        parts.gather(&self.shared.replica, &self.shared.state)
+        parts.gather(&self.shared.replica, &self.shared.state, whole_on)
+    }
+
+    /// Gives the memory back of what other ranks of the replica compute.
+    pub(super) fn release_parts(&self) {
+        if let Some(parts) = self.parts() {
+            parts.release(&self.shared.replica, &self.shared.state);
+        }
     }
 
     /// Keeps a copy of the replica, once, that training goes on with.

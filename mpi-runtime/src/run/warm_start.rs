@@ -153,6 +153,7 @@ impl Run<'_> {
         let model = self.gather_first()?;
         self.sync.begin_again(&model);
         self.serve_again()?;
+        self.release_parts();
         Ok(checkpoint.manifest.cardinality.iter().sum())
     }
 }

@@ -39,7 +39,6 @@ impl StepBuffers {
     #[must_use]
     pub fn for_part(mut self, part: &Model, own: usize, batch_max: usize) -> Self {
         self.gradient_of_part = core::mem::replace(&mut self.contribution.gradient, vec![0.0; own]);
-        // Evaluations are of the whole model.
         let single = &mut self.workspace.single;
         single.resize(single.len().max(part.workspace_len(batch_max, 0)), 0.0);
         self

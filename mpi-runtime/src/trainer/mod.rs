@@ -110,7 +110,10 @@ impl Trainer {
         let mut initial = vec![0.0; model.replica_len()];
         model.initialize(config.seed, &mut initial);
         store(&replica, &initial);
-        store(&state, &vec![optimizer.initial_state(); state.len()]);
+        let of_state = optimizer.initial_state().to_bits();
+        if of_state != 0 {
+            state.iter().for_each(|word| word.store(of_state, Relaxed));
+        }
         Ok(Self {
             model,
             seed: config.seed,

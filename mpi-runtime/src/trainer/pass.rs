@@ -5,6 +5,7 @@ use umbra_core::metrics::Scored;
 use umbra_core::model::Input;
 use umbra_datasets::{Dataset, Pipeline, Reading};
 
+use crate::dense::parts::Parts;
 use crate::error::Error;
 use crate::score::figures::Scores;
 use crate::trainer::batches::next_read;
@@ -13,9 +14,9 @@ use crate::trainer::{Trainer, Worker};
 /// This trainer's share of a dataset, and how it is read.
 #[derive(Clone, Copy, Debug)]
 pub struct Share {
-    /// Its number among the trainers.
+    /// Its number among the replicas.
     pub trainer: usize,
-    /// How many trainers there are.
+    /// How many replicas there are.
     pub trainers: usize,
     /// Examples per batch, at most the `batch_max` of the workers' buffers.
     pub batch_size: usize,
@@ -26,7 +27,8 @@ pub struct Share {
     pub masked: bool,
 }
 
-/// Scores this trainer's share of `dataset`. *Not collective; embedding PSs must be serving.*
+/// Scores this trainer's share of `dataset`; of the parts of a replica the first has the scores.
+/// *Collective over the ranks of a replica; embedding PSs must be serving.*
 ///
 /// # Errors
 /// When the data can't be read.
@@ -55,7 +57,12 @@ pub fn score(
                     let (mut ticket, mut ended) = (0, false);
                     loop {
                         while !ended && worker.client.ahead() < AHEAD {
-                            match next_read(&mut batches, &trainer.watch)? {
+                            let read = next_read(&mut batches, &trainer.watch).map_err(Error::from);
+                            if let (Err(error), Some(_)) = (&read, &worker.parts) {
+                                // The other parts would wait for this one.
+                                trainer.watch.end_job(error.exit_code(), error);
+                            }
+                            match read? {
                                 Some(batch) if share.masked && worker.parts.is_none() => {
                                     worker.client.ask_pooled_now(batch, ticket);
                                 }
@@ -70,17 +77,18 @@ pub fn score(
                         let buffers = &mut worker.buffers;
                         let logits = &mut buffers.logits[..lookup.batch.len()];
                         let workspace = &mut buffers.workspace.lend();
-                        match worker.parts.as_ref().filter(|_| share.masked) {
-                            Some(parts) => {
-                                parts.forward(&trainer.replica, &input, workspace, logits);
-                            }
-                            None => {
-                                trainer.model.forward(&trainer.replica, &input, workspace, logits);
-                            }
+                        if let Some(parts) = &mut worker.parts {
+                            let on = (&*trainer.replica, share.masked);
+                            let done = parts.forward(on, &input, workspace, logits);
+                            done.unwrap_or_else(|error| trainer.watch.end_job(1, &error));
+                        } else {
+                            trainer.model.forward(&trainer.replica, &input, workspace, logits);
                         }
-                        collect(&mut scores, &input, logits);
-                        if grouped {
-                            scores.group.extend_from_slice(&lookup.batch.group);
+                        if worker.parts.as_ref().is_none_or(Parts::is_first) {
+                            collect(&mut scores, &input, logits);
+                            if grouped {
+                                scores.group.extend_from_slice(&lookup.batch.group);
+                            }
                         }
                         batches.recycle(worker.client.recycle(lookup));
                     }
