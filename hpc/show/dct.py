@@ -7,11 +7,15 @@ frappe  log loss and AUC by the share of elements that are sent, beside the same
 split   a trainer's hidden layers on two ranks: log loss and AUC by the share of activations that are sent, and bytes
 links   time of steps over slow links, with and without
 full    what it costs where no link is slow, and whether it turns itself off there
-virtual bytes and times of 64 and 256 trainers, simulated
 pooled  bytes of rows against those of vectors that are pooled where the rows are, whole and of what passes
-clicks  as frappe, on synthetic clicks: $CLICKS of them; not of those that run without PHASES
-vectors log loss and AUC by the share of pooled vectors that is sent, on Frappe; not of those either
-reach   time to the same log loss over a link of 1 Gbit/s; not of those either
+
+Not of those that run without PHASES:
+
+others  frappe and split for other shares, with the first seed
+clicks  as frappe, on synthetic clicks: $CLICKS of them, a million without
+vectors log loss and AUC by the share of pooled vectors that is sent, on Frappe
+reach   time to the same log loss over a link of 1 Gbit/s
+virtual bytes and times of 64 and 256 trainers, simulated
 
 Python's standard library only.
 """
@@ -35,14 +39,14 @@ LARGE = {"model.embedding_dim": 64, "model.top": "[2048, 1280, 512]"}
 TUNED = {"optim.dense.kind": "adam", "optim.dense.lr": 0.00005, "optim.sparse.lr": 0.1, "train.batch_size": 128,
          "train.worker_threads": 1, "train.epochs": 2}
 # Of the elements of a gradient; 1 stands for a run without compression.
-KEEPS = [1, 0.1, 0.02, 0.0075]
-# What the ratios are claimed at.
-CLAIMED = 0.02
-# Synthetic clicks', one pass.
+# What the ratios are claimed at, and what else there is a table of.
+CLAIMED, OTHERS = 0.02, [0.1, 0.0075]
+# Of synthetic clicks; not chosen among others.
 CLICKS_TUNED = {"optim.dense.kind": "adam", "optim.dense.lr": 0.0003, "optim.sparse.lr": 0.02, "train.batch_size": 256}
-# Of activations between layers that are split.
-SPLIT_KEEPS, SPLIT_CLAIMED = [0.25, 0.06], 0.06
-RANKS = 2
+# Of activations between layers that are split, and what their values are sent as: what is claimed to do no harm, what takes few
+# bytes, and what else there is a table of.
+SPLIT_NO_LOSS, SPLIT_FEWEST, SPLIT_OTHERS = (0.25, "bf16"), (0.11, "f8"), [(0.06, "bf16"), (0.25, "f8")]
+RANKS, TURNS = 2, 2
 show, runs = Show("dct", SEEDS), Runs("dct")
 
 
@@ -78,8 +82,10 @@ def frappe_sets():
 
 
 @functools.cache
-def frappe_run(keep, seed):
-    return runs.train(f"frappe-{keep}-{seed}", "hpc/show/shadow-frappe.toml", frappe_sets() | kept(keep) | {"seed": seed}, mpirun(RANKS))
+def frappe_run(keep, seed, values="bf16"):
+    coded = {} if keep == 1 else kept(keep) | {"compress.values": values}
+    name = f"frappe-{keep}-{values}-{seed}"
+    return runs.train(name, "hpc/show/shadow-frappe.toml", frappe_sets() | coded | {"seed": seed}, mpirun(RANKS))
 
 
 def logloss(figures):
@@ -94,7 +100,7 @@ def more_of(found, plain):
 
 def shares(what, run, keeps, claimed):
     """Log loss and AUC by the share of elements that are sent; of shares that nothing is claimed at the first seed tells."""
-    found = {keep: [run(keep, seed) for seed in (SEEDS if keep in (1, claimed) else SEEDS[:1])] for keep in keeps}
+    found = {keep: [run(keep, seed) for seed in (SEEDS if claimed and keep in (1, claimed) else SEEDS[:1])] for keep in keeps}
     for keep, own in found.items():
         more, error = more_of(map(logloss, own), map(logloss, found[1]))
         elements, of_bytes = (mean(each) for each in zip(*map(ratios, own))) if keep != 1 else (1, 1)
@@ -108,7 +114,7 @@ def frappe():
     print("== frappe", flush=True)
     if frappe_sets() is None:
         return
-    found = shares("frappe", frappe_run, KEEPS, CLAIMED)
+    found = shares("frappe", frappe_run, [1, CLAIMED], CLAIMED)
     elements, of_bytes = (mean(each) for each in zip(*map(ratios, found[CLAIMED])))
     show.at_least("dp_byte_ratio", of_bytes, 100)
     show.measured("dp_element_ratio", elements)
@@ -117,7 +123,7 @@ def frappe():
 
 
 def clicks():
-    """The same on synthetic clicks, one pass. Rates were chosen on the 100 000 clicks before those of the test."""
+    """The same on synthetic clicks, one pass."""
     print("== clicks", flush=True)
     count = int(os.environ.get("CLICKS", "1000000"))
     common = LARGE | CLICKS_TUNED | {"data.train": runs.synth("dct_train", count), "sync.method": "bsp", "train.worker_threads": 1,
@@ -138,21 +144,39 @@ def split():
     print("== split", flush=True)
     if frappe_sets() is None:
         return
-    plain = [logloss(frappe_run(1, seed)) for seed in SEEDS]
-    for keep in SPLIT_KEEPS:
-        seeds = SEEDS if keep == SPLIT_CLAIMED else SEEDS[:1]
-        sets = frappe_sets() | SPLIT_RATE | {"roles.dense_partitions": 2, "train.batch_size": 256, "compress.mp_keep": keep}
-        found = [runs.train(f"split-{keep}-{seed}", "hpc/show/shadow-frappe.toml", sets | {"seed": seed}, mpirun(2)) for seed in seeds]
+    split_shares([SPLIT_NO_LOSS, SPLIT_FEWEST])
+
+
+def others():
+    """The first seed's figures of other shares."""
+    print("== others", flush=True)
+    if frappe_sets() is None:
+        return
+    shares("frappe", frappe_run, [1, *OTHERS], None)
+    shares("frappe, f8", lambda keep, seed: frappe_run(keep, seed) if keep == 1 else frappe_run(keep, seed, "f8"), [1, CLAIMED], None)
+    split_shares(SPLIT_OTHERS)
+
+
+def split_shares(those):
+    plain = [logloss(frappe_run(1, seed)) for seed in (SEEDS if SPLIT_NO_LOSS in those else SEEDS[:1])]
+    for keep, values in those:
+        seeds = SEEDS if (keep, values) == SPLIT_NO_LOSS else SEEDS[:1]
+        sets = frappe_sets() | {"roles.dense_partitions": 2, "train.batch_size": 256, "compress.mp_keep": keep, "compress.values": values}
+        found = [runs.train(f"split-{keep}-{values}-{seed}", "hpc/show/shadow-frappe.toml", sets | {"seed": seed}, mpirun(2))
+                 for seed in seeds]
         ratio = mean(own["wire"]["activation_bytes_uncoded"] / own["wire"]["activation_bytes_coded"] for own in found)
         masked = [own["test_masked"]["logloss"] for own in found]
         more, error = more_of(masked, plain)
-        show.row(what=f"two parts, {len(found)} seeds", keep=keep, masked_logloss=mean(masked), logloss_more=more, uncertainty=error,
+        show.row(what=f"two parts, {len(found)} seeds, {values}", keep=keep, masked_logloss=mean(masked), logloss_more=more, uncertainty=error,
                  masked_auc=mean(own["test_masked"]["auc"] for own in found), logloss=mean(map(logloss, found)),
                  auc=mean(own["test"]["auc"] for own in found), bytes=ratio,
                  elements=mean(own["wire"]["activation_elements_total"] / own["wire"]["activation_elements_kept"] for own in found),
                  crossing_share=found[0]["wire"]["seconds_crossing"] / found[0]["seconds"])
-        if keep == SPLIT_CLAIMED:
+        if (keep, values) == SPLIT_FEWEST:
             show.at_least("mp_byte_ratio", ratio, 20)
+            show.measured("mp_logloss_more", more)
+        if (keep, values) == SPLIT_NO_LOSS:
+            show.measured("mp_byte_ratio_no_loss", ratio)
             show.at_most("mp_logloss_loss_over_se", more / error, 2)
 
 
@@ -207,7 +231,7 @@ def links():
     for method in ("bsp", "gba"):
         for rate, steps in (("100mbit", 10), ("1gbit", 40)):
             times = {keep: [] for keep in (1, CLAIMED)}
-            for turn in range(3):
+            for turn in range(TURNS):
                 for keep in times:
                     sets = clicks | LARGE | kept(keep) | {"sync.method": method, "train.batch_size": 64, "train.worker_threads": 1,
                                                           "train.max_examples": 4 * 64 * steps}
@@ -356,6 +380,6 @@ def pooled():
                     show.measured("embedding_byte_ratio", ratio)
 
 
-for phase in phases(codec, frappe, split, links, full, virtual, pooled, more=(clicks, vectors, reach)):
+for phase in phases(codec, frappe, split, links, full, pooled, more=(others, clicks, vectors, reach, virtual)):
     phase()
 show.finish()
