@@ -45,7 +45,7 @@ pub const fn to_quarter(x: f32) -> u8 {
         _ if rounded - OFFSET >= QUARTER_INFINITY => QUARTER_INFINITY - 1,
         _ => rounded - OFFSET,
     };
-    sign | code as u8
+    sign | code.to_le_bytes()[0]
 }
 
 /// The f32 that it stands for.
