@@ -28,7 +28,7 @@ pub const fn from_half(half: u16) -> f32 {
     f32::from_bits((half as u32) << 16)
 }
 
-/// The value of 8 bits nearest to `x`, the even one of two; not a number stays none. What is smaller
+/// The value of 8 bits nearest to `x`, the even one of two; not a number stays none. What is less
 /// than all of them but 0 becomes the smallest, and what is finite and larger the largest.
 #[inline(always)]
 #[must_use]
@@ -79,7 +79,10 @@ mod tests {
         /// No other value of 8 bits is nearer, but for 0.
         #[test]
         fn the_nearest_of_8_bits_is_taken(
-            word in prop_oneof![any::<u32>(), (0u32..1 << 30).prop_map(|word| word / 2 + (1 << 29))],
+            word in prop_oneof![
+                any::<u32>(),
+                (0u32..1 << 30).prop_map(|word| word / 2 + (1 << 29)),
+            ],
         ) {
             let x = f32::from_bits(word);
             let rounded = from_quarter(to_quarter(x));
