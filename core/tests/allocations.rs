@@ -17,7 +17,7 @@ use std::sync::atomic::AtomicU32;
 use umbra_core::batch::{Batch, Jagged};
 use umbra_core::compress::{Coding, Keep, Threshold, Values, len_max, mask_len};
 use umbra_core::dense::replica;
-use umbra_core::kernel::{ActivationsMut, blocked_len};
+use umbra_core::kernel::{ActivationsMut, blocked_len, selected};
 use umbra_core::model::{
     Boundary, Carrier, Cross, Gradients, Input, Model, ModelConfig, ModelKind, PartOf, Pooling,
     StepKey, Structure, Workspace,
@@ -188,6 +188,8 @@ fn what_crosses_allocates_nothing() {
     let mut out = vec![0; len_max(elements, Values::F32)];
     let mut y = ActivationsMut::blocked(&mut rows, N, at.width);
     let mut d = ActivationsMut::blocked(&mut gradient, N, at.width);
+    // Whoever asks for the instruction set first reads what the environment says of it.
+    let _ = selected();
     let before = counted();
     for turn in 0..3 {
         let mut carrier = Carrier {
@@ -204,6 +206,10 @@ fn what_crosses_allocates_nothing() {
         let sent = carrier.send_gradient(&at, 0, y.view(), d.view(), &mut out).bytes;
         let messages = [&out[..sent], &out[..sent]];
         carrier.take_gradient(&at, messages.into_iter(), y.view(), &mut d).unwrap();
+        for all in [false, true] {
+            let sent = carrier.send_scored(&at, all, &mut y, &mut out).bytes;
+            carrier.take_output(&at, 1, &out[..sent], &mut y).unwrap();
+        }
     }
     assert_eq!(counted() - before, 0);
 }
