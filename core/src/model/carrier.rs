@@ -52,16 +52,11 @@ impl Carrier<'_> {
         y: &mut ActivationsMut<'_>,
         out: &mut [u8],
     ) -> Kept {
-        let mut own = y.columns(at.own());
-        let output = &mut self.output[..len(own.view())];
-        own.view().pack(output);
-        let threshold = &mut self.thresholds[at.number];
-        let mask = &mut self.mask[..mask_len(output.len())];
-        let finding = Finding { mask, counts: &mut *self.counts };
-        let out = at.split.then_some(out);
-        let kept = hold(output, threshold, self.coding, self.turn, finding, out);
-        own.unpack(output);
-        kept
+        let Self { coding, turn, thresholds, output, mask, counts, .. } = self;
+        leave(at, y, (output, out), |output, out| {
+            let finding = Finding { mask: &mut mask[..mask_len(output.len())], counts };
+            hold(output, &mut thresholds[at.number], *coding, *turn, finding, out)
+        })
     }
 
     /// As [`send_output`](Self::send_output) while nobody learns: thresholds stay as they are,
@@ -73,18 +68,13 @@ impl Carrier<'_> {
         y: &mut ActivationsMut<'_>,
         out: &mut [u8],
     ) -> Kept {
-        let mut own = y.columns(at.own());
-        let output = &mut self.output[..len(own.view())];
-        own.view().pack(output);
-        let out = at.split.then_some(out);
         let (tau, values) = if all {
             (0.0, Values::F32)
         } else {
             (self.thresholds[at.number].tau(), self.coding.values)
         };
-        let kept = pass(output, tau, values, self.mask, out);
-        own.unpack(output);
-        kept
+        let Self { output, mask, .. } = self;
+        leave(at, y, (output, out), |output, out| pass(output, tau, values, mask, out))
     }
 
     /// Takes the columns that another part has sent.
@@ -154,4 +144,20 @@ impl Carrier<'_> {
 
 const fn len(activations: Activations<'_>) -> usize {
     activations.n() * activations.width()
+}
+
+/// Leaves of own columns of an output what `held` does, which writes to `out` where others get it.
+/// `columns`: scratch
+fn leave(
+    at: &Boundary,
+    y: &mut ActivationsMut<'_>,
+    (columns, out): (&mut [f32], &mut [u8]),
+    held: impl FnOnce(&mut [f32], Option<&mut [u8]>) -> Kept,
+) -> Kept {
+    let mut own = y.columns(at.own());
+    let columns = &mut columns[..len(own.view())];
+    own.view().pack(columns);
+    let kept = held(columns, at.split.then_some(out));
+    own.unpack(columns);
+    kept
 }
