@@ -15,6 +15,7 @@ mod collectives;
 mod driver;
 mod mailbox;
 mod memory;
+mod parts;
 mod post;
 mod row_saves;
 mod rows;
@@ -32,7 +33,7 @@ use umbra_mpi::launch::world::World;
 /// A check; collective over all ranks. Communicators are made by the check, on the main thread.
 type Check = fn(&World, &Arc<Watch>, &Comm);
 
-const CHECKS: [(&str, Check); 37] = [
+const CHECKS: [(&str, Check); 38] = [
     ("all_gather", collectives::all_gather),
     ("all_gather_varied", collectives::all_gather_varied),
     ("exchange", collectives::exchange),
@@ -69,6 +70,7 @@ const CHECKS: [(&str, Check); 37] = [
     ("coded_sum", coded::coded_sum),
     ("coded_averages", coded::coded_averages),
     ("coded_groups", coded::coded_groups),
+    ("parts", parts::whole_and_released),
     ("sections", sections::listed_once),
 ];
 
