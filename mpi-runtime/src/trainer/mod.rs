@@ -110,10 +110,9 @@ impl Trainer {
         let mut initial = vec![0.0; model.replica_len()];
         model.initialize(config.seed, &mut initial);
         store(&replica, &initial);
-        let of_state = optimizer.initial_state().to_bits();
-        if of_state != 0 {
-            state.iter().for_each(|word| word.store(of_state, Relaxed));
-        }
+        // Words are 0, and take no memory before they are written.
+        let fresh = Some(optimizer.initial_state().to_bits()).filter(|bits| *bits != 0);
+        fresh.into_iter().for_each(|bits| state.iter().for_each(|word| word.store(bits, Relaxed)));
         Ok(Self {
             model,
             seed: config.seed,
