@@ -6,7 +6,7 @@ use std::path::Path;
 
 use umbra_tests::{Ended, Folder, LIMIT, start};
 
-const NAMES: [&str; 37] = [
+const NAMES: [&str; 38] = [
     "all_gather",
     "all_gather_varied",
     "exchange",
@@ -43,6 +43,7 @@ const NAMES: [&str; 37] = [
     "coded_sum",
     "coded_averages",
     "coded_groups",
+    "parts",
     "sections",
 ];
 
