@@ -44,7 +44,6 @@ fn main() {
     let sample = Sample { tables: &tables, slots: &slots, accesses: &accesses };
     let ways = [Usage::None, Usage::Counts(&counts), Usage::Sample(sample)];
     let gradients = vec![0.01; BATCH * WIDTH];
-    let mut scratch = vec![0.0; WIDTH + state];
     let stream = Stream::new(1, Purpose::Test(0));
     let mut spent: [Vec<f64>; 3] = Default::default();
     let mut number = 0;
@@ -60,7 +59,7 @@ fn main() {
             for rows in &batches {
                 let gradients = &gradients[..rows.len() * WIDTH];
                 let rows = rows.iter().copied();
-                table.update(&optimizer, 0.01, rows, gradients, &mut scratch);
+                table.update(&optimizer, 0.01, rows, gradients);
             }
             spent[way].push(start.elapsed().as_secs_f64() * 1e9 / rows as f64);
         }

@@ -105,7 +105,6 @@ fn allocations(config: &ModelConfig) -> usize {
     let mut heads = vec![0; heads_len(count)];
     let (mut unique, mut slot) = (vec![0; count], vec![0; count]);
     let (mut rows, mut d_rows) = (vec![0.0; count * width], vec![0.0; count * width]);
-    let mut scratch = vec![0.0; record_len];
     let mut parameters = vec![0.0; model.parameters_len()];
     let mut statistics = vec![0.0; model.replica_len() - model.parameters_len()];
     let mut single = vec![0.0; model.workspace_len(N, count)];
@@ -131,7 +130,7 @@ fn allocations(config: &ModelConfig) -> usize {
         let loss = model.train_step(&shared, &input, key, &mut |_| {}, &mut workspace, &mut out);
         assert!(loss.loss_sum.is_finite());
         let indices = unique[..found].iter().map(|index| *index as usize);
-        table.update(&ADAGRAD, 0.1, indices, &d_rows, &mut scratch);
+        table.update(&ADAGRAD, 0.1, indices, &d_rows);
         replica::update(&SGD, size, &shared[..parameters_len], &[], &parameters);
         model.forward(&shared, &input, &mut workspace, &mut logits);
     }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # make show-dct: gradients of which what matters is sent: bytes, and what that does to the model and to the time.
 #
-#     make show-dct                          its phases together take some 35 minutes on 2 cores
+#     make show-dct                          its phases together take some 39 minutes on 2 cores
 #     make show-dct PHASES="codec frappe"    some of: codec frappe split links full pooled; and of: others clicks vectors reach virtual
 #     SEEDS=1,2                              these seeds of "frappe", "split" and "clicks" (1,2,3,4,5)
 #

@@ -15,9 +15,8 @@ use core::sync::atomic::AtomicU32;
 use super::linear::Linear;
 use super::mlp::MAX_LAYERS;
 use super::replica::Update;
-use crate::kernel::{
-    Activations, ActivationsMut, Strides, blocked_len, data_gradient, padded_len, vectorized,
-};
+use crate::kernel::isa::{Isa, Kernel, run};
+use crate::kernel::{Activations, ActivationsMut, Strides, blocked_len, data_gradient, padded_len};
 
 /// One layer: shapes and offsets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -152,16 +151,7 @@ impl CrossNetwork {
                     layer.up.forward(parameters, low.view(), false, &mut out);
                 }
             }
-            vectorized(|| {
-                let row = strides.row;
-                let known = x0.chunks(row).zip(u.chunks(row)).zip(x.chunks(row));
-                for (next, ((x0, u), x)) in next.chunks_mut(row).zip(known) {
-                    let known = x0.iter().zip(u).zip(x);
-                    for (next, ((x0, u), x)) in next[..width].iter_mut().zip(known) {
-                        *next = x0 * u + x;
-                    }
-                }
-            });
+            run(Next { row: strides.row, width, x0, u, x, next });
             (x, rest) = (next, after);
         }
     }
@@ -182,17 +172,7 @@ impl CrossNetwork {
                 0 => from.x0,
                 _ => &from.stored[start - self.layer_stored_len(n) + len..][..len],
             };
-            vectorized(|| {
-                let known = d.chunks(row).zip(from.x0.chunks(row)).zip(u.chunks(row));
-                let made = d_u.chunks_mut(row).zip(d_x0.chunks_mut(row));
-                for ((d_u, d_x0), ((d, x0), u)) in made.zip(known) {
-                    let made = d_u[..width].iter_mut().zip(d_x0);
-                    for ((d_u, d_x0), ((d, x0), u)) in made.zip(d.iter().zip(x0).zip(u)) {
-                        *d_u = d * x0;
-                        *d_x0 += d * u;
-                    }
-                }
-            });
+            run(Back { row, width, x0: from.x0, u, d, d_u, d_x0 });
             let transposed_start = transposed_end - layer.matrices_len();
             let transposed = &from.transposed[transposed_start..transposed_end];
             let (x, of_u) = (self.view(n, x), self.view(n, d_u));
@@ -227,11 +207,76 @@ impl CrossNetwork {
     /// sum += x, both `[n, width]`.
     fn add(&self, x: &[f32], sum: &mut [f32]) {
         let row = Strides::padded(self.width()).row;
-        vectorized(|| {
-            for (sum, x) in sum.chunks_mut(row).zip(x.chunks(row)) {
-                sum[..self.width()].iter_mut().zip(x).for_each(|(sum, x)| *sum += x);
+        run(Add { row, width: self.width(), x, sum });
+    }
+}
+
+/// next = x0 · u + x, `[n, width]` with rows `row` apart, as all below.
+struct Next<'a> {
+    row: usize,
+    width: usize,
+    x0: &'a [f32],
+    u: &'a [f32],
+    x: &'a [f32],
+    next: &'a mut [f32],
+}
+
+impl Kernel for Next<'_> {
+    #[inline(always)]
+    fn run<I: Isa>(self, _: I) {
+        let Self { row, width, x0, u, x, next } = self;
+        let known = x0.chunks(row).zip(u.chunks(row)).zip(x.chunks(row));
+        for (next, ((x0, u), x)) in next.chunks_mut(row).zip(known) {
+            for (next, ((x0, u), x)) in next[..width].iter_mut().zip(x0.iter().zip(u).zip(x)) {
+                *next = x0 * u + x;
             }
-        });
+        }
+    }
+}
+
+/// d_u = d · x0, and d_x0 += d · u.
+struct Back<'a> {
+    row: usize,
+    width: usize,
+    x0: &'a [f32],
+    u: &'a [f32],
+    d: &'a [f32],
+    d_u: &'a mut [f32],
+    d_x0: &'a mut [f32],
+}
+
+impl Kernel for Back<'_> {
+    #[inline(always)]
+    fn run<I: Isa>(self, _: I) {
+        let Self { row, width, x0, u, d, d_u, d_x0 } = self;
+        let known = d.chunks(row).zip(x0.chunks(row)).zip(u.chunks(row));
+        let made = d_u.chunks_mut(row).zip(d_x0.chunks_mut(row));
+        for ((d_u, d_x0), ((d, x0), u)) in made.zip(known) {
+            let made = d_u[..width].iter_mut().zip(d_x0);
+            for ((d_u, d_x0), ((d, x0), u)) in made.zip(d.iter().zip(x0).zip(u)) {
+                *d_u = d * x0;
+                *d_x0 += d * u;
+            }
+        }
+    }
+}
+
+/// sum += x
+struct Add<'a> {
+    row: usize,
+    width: usize,
+    x: &'a [f32],
+    sum: &'a mut [f32],
+}
+
+impl Kernel for Add<'_> {
+    #[inline(always)]
+    fn run<I: Isa>(self, _: I) {
+        for (sum, x) in self.sum.chunks_mut(self.row).zip(self.x.chunks(self.row)) {
+            for (sum, x) in sum[..self.width].iter_mut().zip(x) {
+                *sum += x;
+            }
+        }
     }
 }
 

@@ -6,8 +6,9 @@
 //! unit). It does not depend on the example's place in the batch, so cutting a batch among ranks
 //! does not change the answer.
 
-use crate::kernel::ActivationsMut;
-use crate::rng::{Purpose, Stream};
+use crate::kernel::isa::{Isa, Kernel, run};
+use crate::kernel::{ActivationsMut, PANEL};
+use crate::rng::{BLOCKS, Purpose, Stream};
 
 /// Key of the random numbers of one training step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,26 +27,40 @@ pub fn drop_units(
     rows: &[u64],
     values: &mut ActivationsMut<'_>,
 ) {
-    let purpose = Purpose::Dropout(layer);
-    let step_seed = Stream::new(key.seed, purpose).word(key.step);
-    let stream = Stream::new(step_seed, purpose);
-    // A unit is dropped when its 32 random bits are below probability · 2^32.
-    #[expect(clippy::cast_possible_truncation, reason = "probability · 2^32 is below 2^32")]
-    let threshold = (probability * 4_294_967_296.0) as u64;
-    let scale = kept_scale(probability);
-    let blocks = values.view().width().div_ceil(WORDS) as u64;
-    values.blocks_mut(|unit, values| {
-        for (row, values) in rows.iter().zip(values) {
-            // Wrapping: rows are far below 2^64 / blocks, and a key of random bits may wrap.
-            let first = row.wrapping_mul(blocks).wrapping_add((unit / WORDS) as u64);
-            for (block, values) in (0..blocks).zip(values.chunks_mut(WORDS)) {
-                let words = stream.block(first.wrapping_add(block));
-                for (value, word) in values.iter_mut().zip(words) {
-                    *value = if u64::from(word) < threshold { 0.0 } else { *value * scale };
+    run(DropUnits { key, layer, probability, rows, values });
+}
+
+struct DropUnits<'a, 'b> {
+    key: StepKey,
+    layer: u32,
+    probability: f32,
+    rows: &'a [u64],
+    values: &'a mut ActivationsMut<'b>,
+}
+
+impl Kernel for DropUnits<'_, '_> {
+    #[inline(always)]
+    fn run<I: Isa>(self, _: I) {
+        let Self { key, layer, probability, rows, values } = self;
+        let purpose = Purpose::Dropout(layer);
+        let step_seed = Stream::new(key.seed, purpose).word(key.step);
+        let stream = Stream::new(step_seed, purpose);
+        // A unit is dropped when its 32 random bits are below probability · 2^32.
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "in 0..2^32")]
+        let threshold = (probability * 4_294_967_296.0) as u32;
+        let scale = kept_scale(probability);
+        let blocks = values.view().width().div_ceil(WORDS) as u64;
+        for unit in values.firsts() {
+            for (row, values) in rows.iter().zip(values.block_mut(unit)) {
+                // Wrapping: rows are far below 2^64 / blocks, and a key of random bits may wrap.
+                let first = row.wrapping_mul(blocks).wrapping_add((unit / WORDS) as u64);
+                let words = stream.blocks(first);
+                for (value, word) in values.iter_mut().zip(words.as_flattened()) {
+                    *value = if *word < threshold { 0.0 } else { *value * scale };
                 }
             }
         }
-    });
+    }
 }
 
 /// What kept units are multiplied by.
@@ -56,6 +71,8 @@ pub fn kept_scale(probability: f32) -> f32 {
 
 /// Random words of one block of the generator.
 const WORDS: usize = 4;
+// A row of a block of the layout takes the words of blocks that are made together.
+const _: () = assert!(PANEL == WORDS * BLOCKS);
 
 #[cfg(test)]
 mod tests {

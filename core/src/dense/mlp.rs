@@ -381,13 +381,11 @@ impl Layer {
 
 /// Gradient of a ReLU that no product follows.
 fn mask_rows(mask: Mask<'_>, d: &mut ActivationsMut<'_>) {
-    let mut blocks = mask.y.blocks();
-    d.blocks_mut(|_, d| {
-        let Some((_, y)) = blocks.next() else { return };
-        for (d, y) in d.zip(y) {
+    for (first, y) in mask.y.blocks() {
+        for (d, y) in d.block_mut(first).zip(y) {
             d.iter_mut()
                 .zip(y)
                 .for_each(|(d, y)| *d = if *y <= 0.0 { 0.0 } else { *d * mask.scale });
         }
-    });
+    }
 }

@@ -6,11 +6,15 @@
 //! Sums are taken in f64 and go through `reduce`, so mean and variance are those of the batch of
 //! all workers; `reduce` is called once forward and once backward even when the local batch is
 //! empty.
+//!
+//! Loops go by blocks of the layout: what is known of the units of one stays in registers. A row of
+//! a whole block has a length that the compiler knows, so its loop is one of vectors.
 
 use core::sync::atomic::AtomicU32;
 
 use super::replica::{element, load};
-use crate::kernel::{Activations, ActivationsMut, PANEL, vectorized};
+use crate::kernel::isa::{Isa, Kernel, run};
+use crate::kernel::{Activations, ActivationsMut, PANEL};
 
 /// Added to the variance (the paper's ε).
 pub const EPSILON: f64 = 1e-5;
@@ -76,18 +80,7 @@ impl Norm {
         sums.fill(0.0);
         sums[0] = x.view().n() as f64;
         let (first, second) = sums[1..].split_at_mut(w);
-        vectorized(|| {
-            for (unit, rows) in x.view().blocks() {
-                for row in rows {
-                    let sums = first[unit..].iter_mut().zip(&mut second[unit..]);
-                    for (x, (first, second)) in row.iter().zip(sums) {
-                        let x = f64::from(*x);
-                        *first += x;
-                        *second += x * x;
-                    }
-                }
-            }
-        });
+        run(Moments { x: x.view(), first, second });
         reduce(sums);
         let n = sums[0];
         let (mean, squares) = sums[1..].split_at_mut(w);
@@ -110,7 +103,7 @@ impl Norm {
                 (element(&running[at_mean]), element(&running[at_variance]))
             };
         }
-        normalize(x, mean, inverse);
+        run(Normalize { x, mean, inverse });
     }
 
     /// Evaluation: turns `x` `[n, units]` into x̂ in place with the running statistics.
@@ -127,7 +120,7 @@ impl Norm {
             let variance = f64::from(element(&running[self.variance + c]));
             inverse[c] = 1.0 / libm::sqrt(variance + EPSILON);
         }
-        normalize(x, mean, inverse);
+        run(Normalize { x, mean, inverse });
     }
 
     /// Writes y = scale · x̂ + shift, cut below at 0 if `relu`. `normalized`, `y`: `[n, units]`
@@ -138,23 +131,7 @@ impl Norm {
         relu: bool,
         y: &mut ActivationsMut<'_>,
     ) {
-        let floor = if relu { 0.0 } else { f32::NEG_INFINITY };
-        let mut blocks = normalized.blocks();
-        vectorized(|| {
-            y.blocks_mut(|unit, y| {
-                let (mut scale, mut shift) = ([0.0; PANEL], [0.0; PANEL]);
-                let units = PANEL.min(self.units - unit);
-                load(&parameters[self.scale + unit..][..units], &mut scale[..units]);
-                load(&parameters[self.shift + unit..][..units], &mut shift[..units]);
-                let Some((_, normalized)) = blocks.next() else { return };
-                for (y, x) in y.zip(normalized) {
-                    for (((y, x), scale), shift) in y.iter_mut().zip(x).zip(&scale).zip(&shift) {
-                        let value = scale * x + shift;
-                        *y = if value < floor { floor } else { value };
-                    }
-                }
-            });
-        });
+        run(ScaleAndShift { norm: self, parameters, normalized, relu, y });
     }
 
     /// Turns `d` `[n, units]` from d_y into d_x in place, and sets this worker's part of the
@@ -173,57 +150,201 @@ impl Norm {
         let sums = &mut sums[..2 * w];
         sums.fill(0.0);
         let (first, second) = sums.split_at_mut(w);
-        vectorized(|| {
-            for ((unit, d), (_, x)) in d.view().blocks().zip(normalized.blocks()) {
-                for (d, x) in d.zip(x) {
-                    let sums = first[unit..].iter_mut().zip(&mut second[unit..]);
-                    for ((d, x), (first, second)) in d.iter().zip(x).zip(sums) {
-                        *first += f64::from(*d);
-                        *second += f64::from(*d) * f64::from(*x);
-                    }
-                }
-            }
-        });
+        run(Products { d: d.view(), normalized, first, second });
         for c in 0..w {
             d_parameters[self.shift + c] = single(first[c]);
             d_parameters[self.scale + c] = single(second[c]);
         }
         reduce(sums);
         let (first, second) = sums.split_at_mut(w);
-        let (n, inverse) = (kept[0].max(1.0), &kept[1..=w]);
-        let mut blocks = normalized.blocks();
-        vectorized(|| {
-            d.blocks_mut(|unit, d| {
-                let mut factor = [0.0; PANEL];
-                let units = PANEL.min(w - unit);
-                for (c, factor) in (unit..).zip(&mut factor[..units]) {
-                    *factor = f64::from(element(&parameters[self.scale + c])) * inverse[c];
-                }
-                let (first, second) = (&first[unit..], &second[unit..]);
-                let Some((_, x)) = blocks.next() else { return };
-                for (d, x) in d.zip(x) {
-                    let of_unit = factor.iter().zip(first).zip(second);
-                    for ((d, x), ((factor, first), second)) in d.iter_mut().zip(x).zip(of_unit) {
-                        let centred = f64::from(*d) - first / n - f64::from(*x) * second / n;
-                        *d = single(factor * centred);
-                    }
-                }
-            });
-        });
+        let n = kept[0].max(1.0);
+        first.iter_mut().chain(&mut *second).for_each(|sum| *sum /= n);
+        let inverse = &kept[1..=w];
+        run(Backward { norm: self, parameters, normalized, inverse, first, second, d });
     }
 }
 
-fn normalize(x: &mut ActivationsMut<'_>, mean: &[f64], inverse: &[f64]) {
-    vectorized(|| {
-        x.blocks_mut(|unit, rows| {
+/// Σ x and Σ x² of every unit.
+struct Moments<'a> {
+    x: Activations<'a>,
+    first: &'a mut [f64],
+    second: &'a mut [f64],
+}
+
+impl Kernel for Moments<'_> {
+    #[inline(always)]
+    fn run<I: Isa>(self, _: I) {
+        #[inline(always)]
+        fn add(row: &[f32], first: &mut [f64; PANEL], second: &mut [f64; PANEL]) {
+            for ((x, first), second) in row.iter().zip(first).zip(second) {
+                let x = f64::from(*x);
+                *first += x;
+                *second += x * x;
+            }
+        }
+        for (unit, rows) in self.x.blocks() {
+            let (mut first, mut second) = ([0.0; PANEL], [0.0; PANEL]);
             for row in rows {
-                let of_unit = mean[unit..].iter().zip(&inverse[unit..]);
-                for (x, (mean, inverse)) in row.iter_mut().zip(of_unit) {
-                    *x = single((f64::from(*x) - mean) * inverse);
+                if row.len() == PANEL {
+                    add(&row[..PANEL], &mut first, &mut second);
+                } else {
+                    add(row, &mut first, &mut second);
                 }
             }
-        });
-    });
+            self.first[unit..].iter_mut().zip(first).for_each(|(sum, of_rows)| *sum = of_rows);
+            self.second[unit..].iter_mut().zip(second).for_each(|(sum, of_rows)| *sum = of_rows);
+        }
+    }
+}
+
+/// Σ d and Σ d · x̂ of every unit.
+struct Products<'a> {
+    d: Activations<'a>,
+    normalized: Activations<'a>,
+    first: &'a mut [f64],
+    second: &'a mut [f64],
+}
+
+impl Kernel for Products<'_> {
+    #[inline(always)]
+    fn run<I: Isa>(self, _: I) {
+        #[inline(always)]
+        fn add(d: &[f32], x: &[f32], first: &mut [f64; PANEL], second: &mut [f64; PANEL]) {
+            for (((d, x), first), second) in d.iter().zip(x).zip(first).zip(second) {
+                *first += f64::from(*d);
+                *second += f64::from(*d) * f64::from(*x);
+            }
+        }
+        for ((unit, d), (_, x)) in self.d.blocks().zip(self.normalized.blocks()) {
+            let (mut first, mut second) = ([0.0; PANEL], [0.0; PANEL]);
+            for (d, x) in d.zip(x) {
+                if d.len() == PANEL {
+                    add(&d[..PANEL], &x[..PANEL], &mut first, &mut second);
+                } else {
+                    add(d, x, &mut first, &mut second);
+                }
+            }
+            self.first[unit..].iter_mut().zip(first).for_each(|(sum, of_rows)| *sum = of_rows);
+            self.second[unit..].iter_mut().zip(second).for_each(|(sum, of_rows)| *sum = of_rows);
+        }
+    }
+}
+
+/// x̂ = (x − mean) · inverse in place.
+struct Normalize<'a, 'b> {
+    x: &'a mut ActivationsMut<'b>,
+    mean: &'a [f64],
+    inverse: &'a [f64],
+}
+
+impl Kernel for Normalize<'_, '_> {
+    #[inline(always)]
+    fn run<I: Isa>(self, _: I) {
+        #[inline(always)]
+        fn normalize(row: &mut [f32], mean: &[f64; PANEL], inverse: &[f64; PANEL]) {
+            for ((x, mean), inverse) in row.iter_mut().zip(mean).zip(inverse) {
+                *x = single((f64::from(*x) - mean) * inverse);
+            }
+        }
+        for unit in (0..self.mean.len()).step_by(PANEL) {
+            let (mean, inverse) = (panel(&self.mean[unit..]), panel(&self.inverse[unit..]));
+            for row in self.x.block_mut(unit) {
+                if row.len() == PANEL {
+                    normalize(&mut row[..PANEL], &mean, &inverse);
+                } else {
+                    normalize(row, &mean, &inverse);
+                }
+            }
+        }
+    }
+}
+
+/// y = scale · x̂ + shift, cut below at 0 if `relu`.
+struct ScaleAndShift<'a, 'b> {
+    norm: &'a Norm,
+    parameters: &'a [AtomicU32],
+    normalized: Activations<'a>,
+    relu: bool,
+    y: &'a mut ActivationsMut<'b>,
+}
+
+impl Kernel for ScaleAndShift<'_, '_> {
+    #[inline(always)]
+    fn run<I: Isa>(self, _: I) {
+        #[inline(always)]
+        fn apply(y: &mut [f32], x: &[f32], scale: &[f32; PANEL], shift: &[f32; PANEL], floor: f32) {
+            for (((y, x), scale), shift) in y.iter_mut().zip(x).zip(scale).zip(shift) {
+                let value = scale * x + shift;
+                *y = if value < floor { floor } else { value };
+            }
+        }
+        let floor = if self.relu { 0.0 } else { f32::NEG_INFINITY };
+        for (unit, normalized) in self.normalized.blocks() {
+            let (mut scale, mut shift) = ([0.0; PANEL], [0.0; PANEL]);
+            let units = PANEL.min(self.norm.units - unit);
+            load(&self.parameters[self.norm.scale + unit..][..units], &mut scale[..units]);
+            load(&self.parameters[self.norm.shift + unit..][..units], &mut shift[..units]);
+            for (y, x) in self.y.block_mut(unit).zip(normalized) {
+                if y.len() == PANEL {
+                    apply(&mut y[..PANEL], &x[..PANEL], &scale, &shift, floor);
+                } else {
+                    apply(y, x, &scale, &shift, floor);
+                }
+            }
+        }
+    }
+}
+
+/// d_x = scale · inverse · (d_y − mean of d_y − x̂ · mean of d_y · x̂) in place.
+struct Backward<'a, 'b> {
+    norm: &'a Norm,
+    parameters: &'a [AtomicU32],
+    normalized: Activations<'a>,
+    inverse: &'a [f64],
+    /// Means over the global batch.
+    first: &'a [f64],
+    second: &'a [f64],
+    d: &'a mut ActivationsMut<'b>,
+}
+
+impl Kernel for Backward<'_, '_> {
+    #[inline(always)]
+    fn run<I: Isa>(self, _: I) {
+        #[inline(always)]
+        fn apply(d: &mut [f32], x: &[f32], [factor, first, second]: &[[f64; PANEL]; 3]) {
+            let of_unit = factor.iter().zip(first).zip(second);
+            for ((d, x), ((factor, first), second)) in d.iter_mut().zip(x).zip(of_unit) {
+                let centred = f64::from(*d) - first - f64::from(*x) * second;
+                *d = single(factor * centred);
+            }
+        }
+        for (unit, x) in self.normalized.blocks() {
+            let mut of_unit = [
+                panel(&self.inverse[unit..]),
+                panel(&self.first[unit..]),
+                panel(&self.second[unit..]),
+            ];
+            let scale = &self.parameters[self.norm.scale + unit..self.norm.scale + self.norm.units];
+            for (factor, scale) in of_unit[0].iter_mut().zip(scale) {
+                *factor *= f64::from(element(scale));
+            }
+            for (d, x) in self.d.block_mut(unit).zip(x) {
+                if d.len() == PANEL {
+                    apply(&mut d[..PANEL], &x[..PANEL], &of_unit);
+                } else {
+                    apply(d, x, &of_unit);
+                }
+            }
+        }
+    }
+}
+
+/// The first numbers of a block, zeros behind them.
+#[inline(always)]
+fn panel(numbers: &[f64]) -> [f64; PANEL] {
+    let mut panel = [0.0; PANEL];
+    panel.iter_mut().zip(numbers).for_each(|(to, from)| *to = *from);
+    panel
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "the result of f64 sums, rounded to f32")]

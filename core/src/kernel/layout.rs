@@ -272,17 +272,18 @@ impl<'a> ActivationsMut<'a> {
         Activations { data: self.data, n: self.n, width: self.width, strides: self.strides }
     }
 
-    /// As [`Activations::blocks`].
-    pub fn blocks_mut(
-        &mut self,
-        mut each: impl FnMut(usize, &mut dyn Iterator<Item = &mut [f32]>),
-    ) {
-        for first in (0..self.width).step_by(PANEL) {
-            let width = width_at(self.width, first);
-            let start = (first / PANEL * self.strides.block).min(self.data.len());
-            let rows = self.data[start..].chunks_mut(self.strides.row).take(self.n);
-            each(first, &mut rows.map(|row| &mut row[..width]));
-        }
+    /// The piece of [`Activations::blocks`] that begins with column `first`, a multiple of
+    /// [`PANEL`]: the rows of all examples.
+    pub fn block_mut(&mut self, first: usize) -> impl Iterator<Item = &mut [f32]> {
+        let width = width_at(self.width, first);
+        let start = (first / PANEL * self.strides.block).min(self.data.len());
+        let rows = self.data[start..].chunks_mut(self.strides.row).take(self.n);
+        rows.map(move |row| &mut row[..width])
+    }
+
+    /// Where the pieces of [`Activations::blocks`] begin.
+    pub fn firsts(&self) -> impl Iterator<Item = usize> + use<> {
+        (0..self.width).step_by(PANEL)
     }
 
     /// As [`Activations::columns`].
@@ -300,13 +301,13 @@ impl<'a> ActivationsMut<'a> {
     /// Writes what [`Activations::pack`] has copied. `values: [n * width]`
     pub fn unpack(&mut self, values: &[f32]) {
         let mut rest = values;
-        self.blocks_mut(|_, rows| {
-            for row in rows {
+        for first in self.firsts() {
+            for row in self.block_mut(first) {
                 let (here, after) = rest.split_at(row.len());
                 row.copy_from_slice(here);
                 rest = after;
             }
-        });
+        }
     }
 
     /// Writes example `i`. `values: [width]`

@@ -21,6 +21,7 @@ pub(crate) mod isa;
 mod layout;
 mod linear;
 mod peak;
+pub(crate) mod pool;
 mod simd;
 mod tile;
 mod transpose;

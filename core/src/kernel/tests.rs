@@ -375,7 +375,7 @@ fn updates_of_all_sets_agree() {
 /// An update of one record.
 struct RowUpdate<'a> {
     optimizer: crate::optim::SparseOptimizer,
-    record: &'a mut [f32],
+    record: &'a [AtomicU32],
     gradient: &'a [f32],
 }
 
@@ -395,7 +395,7 @@ fn a_row_update_is_its_definition() {
     for (set, width) in sets().flat_map(|set| [1, 3, 10, 16, 33].map(|width| (set, width))) {
         let (p, g) = (numbers(1, width), numbers(2, width));
         let mut record = [&p[..], &[0.5]].concat();
-        run_on(set, RowUpdate { optimizer, record: &mut record, gradient: &g });
+        run_on(set, RowUpdate { optimizer, record: shared(&mut record), gradient: &g });
         let decayed = |i: usize| f64::from(g[i]) + f64::from(weight_decay) * f64::from(p[i]);
         let squares: f64 = (0..width).map(|i| decayed(i).powi(2)).sum();
         let state = 0.5 + squares / width as f64;

@@ -5,6 +5,7 @@
 //! the same bits on every instruction set.
 
 use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering::Relaxed;
 
 use super::isa::{Isa, Kernel, run};
 use super::tile::{Epilogue, load, store_shared};
@@ -78,6 +79,45 @@ impl<R: Rule> Kernel for Update<'_, R> {
             unsafe {
                 let g = load(isa, gradient.as_ptr(), gradient.len());
                 epilogue.put(isa, 0, at, gradient.len(), g);
+            }
+        }
+    }
+}
+
+/// [`update`] of a row in a kernel: few elements, whose last vector is rarely whole. What is left
+/// of a vector is written word by word: masked stores are slow on some processors.
+#[inline(always)]
+pub(crate) fn update_row<I: Isa>(
+    isa: I,
+    rule: &impl Rule,
+    elements: Elements<'_>,
+    gradient: &[f32],
+) {
+    assert_eq!(gradient.len(), elements.len(), "gradient of another length than the row");
+    let whole = gradient.len() / I::LANES * I::LANES;
+    let apply = |at: usize, count: usize| {
+        // SAFETY: the gradient is as long as the elements, and so are the planes that the rule has.
+        unsafe {
+            let mut element = [isa.zero(); 3];
+            for (element, plane) in element.iter_mut().zip(elements.planes).take(1 + rule.planes())
+            {
+                *element = load(isa, plane.as_ptr().add(at), count);
+            }
+            rule.apply(isa, element, load(isa, gradient.as_ptr().add(at), count))
+        }
+    };
+    let planes = || elements.planes.into_iter().take(1 + rule.planes());
+    for at in (0..whole).step_by(I::LANES) {
+        for (plane, element) in planes().zip(apply(at, I::LANES)) {
+            // SAFETY: as above.
+            unsafe { isa.store_shared(plane.as_ptr().add(at), element) }
+        }
+    }
+    if whole < gradient.len() {
+        for (plane, element) in planes().zip(apply(whole, gradient.len() - whole)) {
+            let lanes = lanes(isa, element);
+            for (word, x) in plane[whole..].iter().zip(lanes) {
+                word.store(x.to_bits(), Relaxed);
             }
         }
     }
@@ -193,12 +233,12 @@ pub(crate) fn update_slices<I: Isa>(
     }
 }
 
-/// Σ (g + λ p)² over plain slices of equal length.
+/// Σ (g + λ p)² of a row. Lengths are equal.
 #[inline(always)]
 pub(crate) fn sum_of_squares<I: Isa>(
     isa: I,
     decay: f32,
-    parameters: &[f32],
+    parameters: &[AtomicU32],
     gradient: &[f32],
 ) -> f32 {
     assert_eq!(parameters.len(), gradient.len(), "gradient of another length than the parameters");
@@ -218,12 +258,19 @@ pub(crate) fn sum_of_squares<I: Isa>(
 /// The sum of the lanes, halves by halves.
 #[inline(always)]
 pub(super) fn sum_of_lanes<I: Isa>(isa: I, x: I::Vector) -> f32 {
-    let mut lanes = [0.0; 16];
-    // SAFETY: sixteen elements hold a vector of every set.
-    unsafe { isa.store(lanes.as_mut_ptr(), x) }
+    let mut lanes = lanes(isa, x);
     for half in [8, 4, 2, 1] {
         let (left, right) = lanes.split_at_mut(half);
         left.iter_mut().zip(right).for_each(|(left, right)| *left += *right);
     }
     lanes[0]
+}
+
+/// The lanes, zeros behind them.
+#[inline(always)]
+fn lanes<I: Isa>(isa: I, x: I::Vector) -> [f32; 16] {
+    let mut lanes = [0.0; 16];
+    // SAFETY: sixteen elements hold a vector of every set.
+    unsafe { isa.store(lanes.as_mut_ptr(), x) }
+    lanes
 }

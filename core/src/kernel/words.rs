@@ -191,6 +191,31 @@ pub(crate) fn store_with<I: Isa>(isa: I, words: &[AtomicU32], values: &[f32]) {
     }
 }
 
+/// Reads words and writes them back, or only reads them: what no kernel on them can do without.
+#[inline(always)]
+pub(crate) fn touch_with<I: Isa>(isa: I, words: &[AtomicU32], write: bool) -> I::Vector {
+    let mut sum = isa.zero();
+    let vectors = words.chunks_exact(I::LANES);
+    let rest = vectors.remainder();
+    for words in vectors {
+        // SAFETY: as long as a vector.
+        let x = unsafe { isa.load_shared(words.as_ptr()) };
+        if write {
+            // SAFETY: as above.
+            unsafe { isa.store_shared(words.as_ptr(), x) }
+        }
+        sum = isa.add(sum, x);
+    }
+    for word in rest {
+        let x = word.load(Relaxed);
+        if write {
+            word.store(x, Relaxed);
+        }
+        sum = isa.add(sum, isa.splat(f32::from_bits(x)));
+    }
+    sum
+}
+
 /// Asks for the cache line of `of` ahead of its use.
 #[inline(always)]
 pub(crate) fn prefetch<T>(of: &T) {

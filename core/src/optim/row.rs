@@ -5,10 +5,13 @@
 //! its elements (FBGEMM's and the reference DLRM's `RWSAdagrad`). Adam is lazy: a row's moments
 //! move only when the row is touched, and its bias correction counts the row's own steps.
 
+use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering::Relaxed;
+
 use super::rule::{Optimizer, OptimizerKind, StepSize};
 use crate::float;
 use crate::kernel::isa::{FLUSHED_BELOW, Isa};
-use crate::kernel::update::{sum_of_squares, update_slices};
+use crate::kernel::update::{Elements, sum_of_squares, update_row};
 
 /// The optimizers for rows.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -53,30 +56,29 @@ impl SparseOptimizer {
     /// Updates the record `[values | state]` with the row's whole gradient of one step (duplicates
     /// coalesced). `record: [width + state_len(width)]`, `gradient: [width]`
     #[inline(always)]
-    pub(crate) fn update<I: Isa>(&self, isa: I, rate: f32, record: &mut [f32], gradient: &[f32]) {
-        let (values, state) = record.split_at_mut(gradient.len());
+    pub(crate) fn update<I: Isa>(&self, isa: I, rate: f32, record: &[AtomicU32], gradient: &[f32]) {
+        let (values, state) = record.split_at(gradient.len());
         match self {
             Self::Elementwise(rule) => {
-                let (planes, own_steps) = state.split_at_mut(rule.state_planes() * gradient.len());
+                let (planes, own_steps) = state.split_at(rule.state_planes() * gradient.len());
                 // The count is kept as an integer's bits: exact beyond 2^24 steps.
-                let count = own_steps.first_mut().map_or(1, |word| {
-                    let count = word.to_bits().saturating_add(1);
-                    *word = f32::from_bits(count);
+                let count = own_steps.first().map_or(1, |word| {
+                    let count = word.load(Relaxed).saturating_add(1);
+                    word.store(count, Relaxed);
                     u64::from(count)
                 });
-                let first = rule.state_planes().min(1) * gradient.len();
-                let (first, second) = planes.split_at_mut(first);
                 let rule = rule.at(StepSize { rate, count });
-                update_slices(isa, &rule, [values, first, second], gradient);
+                update_row(isa, &rule, Elements::new(&rule, values, planes), gradient);
             }
             Self::RowwiseAdagrad { eps, weight_decay, .. } => {
                 let squares = sum_of_squares(isa, *weight_decay, values, gradient);
-                let sum = state[0] + squares / gradient.len() as f32;
-                state[0] = if sum < FLUSHED_BELOW { 0.0 } else { sum };
+                let sum = f32::from_bits(state[0].load(Relaxed)) + squares / gradient.len() as f32;
+                let kept = if sum < FLUSHED_BELOW { 0.0 } else { sum };
+                state[0].store(kept.to_bits(), Relaxed);
                 let rate = rate / (float::sqrt(sum) + eps);
                 let descent = Optimizer { kind: OptimizerKind::Sgd, weight_decay: *weight_decay };
                 let rule = descent.at(StepSize { rate, count: 1 });
-                update_slices(isa, &rule, [values, &mut [], &mut []], gradient);
+                update_row(isa, &rule, Elements::new(&rule, values, &[]), gradient);
             }
         }
     }
@@ -87,13 +89,14 @@ mod tests {
     use super::super::Adam;
     use super::*;
     use crate::kernel::isa::Plain;
+    use crate::kernel::shared;
 
     #[test]
     fn rowwise_adagrad_divides_by_the_root_of_the_mean_square() {
         let optimizer =
             SparseOptimizer::RowwiseAdagrad { eps: 0.0, initial: 0.0, weight_decay: 0.0 };
         let mut record = [1.0, 1.0, 0.0];
-        optimizer.update(Plain::new(), 0.1, &mut record, &[3.0, 4.0]);
+        optimizer.update(Plain::new(), 0.1, shared(&mut record), &[3.0, 4.0]);
         assert_eq!(record[2], 12.5);
         assert!((record[0] - (1.0 - 0.1 * 3.0 / 12.5f32.sqrt())).abs() < 1e-6);
     }
@@ -103,7 +106,7 @@ mod tests {
         let optimizer =
             SparseOptimizer::RowwiseAdagrad { eps: 0.0, initial: 0.0, weight_decay: 0.0 };
         let mut record = [1.0, 1.0, f32::MIN_POSITIVE / 2.0];
-        optimizer.update(Plain::new(), 0.1, &mut record, &[0.0, 0.0]);
+        optimizer.update(Plain::new(), 0.1, shared(&mut record), &[0.0, 0.0]);
         assert_eq!(record, [1.0, 1.0, 0.0]);
     }
 
@@ -117,7 +120,7 @@ mod tests {
         let (mut p, mut m, mut v) = ([1.0, -1.0], [0.0; 2], [0.0; 2]);
         for count in 1..=3 {
             let gradient = [0.5 * count as f32, -0.25];
-            optimizer.update(Plain::new(), 0.1, &mut record, &gradient);
+            optimizer.update(Plain::new(), 0.1, shared(&mut record), &gradient);
             rule.update(StepSize { rate: 0.1, count }, &mut p, &mut m, &mut v, &gradient);
         }
         assert_eq!(record[..2], p);

@@ -13,6 +13,8 @@
 use core::ops::Range;
 
 use crate::batch::Jagged;
+use crate::kernel::isa::{Isa, Kernel, run};
+use crate::kernel::pool::{Bag, Rows, add_scaled, sum_rows};
 
 /// How the rows of a bag become one vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,56 +108,7 @@ impl Bags<'_> {
     /// Pools the bags of `n` examples. `rows`: `[U, row_width]`; `out` as [`Pooled`] tells, of
     /// which every pooled element is written.
     pub fn pool(&self, n: usize, rows: &[f32], shape: &Pooled, out: &mut [f32]) {
-        let width = shape.columns.len();
-        for example in 0..n {
-            let at = example * shape.stride + shape.at;
-            let out = &mut out[at..at + self.fields * width];
-            for (field, out) in out.chunks_exact_mut(width).enumerate() {
-                let bag = example * self.fields + field;
-                let slots = self.slots(bag);
-                let Some((first, rest)) = slots.split_first() else {
-                    out.fill(0.0);
-                    continue;
-                };
-                if let Some(weights) = self.weights(bag) {
-                    self.pool_weighted(slots, weights, rows, &shape.columns, out);
-                    continue;
-                }
-                out.copy_from_slice(&rows[self.place(*first, &shape.columns)]);
-                for slot in rest {
-                    let row = &rows[self.place(*slot, &shape.columns)];
-                    out.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
-                }
-                let scale = self.pooling.scale(slots.len());
-                if scale != 1.0 {
-                    out.iter_mut().for_each(|sum| *sum *= scale);
-                }
-            }
-        }
-    }
-
-    fn pool_weighted(
-        &self,
-        slots: &[u32],
-        (weights, scale): (&[f32], f32),
-        rows: &[f32],
-        columns: &Range<usize>,
-        out: &mut [f32],
-    ) {
-        if scale == 0.0 {
-            out.fill(0.0);
-            return;
-        }
-        for (at, (slot, weight)) in slots.iter().zip(weights).enumerate() {
-            let row = &rows[self.place(*slot, columns)];
-            let elements = out.iter_mut().zip(row);
-            if at == 0 {
-                elements.for_each(|(sum, x)| *sum = weight * x);
-            } else {
-                elements.for_each(|(sum, x)| *sum += weight * x);
-            }
-        }
-        out.iter_mut().for_each(|sum| *sum *= scale);
+        run(Pool { bags: *self, n, rows, shape, out });
     }
 
     /// Adds to `row_gradient` `[U, row_width]` what the gradient `pooled` of the pooled vectors
@@ -167,30 +120,7 @@ impl Bags<'_> {
         shape: &Pooled,
         row_gradient: &mut [f32],
     ) {
-        let width = shape.columns.len();
-        for example in 0..n {
-            let at = example * shape.stride + shape.at;
-            let pooled = &pooled[at..at + self.fields * width];
-            for (field, gradient) in pooled.chunks_exact(width).enumerate() {
-                let bag = example * self.fields + field;
-                let slots = self.slots(bag);
-                let mut add = |slot: u32, scale: f32| {
-                    let row = &mut row_gradient[self.place(slot, &shape.columns)];
-                    row.iter_mut().zip(gradient).for_each(|(sum, g)| *sum += scale * g);
-                };
-                match self.weights(bag) {
-                    None => {
-                        let scale = self.pooling.scale(slots.len());
-                        slots.iter().for_each(|slot| add(*slot, scale));
-                    }
-                    Some((_, 0.0)) => {}
-                    Some((weights, scale)) => {
-                        let places = slots.iter().zip(weights);
-                        places.for_each(|(slot, weight)| add(*slot, weight * scale));
-                    }
-                }
-            }
-        }
+        run(PoolBackward { bags: *self, n, pooled, shape, row_gradient });
     }
 
     /// Sum over the fields of column `column`, pooled: the first-order term of example `example`.
@@ -234,6 +164,76 @@ impl Bags<'_> {
                 Some((weights, scale)) => {
                     let places = slots.iter().zip(weights);
                     places.for_each(|(slot, weight)| add(slot, gradient * scale * weight));
+                }
+            }
+        }
+    }
+}
+
+/// [`Bags::pool`] as a kernel. No fused operations, and rows are added in the order of the bag: the
+/// same bits on every instruction set.
+struct Pool<'a> {
+    bags: Bags<'a>,
+    n: usize,
+    rows: &'a [f32],
+    shape: &'a Pooled,
+    out: &'a mut [f32],
+}
+
+impl Kernel for Pool<'_> {
+    #[inline(always)]
+    fn run<I: Isa>(self, isa: I) {
+        let Self { bags, n, rows, shape, out } = self;
+        let (width, columns) = (shape.columns.len(), shape.columns.clone());
+        let rows = Rows { elements: rows, stride: bags.row_width, columns, ahead: 0 };
+        for example in 0..n {
+            let at = example * shape.stride + shape.at;
+            let out = &mut out[at..at + bags.fields * width];
+            for (field, out) in out.chunks_exact_mut(width).enumerate() {
+                let bag = example * bags.fields + field;
+                let offsets = bags.bags.offsets;
+                let range = offsets[bag] as usize..offsets[bag + 1] as usize;
+                let (weights, scale) =
+                    bags.weights(bag).unwrap_or((&[], bags.pooling.scale(range.len())));
+                if range.is_empty() || scale == 0.0 {
+                    out.fill(0.0);
+                } else {
+                    sum_rows(isa, &Bag { indices: bags.slot, range, weights, scale }, &rows, out);
+                }
+            }
+        }
+    }
+}
+
+/// [`Bags::pool_backward`] as a kernel, with the same bits on every instruction set.
+struct PoolBackward<'a> {
+    bags: Bags<'a>,
+    n: usize,
+    pooled: &'a [f32],
+    shape: &'a Pooled,
+    row_gradient: &'a mut [f32],
+}
+
+impl Kernel for PoolBackward<'_> {
+    #[inline(always)]
+    fn run<I: Isa>(self, isa: I) {
+        let Self { bags, n, pooled, shape, row_gradient } = self;
+        let width = shape.columns.len();
+        for example in 0..n {
+            let at = example * shape.stride + shape.at;
+            let pooled = &pooled[at..at + bags.fields * width];
+            for (field, gradient) in pooled.chunks_exact(width).enumerate() {
+                let bag = example * bags.fields + field;
+                let slots = bags.slots(bag);
+                let (weights, scale) =
+                    bags.weights(bag).unwrap_or((&[], bags.pooling.scale(slots.len())));
+                if scale == 0.0 {
+                    continue;
+                }
+                for (i, slot) in slots.iter().enumerate() {
+                    let scale = weights.get(i).map_or(scale, |weight| weight * scale);
+                    let sum = &mut row_gradient[bags.place(*slot, &shape.columns)];
+                    add_scaled(isa, scale, gradient, sum);
                 }
             }
         }

@@ -7,14 +7,17 @@
 //! - `partition.rs`: row number → partition and index
 //! - `table.rs`: the store of records `[values | optimizer state]`
 //! - `bag.rs`: pooling of a bag's rows, forward and backward · `partial.rs`: the same where only
-//!   some of a bag's rows are at hand
+//!   some of a bag's rows are at hand · `direct.rs`: without copies, where all of them are in one
+//!   table
 
 mod coalesce;
+mod direct;
 mod partial;
 mod partition;
 mod table;
 
 pub use coalesce::{coalesce, heads_len};
+pub use direct::{DirectBags, DirectUpdate, Use};
 pub use partial::{PartialBags, RowUse};
 pub use partition::{Numbering, NumberingError, Partitioning};
 pub use table::Table;

@@ -8,7 +8,7 @@
 use core::sync::atomic::AtomicU32;
 
 use crate::kernel::isa::{Isa, Kernel, run};
-use crate::kernel::words::{all_finite_with, load_with, prefetch, store_with};
+use crate::kernel::words::{all_finite_with, load_with, prefetch, touch_with};
 use crate::optim::SparseOptimizer;
 use crate::recovery::usage::Usage;
 
@@ -61,32 +61,69 @@ impl<'a> Table<'a> {
 
     /// Updates the rows at `indices` with their gradients: distinct rows, each with the whole
     /// gradient of the step. A row whose gradient is not finite stays as it is, since all would
-    /// read what became of it; returns how many did. `gradients: [indices, width]`; `scratch:
-    /// [record_len]`
+    /// read what became of it; returns how many did. `gradients: [indices, width]`
     pub fn update(
         &self,
         optimizer: &SparseOptimizer,
         rate: f32,
         indices: impl Iterator<Item = usize> + Clone,
         gradients: &[f32],
-        scratch: &mut [f32],
     ) -> usize {
         let mut refused = 0;
-        let table = *self;
-        run(Update { table, optimizer, rate, indices, gradients, scratch, refused: &mut refused });
+        run(Update { table: *self, optimizer, rate, indices, gradients, refused: &mut refused });
         refused
+    }
+
+    /// Reads the records at `indices`, then writes them as they are: what a step that looks rows up
+    /// and updates them cannot do without. Timed by the caller, it is the ceiling of both.
+    pub fn touch(&self, indices: impl Iterator<Item = usize> + Clone) {
+        run(Touch { table: *self, indices });
+    }
+
+    /// Updates a row, unless its gradient is not finite; says whether it did.
+    #[inline(always)]
+    pub(super) fn update_one<I: Isa>(
+        &self,
+        isa: I,
+        optimizer: &SparseOptimizer,
+        rate: f32,
+        index: usize,
+        gradient: &[f32],
+    ) -> bool {
+        let sound = all_finite_with(isa, gradient);
+        if sound {
+            optimizer.update(isa, rate, self.record(index), gradient);
+        }
+        sound
+    }
+
+    /// All records.
+    pub(super) const fn words(&self) -> &'a [AtomicU32] {
+        self.words
+    }
+
+    /// f32s of a row.
+    pub(super) const fn width(&self) -> usize {
+        self.width
+    }
+
+    /// What updates are counted in.
+    pub(super) const fn usage(&self) -> Usage<'a> {
+        self.usage
     }
 
     /// Asks for the cache lines of a record ahead of its use.
     #[inline(always)]
-    fn prefetch(&self, index: usize) {
+    pub(super) fn prefetch(&self, index: usize) {
         let record = self.record(index);
-        record.first().into_iter().chain(record.last()).for_each(prefetch);
+        record.iter().step_by(LINE).chain(record.last()).for_each(prefetch);
     }
 }
 
 /// Records asked for ahead: at some 20 ns a record, more than a memory access takes.
-const AHEAD: usize = 40;
+pub(super) const AHEAD: usize = 40;
+/// Words of a cache line.
+const LINE: usize = 16;
 
 struct Read<'a, T> {
     table: Table<'a>,
@@ -115,7 +152,6 @@ struct Update<'a, T> {
     rate: f32,
     indices: T,
     gradients: &'a [f32],
-    scratch: &'a mut [f32],
     /// Rows left as they are.
     refused: &'a mut usize,
 }
@@ -123,7 +159,7 @@ struct Update<'a, T> {
 impl<T: Iterator<Item = usize> + Clone> Kernel for Update<'_, T> {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        let Self { table, optimizer, rate, indices, gradients, scratch, refused } = self;
+        let Self { table, optimizer, rate, indices, gradients, refused } = self;
         let usage = table.usage.of_a_call();
         let mut ahead = indices.clone();
         let prefetch = |index| {
@@ -135,15 +171,33 @@ impl<T: Iterator<Item = usize> + Clone> Kernel for Update<'_, T> {
             if let Some(index) = ahead.next() {
                 prefetch(index);
             }
-            if !all_finite_with(isa, gradient) {
+            if table.update_one(isa, optimizer, rate, index, gradient) {
+                usage.count(index);
+            } else {
                 *refused += 1;
-                continue;
             }
-            let record = table.record(index);
-            load_with(isa, record, scratch);
-            optimizer.update(isa, rate, scratch, gradient);
-            store_with(isa, record, scratch);
-            usage.count(index);
+        }
+    }
+}
+
+struct Touch<'a, T> {
+    table: Table<'a>,
+    indices: T,
+}
+
+impl<T: Iterator<Item = usize> + Clone> Kernel for Touch<'_, T> {
+    #[inline(always)]
+    fn run<I: Isa>(self, isa: I) {
+        let Self { table, indices } = self;
+        for write in [false, true] {
+            let mut ahead = indices.clone();
+            ahead.by_ref().take(AHEAD).for_each(|index| table.prefetch(index));
+            for index in indices.clone() {
+                if let Some(index) = ahead.next() {
+                    table.prefetch(index);
+                }
+                core::hint::black_box(touch_with(isa, table.record(index), write));
+            }
         }
     }
 }
@@ -162,11 +216,18 @@ mod tests {
         assert_eq!((table.rows(), table.record_len()), (3, 3));
         let sgd =
             SparseOptimizer::Elementwise(Optimizer { kind: OptimizerKind::Sgd, weight_decay: 0.0 });
-        let mut scratch = [0.0; 3];
-        table.update(&sgd, 0.5, [1].into_iter(), &[1.0, -2.0], &mut scratch);
+        table.update(&sgd, 0.5, [1].into_iter(), &[1.0, -2.0]);
         let mut rows = [9.0; 6];
         table.read([2, 1, 0].into_iter(), &mut rows);
         assert_eq!(rows, [0.0, 0.0, -0.5, 1.0, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn touching_changes_nothing() {
+        let words: [AtomicU32; 38] =
+            core::array::from_fn(|i| AtomicU32::new(i as u32 * 0x1234_567));
+        Table::new(&words, 18, 1).touch([1, 0, 1].into_iter());
+        assert!((0..).zip(&words).all(|(i, word)| word.load(Relaxed) == i * 0x1234_567));
     }
 
     /// Wherever in the row it stands: the record keeps its bits, state included, and the others
@@ -181,9 +242,7 @@ mod tests {
             let table = Table::new(&words, WIDTH, 1);
             let mut gradients = [0.5; 3 * WIDTH];
             gradients[WIDTH + at] = bad;
-            let mut scratch = [0.0; WIDTH + 1];
-            let refused =
-                table.update(&optimizer, 0.1, [2, 1, 0].into_iter(), &gradients, &mut scratch);
+            let refused = table.update(&optimizer, 0.1, [2, 1, 0].into_iter(), &gradients);
             assert_eq!(refused, 1, "{bad} at {at}");
             let bits = |index| table.record(index).iter().map(|word| word.load(Relaxed));
             assert!(bits(1).all(|word| word == 0x3f80_0000), "{bad} at {at}");

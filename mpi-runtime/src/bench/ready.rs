@@ -88,12 +88,14 @@ fn read(data: &Dataset, order: &TrainOrder, count: usize) -> Result<VecDeque<Bat
     Ok(ready)
 }
 
-/// The columns of made-up data: uniform ids, one for every field. A row is a function of the seed
+/// The columns of made-up data: uniform ids, as many for every field. A row is a function of the seed
 /// and its number, so batches of any size hold the same rows.
 struct Columns {
     label: Stream,
     dense: Stream,
     dense_features: usize,
+    /// Ids of a field.
+    bag: u64,
     /// Stream and cardinality of every field. `[S]`
     fields: Vec<(Stream, u64)>,
 }
@@ -106,6 +108,7 @@ impl Columns {
             label: stream(0),
             dense: stream(1),
             dense_features: subject.dense_features,
+            bag: subject.bag as u64,
             fields: fields.collect(),
         }
     }
@@ -117,8 +120,9 @@ impl Columns {
             batch.label.push(if self.label.below(row, 4) == 0 { 1.0 } else { 0.0 });
             batch.dense.extend((0..features).map(|at| self.dense.uniform(row * features + at)));
             for (stream, cardinality) in &self.fields {
-                let id = stream.below(row, *cardinality);
-                batch.values.push(u32::try_from(id).unwrap_or(u32::MAX));
+                let ids = row * self.bag..(row + 1) * self.bag;
+                let ids = ids.map(|at| stream.below(at, *cardinality));
+                batch.values.extend(ids.map(|id| u32::try_from(id).unwrap_or(u32::MAX)));
                 batch.offsets.push(u32::try_from(batch.values.len()).unwrap_or(u32::MAX));
             }
         }

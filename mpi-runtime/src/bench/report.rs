@@ -131,6 +131,9 @@ pub struct StepFigure {
     /// Median of the samples; absent for models without matrix products.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub floor_share: Option<f64>,
+    /// Of the least time that reading an example's rows and writing them takes, in the time for
+    /// which the workers had a core. Median of the samples.
+    pub row_floor_share: f64,
     /// Examples per second of the clock of every sample; equal places of figures that were measured
     /// together are neighbours in time.
     pub samples: Vec<f64>,
@@ -155,6 +158,10 @@ impl StepFigure {
             let peak = sample.peaks.iter().sum::<f64>() / sample.peaks.len() as f64;
             examples(sample) * flop_per_example as f64 / 1e9 / (sample.cpu_seconds * peak)
         });
+        let mut row_shares = of(&|sample| {
+            let least = sample.row_seconds.iter().sum::<f64>() / sample.row_seconds.len() as f64;
+            examples(sample) * least / sample.cpu_seconds
+        });
         let mut peaks: Vec<f64> =
             samples.iter().flat_map(|sample| &sample.peaks).copied().collect();
         Self {
@@ -170,6 +177,7 @@ impl StepFigure {
             peak_gflops: median(&mut peaks),
             flop_per_example,
             floor_share: (flop_per_example > 0).then(|| median(&mut shares)),
+            row_floor_share: median(&mut row_shares),
             samples: wall,
             cpu_samples: cpu,
         }
@@ -200,7 +208,7 @@ impl fmt::Display for Report {
         }
         writeln!(
             f,
-            "\n{:16} {:7} {:>6} {:16} {:>7} {:>10} {:>10} {:>10} {:>10} {:>6} {:>6}",
+            "\n{:16} {:7} {:>6} {:16} {:>7} {:>10} {:>10} {:>10} {:>10} {:>6} {:>6} {:>6}",
             "model",
             "source",
             "batch",
@@ -211,7 +219,8 @@ impl fmt::Display for Report {
             "high",
             "per cpu s",
             "peak",
-            "floor"
+            "floor",
+            "rows"
         )?;
         self.steps.iter().try_for_each(|figure| writeln!(f, "{figure}"))
     }
@@ -234,7 +243,7 @@ impl fmt::Display for StepFigure {
         let share = self.floor_share.map_or_else(|| "-".into(), |x| format!("{:.1}%", 100.0 * x));
         write!(
             f,
-            "{:16} {source:7} {:6} {:16} {:7} {:10.0} {:10.0} {:10.0} {:10.0} {:6.1} {share:>6}",
+            "{:16} {source:7} {:6} {:16} {:7} {:10.0} {:10.0} {:10.0} {:10.0} {:6.1} {share:>6} {:5.1}%",
             self.model,
             self.batch,
             self.optimizer,
@@ -244,6 +253,7 @@ impl fmt::Display for StepFigure {
             self.high,
             self.examples_per_cpu_second,
             self.peak_gflops,
+            100.0 * self.row_floor_share,
         )
     }
 }
@@ -268,6 +278,7 @@ mod tests {
             seconds: 0.025,
             cpu_seconds: 0.04,
             peaks: vec![90.0, 110.0, 100.0, 100.0],
+            row_seconds: vec![9e-6, 11e-6, 10e-6, 10e-6],
         };
         let slower = Sample { seconds: 0.05, cpu_seconds: 0.08, ..sample.clone() };
         let samples = [sample.clone(), slower, sample];
@@ -277,5 +288,7 @@ mod tests {
         assert_eq!((figure.examples_per_cpu_second, figure.peak_gflops), (5e4, 100.0));
         let share = figure.floor_share.unwrap_or(0.0);
         assert!((share - 0.5).abs() < 1e-12, "{share}");
+        // 10 ms of rows.
+        assert!((figure.row_floor_share - 0.25).abs() < 1e-12, "{}", figure.row_floor_share);
     }
 }

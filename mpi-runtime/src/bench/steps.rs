@@ -40,6 +40,8 @@ pub struct Sample {
     pub cpu_seconds: f64,
     /// Peaks of their cores just before and after. `[2 * workers]`
     pub peaks: Vec<f64>,
+    /// Seconds that the rows of an example take at least, just before and after. `[2 * workers]`
+    pub row_seconds: Vec<f64>,
 }
 
 /// Measures all combinations. `progress` is told the samples taken and how many there will be.
@@ -59,7 +61,8 @@ pub fn measure(
         for &batch in &settings.batches {
             for &workers in &settings.workers {
                 for &source in sources {
-                    tracks.push(Track::new(subject, trained, (source, batch, workers))?);
+                    let batches = &*ready.of_size(batch);
+                    tracks.push(Track::new(subject, trained, (source, batch, workers), batches)?);
                 }
             }
         }
@@ -95,6 +98,8 @@ struct Track<'a> {
     pipeline: Option<Pipeline>,
     /// Cores of the workers, where there is one for each.
     cores: Option<Vec<usize>>,
+    /// Distinct rows of a batch, for every worker.
+    rows: Vec<Vec<u32>>,
     /// Steps of a worker so far.
     first_step: u64,
     /// Steps of a worker in a sample.
@@ -107,12 +112,13 @@ impl<'a> Track<'a> {
         subject: &Subject,
         trained: &'a Trained<'a>,
         (source, batch_size, workers): (Source, usize, usize),
+        ready: &VecDeque<BatchBuffer>,
     ) -> Result<Self, Error> {
         let config = &trained.variant.config;
         let values = subject
             .data
             .as_ref()
-            .map_or(subject.cardinality.len(), |data| data.values_per_row_max());
+            .map_or(subject.cardinality.len() * subject.bag, |data| data.values_per_row_max());
         let (mut pipeline, mut read) = (None, vec![]);
         if let (Source::Hdf5, Some(data)) = (source, &subject.data) {
             let reading = config.data.reading();
@@ -137,6 +143,7 @@ impl<'a> Track<'a> {
             workers: (0..workers).map(worker).collect(),
             pipeline,
             cores: (cores.len() == workers).then_some(cores),
+            rows: ready.iter().take(workers).map(|batch| trained.rows_of(batch)).collect(),
             first_step: 0,
             steps: 1,
             samples: vec![],
@@ -174,7 +181,9 @@ impl<'a> Track<'a> {
         }
         let (trainer, cores) = (&self.trained.trainer, self.cores.as_deref());
         let start = Meeting::new(self.workers.len(), Arc::clone(&trainer.watch));
-        let train = |worker| part(trainer, worker, cores, [before, timed], &start);
+        let floor =
+            |local: usize| self.trained.row_floor(&self.rows[local]) / self.batch_size as f64;
+        let train = |worker| part((trainer, &floor), worker, cores, [before, timed], &start);
         let train = &train;
         let parts: Vec<Result<Part, Error>> = std::thread::scope(|scope| {
             let threads: Vec<_> =
@@ -196,6 +205,7 @@ impl<'a> Track<'a> {
             seconds: wall.as_secs_f64(),
             cpu_seconds: parts.iter().map(|part| part.cpu.as_secs_f64()).sum(),
             peaks: parts.iter().flat_map(|part| part.peaks).collect(),
+            row_seconds: parts.iter().flat_map(|part| part.row_seconds).collect(),
         })
     }
 
@@ -222,11 +232,12 @@ struct Part {
     to: Instant,
     cpu: Duration,
     peaks: [f64; 2],
+    row_seconds: [f64; 2],
 }
 
 /// One worker's thread: trains `before` uncounted, meets the others, trains `timed`.
 fn part(
-    trainer: &Trainer,
+    (trainer, row_floor): (&Trainer, &(dyn Fn(usize) -> f64 + Sync)),
     worker: &mut Worker,
     cores: Option<&[usize]>,
     [before, timed]: [Segment; 2],
@@ -234,7 +245,7 @@ fn part(
 ) -> Result<Part, Error> {
     let (counters, uncounted) = (WorkerCounters::default(), WorkerCounters::default());
     let ready = cores.map_or(Ok(()), |cores| stay_on(cores[worker.local]));
-    let peak_before = peak_gflops();
+    let before_it = (peak_gflops(), row_floor(worker.local));
     let warm = worker.train(
         trainer,
         StepEnd::Free,
@@ -256,8 +267,15 @@ fn part(
         crate::measure::trace::Track::of(None, ""),
     )?;
     let (to, cpu) = (Instant::now(), thread_time() - cpu_from);
-    let peaks = [peak_before, peak_gflops()];
-    Ok(Part { examples: counters.read().examples, from, to, cpu, peaks })
+    let after_it = (peak_gflops(), row_floor(worker.local));
+    Ok(Part {
+        examples: counters.read().examples,
+        from,
+        to,
+        cpu,
+        peaks: [before_it.0, after_it.0],
+        row_seconds: [before_it.1, after_it.1],
+    })
 }
 
 /// Deals batches to the workers in turn.

@@ -19,6 +19,34 @@ pub enum Optimizers {
     RowwiseAdagrad,
 }
 
+/// Models that can be measured without a job file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Shape {
+    /// The DLRM of Criteo's Kaggle data: bound by arithmetic.
+    CriteoKaggle,
+    /// 26 tables of a million rows of 64, one id for each: bound by rows, as all that follow.
+    Rows64,
+    /// The same with rows of 128.
+    Rows128,
+    /// 8 tables of a million rows of 64, bags of 10 ids.
+    Bags10,
+    /// The same with bags of 50.
+    Bags50,
+}
+
+impl Shape {
+    /// Tables, width of their rows and ids of a bag of those that are bound by rows.
+    const fn rows(self) -> Option<(usize, usize, usize)> {
+        match self {
+            Self::CriteoKaggle => None,
+            Self::Rows64 => Some((26, 64, 1)),
+            Self::Rows128 => Some((26, 128, 1)),
+            Self::Bags10 => Some((8, 64, 10)),
+            Self::Bags50 => Some((8, 64, 50)),
+        }
+    }
+}
+
 /// A configuration under the name of its optimizers.
 pub struct Variant {
     /// Of the rows' optimizer; `rows+dense` where they differ and a job file chose them.
@@ -37,6 +65,8 @@ pub struct Subject {
     pub cardinality: Vec<u64>,
     /// D
     pub dense_features: usize,
+    /// Ids of a field, where batches are made up.
+    pub bag: usize,
     /// Batches are made from it, and read from it; without one they are made up.
     pub data: Option<Dataset>,
     /// The same with different optimizers.
@@ -49,16 +79,7 @@ impl Subject {
     /// # Errors
     /// Data that can't be read or has no features to make a model of.
     pub fn criteo_kaggle(optimizers: &[Optimizers], data: Option<&Path>) -> Result<Self, Error> {
-        let configs = optimizers.iter().map(|optimizers| {
-            let (name, kinds) = match optimizers {
-                Optimizers::Sgd => ("sgd", ["sgd", "sgd"]),
-                Optimizers::RowwiseAdagrad => ("rowwise_adagrad", ["adagrad", "rowwise_adagrad"]),
-            };
-            let [dense, sparse] = kinds;
-            let sets = [format!("optim.dense.kind={dense}"), format!("optim.sparse.kind={sparse}")];
-            Ok(Variant { name: name.into(), config: Config::parse(JOB, Path::new(NAME), &sets)? })
-        });
-        let variants = configs.collect::<Result<Vec<_>, Error>>()?;
+        let variants = Self::variants(JOB, NAME, optimizers)?;
         let Some(path) = data else {
             let preset = Preset::CriteoKaggle;
             let shape = (preset.cardinality().to_vec(), preset.dense_features());
@@ -68,6 +89,39 @@ impl Subject {
         let kaggle = data.cardinality() == Preset::CriteoKaggle.cardinality();
         let name = if kaggle { NAME.into() } else { stem(path) };
         Self::of_data(name, data, variants, false)
+    }
+
+    /// A model of this shape on made-up data.
+    ///
+    /// # Errors
+    /// None that is not a defect of this program.
+    pub fn of_shape(shape: Shape, optimizers: &[Optimizers]) -> Result<Self, Error> {
+        let Some((tables, width, bag)) = shape.rows() else {
+            return Self::criteo_kaggle(optimizers, None);
+        };
+        // The least that a DLRM can be: rows are what takes its time.
+        let job = JOB
+            .replace("embedding_dim = 16", &format!("embedding_dim = {width}"))
+            .replace("bottom = [512, 256, 64, 16]", &format!("bottom = [{width}]"))
+            .replace("top = [512, 256]", "top = [16]");
+        let name = clap::ValueEnum::to_possible_value(&shape);
+        let name = name.map_or_else(String::new, |name| name.get_name().to_owned());
+        let variants = Self::variants(&job, &name, optimizers)?;
+        let subject = Self::new(name, (vec![1_000_000; tables], 13), None, variants)?;
+        Ok(Self { bag, ..subject })
+    }
+
+    fn variants(job: &str, name: &str, optimizers: &[Optimizers]) -> Result<Vec<Variant>, Error> {
+        let configs = optimizers.iter().map(|optimizers| {
+            let (own, kinds) = match optimizers {
+                Optimizers::Sgd => ("sgd", ["sgd", "sgd"]),
+                Optimizers::RowwiseAdagrad => ("rowwise_adagrad", ["adagrad", "rowwise_adagrad"]),
+            };
+            let [dense, sparse] = kinds;
+            let sets = [format!("optim.dense.kind={dense}"), format!("optim.sparse.kind={sparse}")];
+            Ok(Variant { name: own.into(), config: Config::parse(job, Path::new(name), &sets)? })
+        });
+        configs.collect()
     }
 
     /// The model and optimizers of a job file on `data`, else on the shape of its own training
@@ -107,7 +161,7 @@ impl Subject {
         };
         let model = convert::model(&config.model, dense_features, cardinality.len())
             .map_err(|error| Error::Usage(format!("the model on this data: {error}")))?;
-        Ok(Self { name, model, cardinality, dense_features, data, variants })
+        Ok(Self { name, model, cardinality, dense_features, bag: 1, data, variants })
     }
 }
 

@@ -1,13 +1,17 @@
 //! What is trained while it is measured: a replica and tables for each choice of optimizers.
 
 use core::time::Duration;
+use std::collections::HashSet;
 use std::sync::Arc;
+
+use umbra_datasets::BatchBuffer;
 
 use super::Subject;
 use super::subject::Variant;
 use crate::comm::watch::Watch;
 use crate::config::convert;
 use crate::error::Error;
+use crate::launch::processor::thread_time;
 use crate::launch::signals::Signals;
 use crate::rows::client::Client;
 use crate::rows::tables::{Partition, TableLayout};
@@ -43,9 +47,31 @@ impl<'a> Trained<'a> {
         Ok(Self { variant, trainer, layout, partition })
     }
 
+    /// The distinct rows of a batch, in the order of their first appearance.
+    #[must_use]
+    pub fn rows_of(&self, batch: &BatchBuffer) -> Vec<u32> {
+        let (numbering, mut seen) = (self.layout.numbering(), HashSet::new());
+        let fields = (0..numbering.fields()).cycle();
+        let bags =
+            batch.offsets.windows(2).map(|ends| ends[0] as usize..ends[1] as usize).zip(fields);
+        let rows = bags.flat_map(|(bag, field)| {
+            batch.values[bag].iter().map(move |id| numbering.first(field) + id)
+        });
+        rows.filter(|row| seen.insert(*row)).collect()
+    }
+
+    /// Seconds that looking `rows` up and updating them takes at least.
+    #[must_use]
+    pub fn row_floor(&self, rows: &[u32]) -> f64 {
+        let start = thread_time();
+        self.partition.table().touch(rows.iter().map(|row| *row as usize));
+        (thread_time() - start).as_secs_f64()
+    }
+
     /// A worker's way to the tables.
     #[must_use]
     pub fn client(&self) -> Client {
-        Client::local(self.layout.clone(), self.partition.clone())
+        let pooling = self.trainer.model.pooling();
+        Client::local(self.layout.clone(), self.partition.clone(), pooling)
     }
 }

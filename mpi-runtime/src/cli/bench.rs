@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use crate::bench::{Optimizers, Report, Settings, Subject, bench, peak_only};
+use crate::bench::{Optimizers, Report, Settings, Shape, Subject, bench, peak_only};
 use crate::error::Error;
 use crate::record::progress::bar;
 use crate::record::write_atomically;
@@ -16,6 +16,10 @@ pub(super) struct BenchArguments {
     /// the DLRM of Criteo's Kaggle data
     #[arg(short, long, value_name = "JOB.toml", conflicts_with = "optimizer")]
     config: Option<PathBuf>,
+    /// What to measure instead: models whose time goes into rows
+    #[arg(long, value_enum, value_name = "NAME", default_value = "criteo-kaggle",
+        conflicts_with_all = ["config", "data"])]
+    shape: Shape,
     /// Examples of a step
     #[arg(
         long,
@@ -77,6 +81,7 @@ pub(super) fn run(arguments: &BenchArguments) -> Result<(), Error> {
     let data = arguments.data.as_deref();
     let subject = match &arguments.config {
         Some(job) => Subject::of_job(job, data)?,
+        None if data.is_none() => Subject::of_shape(arguments.shape, &arguments.optimizer)?,
         None => Subject::criteo_kaggle(&arguments.optimizer, data)?,
     };
     let settings = Settings {

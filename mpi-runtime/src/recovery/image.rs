@@ -107,8 +107,8 @@ mod tests {
     fn update(layout: &TableLayout, partition: &Partition, place: usize, times: u32, step: f32) {
         let gradient = [step; WIDTH];
         for _ in 0..times {
-            let (rows, mut scratch) = ([place].into_iter(), [0.0; WIDTH]);
-            partition.table().update(&layout.optimizer, 1.0, rows, &gradient, &mut scratch);
+            let rows = [place].into_iter();
+            partition.table().update(&layout.optimizer, 1.0, rows, &gradient);
         }
     }
 

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crossbeam_channel::Receiver;
+use umbra_core::model::Pooling;
 use umbra_core::rows::permits::{Misuse, Permits, Slot};
 use umbra_core::sparse::{coalesce, heads_len};
 use umbra_core::sync::token::Ticket;
@@ -22,6 +23,7 @@ use umbra_datasets::BatchBuffer;
 
 use crate::comm::watch::{Lost, Watch};
 use crate::rows::bags::{BagScratch, Places, Pooled};
+use crate::rows::direct::{self, DirectScratch};
 use crate::rows::lookup::Lookup;
 use crate::rows::outbox::Outbox;
 use crate::rows::router::Answer;
@@ -35,8 +37,8 @@ pub struct Client {
     layout: TableLayout,
     way: Way,
     heads: Vec<u32>,
-    scratch: Vec<f32>,
     bag_scratch: BagScratch,
+    direct_scratch: DirectScratch,
     /// Lookups under way, oldest first.
     ahead: VecDeque<Lookup>,
     /// Lookups to use again.
@@ -44,7 +46,7 @@ pub struct Client {
 }
 
 enum Way {
-    Local(Partition),
+    Local(Partition, Pooling),
     Routed(Routes),
 }
 
@@ -83,10 +85,10 @@ impl Routes {
 }
 
 impl Client {
-    /// A worker that shares the tables of its rank.
+    /// A worker that shares the tables of its rank. `pooling`: how a bag becomes a vector.
     #[must_use]
-    pub fn local(layout: TableLayout, partition: Partition) -> Self {
-        Self::new(layout, Way::Local(partition))
+    pub fn local(layout: TableLayout, partition: Partition, pooling: Pooling) -> Self {
+        Self::new(layout, Way::Local(partition, pooling))
     }
 
     /// A worker that asks the partitions' threads.
@@ -100,8 +102,8 @@ impl Client {
             layout,
             way,
             heads: vec![],
-            scratch: vec![],
             bag_scratch: BagScratch::default(),
+            direct_scratch: DirectScratch::default(),
             ahead: VecDeque::new(),
             spare: vec![],
         }
@@ -186,7 +188,13 @@ impl Client {
             &mut lookup.slot,
         );
         lookup.unique.truncate(found);
-        lookup.rows.resize(found * self.layout.width, 0.0);
+        lookup.is_direct = matches!(self.way, Way::Local(..)) && direct::pays(batch.batch().bags);
+        let mut vectors = found;
+        if lookup.is_direct {
+            core::mem::swap(&mut lookup.slot, &mut lookup.direct.slot);
+            vectors = lookup.direct.prepare(batch.batch().bags, &lookup.unique);
+        }
+        lookup.rows.resize(vectors * self.layout.width, 0.0);
         (lookup.batch, lookup.clock, lookup.awaited) = (batch, clock, 0);
         if let Way::Routed(routes) = &self.way {
             lookup.deal(self.layout.partitioning);
@@ -203,8 +211,13 @@ impl Client {
     pub fn take(&mut self) -> Result<Option<(Lookup, u64)>, Lost> {
         let start = Instant::now();
         match &mut self.way {
-            Way::Local(partition) => {
+            Way::Local(partition, pooling) => {
                 let Some(lookup) = self.ahead.front_mut() else { return Ok(None) };
+                if lookup.is_direct {
+                    let Lookup { batch, direct, rows, .. } = lookup;
+                    direct.pool(batch.batch().bags, *pooling, &partition.table(), rows);
+                    return Ok(self.ahead.pop_front().map(|lookup| (lookup, nanoseconds(start))));
+                }
                 let rows = lookup.unique.iter().map(|row| *row as usize);
                 partition.table().read(rows, &mut lookup.rows);
             }
@@ -226,12 +239,18 @@ impl Client {
     pub fn push(&mut self, lookup: &Lookup, gradients: &[f32], rate: f32) {
         let width = self.layout.width;
         match &mut self.way {
-            Way::Local(_) if gradients.is_empty() => {}
-            Way::Local(partition) => {
-                self.scratch.resize(self.layout.record_len(), 0.0);
+            Way::Local(..) if gradients.is_empty() => {}
+            Way::Local(partition, pooling) if lookup.is_direct => {
+                let Lookup { batch, direct, unique, .. } = lookup;
+                let bags = (batch.batch().bags, *pooling);
+                let table = (&partition.table(), width);
+                let how = (&self.layout.optimizer, rate);
+                direct.update(bags, unique, table, how, gradients, &mut self.direct_scratch);
+            }
+            Way::Local(partition, _) => {
                 let rows = lookup.unique.iter().map(|row| *row as usize);
                 let optimizer = &self.layout.optimizer;
-                partition.table().update(optimizer, rate, rows, gradients, &mut self.scratch);
+                partition.table().update(optimizer, rate, rows, gradients);
             }
             Way::Routed(routes) => {
                 let (ticket, scratch) = (routes.ticket.take(), &mut self.bag_scratch);

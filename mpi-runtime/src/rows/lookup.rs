@@ -8,6 +8,7 @@ use umbra_core::sparse::Partitioning;
 use umbra_datasets::BatchBuffer;
 
 use crate::rows::bags::Bags;
+use crate::rows::direct::Direct;
 
 /// A batch and its rows.
 #[derive(Default)]
@@ -26,6 +27,10 @@ pub struct Lookup {
     bounds: Vec<u32>,
     /// Where those who hold rows pool: the bags.
     pub(super) bags: Option<Bags>,
+    /// Memory for bags that are pooled from a table here.
+    pub(super) direct: Direct,
+    /// Whether those of this batch are.
+    pub(super) is_direct: bool,
     /// By destination: rows that its answer has before this lookup's.
     pub(super) before: Vec<u32>,
     pub(super) clock: u32,
@@ -42,10 +47,15 @@ impl Lookup {
         self.unique.len()
     }
 
-    /// What a model computes with. Where bags were pooled elsewhere, each has one value or none.
+    /// What a model computes with. Where bags were pooled before, each has one value or none.
     #[must_use]
     pub fn input(&self) -> Input<'_> {
         let mut batch = self.batch.batch();
+        if self.is_direct {
+            let Direct { offsets, vectors, .. } = &self.direct;
+            batch.bags = Jagged { values: vectors, offsets, weights: &[] };
+            return Input { batch, rows: &self.rows, slot: vectors };
+        }
         if let Some(bags) = &self.bags {
             batch.bags = Jagged { values: &self.slot, offsets: &bags.offsets, weights: &[] };
         }

@@ -17,6 +17,7 @@
 pub mod bag_wire;
 pub mod bags;
 pub mod client;
+pub mod direct;
 pub mod link;
 pub mod lookup;
 pub mod outbox;

@@ -91,7 +91,6 @@ pub fn serve(
         tokens,
         rate: 0.0,
         held: VecDeque::new(),
-        scratch: vec![0.0; layout.record_len()],
         pool_scratch: PoolScratch::default(),
         entries: vec![],
         sums,
@@ -138,7 +137,6 @@ struct Service<'a> {
     rate: f32,
     /// Lookups and pushes for later steps.
     held: VecDeque<Arc<Bundle>>,
-    scratch: Vec<f32>,
     pool_scratch: PoolScratch,
     entries: Vec<Entry>,
     sums: Vec<f32>,
@@ -273,12 +271,12 @@ impl Service<'_> {
 
     /// Applies the aggregate in hand.
     fn apply_aggregate(&mut self, aggregate: &Aggregate) -> Result<(), Defect> {
-        let Self { tokens, rate, entries, sums, scratch, table, layout, router, .. } = self;
+        let Self { tokens, rate, entries, sums, table, layout, router, .. } = self;
         let tokens = tokens.as_mut().ok_or(Defect::NoTokens)?;
         grow(entries, tokens.entries_len());
         tokens.sum(aggregate, layout.width, entries, sums, |row, gradient| {
             let index = core::iter::once(layout.partitioning.index(row) as usize);
-            table.update(&layout.optimizer, *rate, index, gradient, scratch);
+            table.update(&layout.optimizer, *rate, index, gradient);
         })?;
         tokens.advance(|share| share.release(router));
         Ok(())
@@ -348,19 +346,18 @@ impl Service<'_> {
             let indices = rows.iter().map(|row| self.layout.partitioning.index(*row) as usize);
             let gradients = &share.words()[at..][..rows.len() * self.layout.width];
             let gradients = bytemuck::cast_slice(gradients);
-            let (optimizer, scratch) = (&self.layout.optimizer, &mut self.scratch);
-            self.table.update(optimizer, rate, indices, gradients, scratch);
+            self.table.update(&self.layout.optimizer, rate, indices, gradients);
         }
     }
 
     /// Applies the pushes of the step in hand, opens the next, and does what was held for it.
     fn conclude(&mut self) -> Result<(), Defect> {
-        let Self { intake, entries, sums, scratch, table, layout, router, held, .. } = self;
+        let Self { intake, entries, sums, table, layout, router, held, .. } = self;
         let Intake::Lockstep(lockstep) = intake else { return Ok(()) };
         grow(entries, lockstep.entries_len());
         lockstep.sum(layout.width, entries, sums, |row, rate, gradient| {
             let index = core::iter::once(layout.partitioning.index(row) as usize);
-            table.update(&layout.optimizer, rate, index, gradient, scratch);
+            table.update(&layout.optimizer, rate, index, gradient);
         })?;
         lockstep.advance(|share| share.release(router))?;
         let held = core::mem::take(held);

@@ -109,7 +109,8 @@ impl Services {
         let trainer = roles.trainers.number_of(rank);
         let here = if trainer.is_some() { workers } else { 0 };
         if config.local {
-            let client = || Client::local(layout.clone(), services.partitions[0].clone());
+            let own = &services.partitions[0];
+            let client = || Client::local(layout.clone(), own.clone(), model.pooling());
             let clients = (0..here).map(|_| client()).collect();
             return Ok((services, clients));
         }

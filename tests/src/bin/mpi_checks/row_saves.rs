@@ -83,9 +83,9 @@ impl Rows {
             for index in 0..self.layout.rows_of(partition.number) {
                 let row = self.layout.partitioning.row(partition.number, index);
                 if row % ONE_OF == turn || u64::from(row) < CARDINALITY[0] {
-                    let (rows, mut scratch) = ([index as usize].into_iter(), [0.0; WIDTH]);
+                    let rows = [index as usize].into_iter();
                     let optimizer = &self.layout.optimizer;
-                    partition.table().update(optimizer, 1.0, rows, &gradient, &mut scratch);
+                    partition.table().update(optimizer, 1.0, rows, &gradient);
                 }
             }
         }

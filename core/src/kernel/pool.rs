@@ -1,0 +1,123 @@
+//! Sums of rows: what becomes of a bag, and of its gradient.
+//!
+//! No fused operations, and rows are added in the order they are given in: the same bits on every
+//! instruction set.
+
+use core::ops::Range;
+
+use super::isa::{Isa, Source};
+use super::tile::{load, store};
+use super::words::prefetch;
+
+/// Rows in private or in shared memory.
+pub(crate) struct Rows<'a, T> {
+    /// One behind the other.
+    pub(crate) elements: &'a [T],
+    /// Elements from row to row.
+    pub(crate) stride: usize,
+    /// The columns that are wanted.
+    pub(crate) columns: Range<usize>,
+    /// Rows asked for ahead: none, where they are near.
+    pub(crate) ahead: usize,
+}
+
+impl<T> Rows<'_, T> {
+    #[inline(always)]
+    fn row(&self, index: u32) -> &[T] {
+        &self.elements[index as usize * self.stride..][self.columns.clone()]
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, index: u32) {
+        let row = self.row(index);
+        row.iter().step_by(LINE).chain(row.last()).for_each(prefetch);
+    }
+}
+
+/// f32s of a cache line.
+const LINE: usize = 16;
+
+/// The values of a bag.
+pub(crate) struct Bag<'a> {
+    /// The row of every value of all bags.
+    pub(crate) indices: &'a [u32],
+    /// Its own; at least one.
+    pub(crate) range: Range<usize>,
+    /// Of its own; empty for all ones.
+    pub(crate) weights: &'a [f32],
+    /// Of its sum.
+    pub(crate) scale: f32,
+}
+
+/// Writes the sum of a bag's rows to `out`, a few vectors of it at a time: they stay in registers.
+#[inline(always)]
+pub(crate) fn sum_rows<I: Isa, T>(isa: I, bag: &Bag<'_>, rows: &Rows<'_, T>, out: &mut [f32])
+where
+    *const T: Source,
+{
+    let mut at = 0;
+    while out.len() - at >= TOGETHER * I::LANES {
+        let sums = sum_vectors::<I, T, TOGETHER>(isa, bag, rows, (at, I::LANES));
+        for (sum, out) in sums.into_iter().zip(out[at..].chunks_exact_mut(I::LANES)) {
+            // SAFETY: a piece of a vector's length.
+            unsafe { isa.store(out.as_mut_ptr(), sum) }
+        }
+        at += TOGETHER * I::LANES;
+    }
+    for (out, at) in out[at..].chunks_mut(I::LANES).zip((at..).step_by(I::LANES)) {
+        let [sum] = sum_vectors::<I, T, 1>(isa, bag, rows, (at, out.len()));
+        // SAFETY: as many elements as the piece has.
+        unsafe { store(isa, out.as_mut_ptr(), out.len(), sum) }
+    }
+}
+
+/// Vectors that are summed at a time.
+const TOGETHER: usize = 4;
+
+/// The sums of `N` vectors, one behind the other, from element `at` of every row on, the last of
+/// `count` elements.
+#[inline(always)]
+fn sum_vectors<I: Isa, T, const N: usize>(
+    isa: I,
+    bag: &Bag<'_>,
+    rows: &Rows<'_, T>,
+    (at, count): (usize, usize),
+) -> [I::Vector; N]
+where
+    *const T: Source,
+{
+    let mut sums = [isa.zero(); N];
+    for (i, value) in bag.range.clone().enumerate() {
+        if at == 0
+            && rows.ahead > 0
+            && let Some(index) = bag.indices.get(value + rows.ahead)
+        {
+            rows.prefetch(*index);
+        }
+        let row = &rows.row(bag.indices[value])[at..][..(N - 1) * I::LANES + count];
+        let weight = (!bag.weights.is_empty()).then(|| isa.splat(bag.weights[i]));
+        for (j, sum) in sums.iter_mut().enumerate() {
+            let count = if j + 1 < N { I::LANES } else { count };
+            // SAFETY: the row has as many elements, as was just seen.
+            let x = unsafe { load(isa, row.as_ptr().add(j * I::LANES), count) };
+            let x = weight.map_or(x, |weight| isa.mul(weight, x));
+            *sum = if i == 0 { x } else { isa.add(*sum, x) };
+        }
+    }
+    if bag.scale == 1.0 { sums } else { sums.map(|sum| isa.mul(sum, isa.splat(bag.scale))) }
+}
+
+/// `sum += scale * x`; lengths are equal.
+#[inline(always)]
+pub(crate) fn add_scaled<I: Isa>(isa: I, scale: f32, x: &[f32], sum: &mut [f32]) {
+    assert_eq!(x.len(), sum.len(), "a sum of another length");
+    let scale = isa.splat(scale);
+    for (sum, x) in sum.chunks_mut(I::LANES).zip(x.chunks(I::LANES)) {
+        // SAFETY: both have as many elements.
+        unsafe {
+            let step = isa.mul(scale, load(isa, x.as_ptr(), x.len()));
+            let before = load(isa, sum.as_ptr(), x.len());
+            store(isa, sum.as_mut_ptr(), x.len(), isa.add(before, step));
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Bags whose rows are all in one table at hand: they are pooled as they are read, and updated as
+//! their gradients are summed, so that neither is copied.
+//!
+//! Invariant: rows are added in the order of a bag's values, and the gradients of a row in the
+//! order of its uses, as `bag.rs` does it over copies of rows: the same bits.
+
+use super::Table;
+use super::bag::Pooling;
+use crate::batch::Jagged;
+use crate::kernel::isa::{Isa, Kernel, run};
+use crate::kernel::pool::{Bag, Rows, add_scaled, sum_rows};
+use crate::optim::SparseOptimizer;
+use crate::sparse::table::AHEAD;
+
+/// Bags, with the place of every value's row.
+#[derive(Clone, Copy, Debug)]
+pub struct DirectBags<'a> {
+    /// Bags; `offsets` begin with 0.
+    pub bags: Jagged<'a>,
+    /// The operator.
+    pub pooling: Pooling,
+}
+
+/// A row in a bag: whose vector it is part of, and how often.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Use {
+    /// The place of the bag among those with values.
+    pub vector: u32,
+    /// What the gradient of the vector is multiplied by.
+    pub scale: f32,
+}
+
+impl DirectBags<'_> {
+    /// Writes the bags' vectors, of those with values one behind the other. `rows`: index in the
+    /// table of every value's row, `[values]`; `vectors`: `[bags with values, width]`
+    pub fn pool(&self, table: &Table<'_>, rows: &[u32], vectors: &mut [f32]) {
+        run(Pool { bags: *self, table, rows, vectors });
+    }
+
+    /// Sorts the uses of rows by row, a counting sort. `slot`: which of the distinct rows every
+    /// value has, `[values]`; `ends`: out, where the uses of each distinct row end, `[rows]`;
+    /// `uses`: out, `[values]`
+    pub fn sort_uses(&self, slot: &[u32], ends: &mut [u32], uses: &mut [Use]) {
+        ends.fill(0);
+        slot.iter().for_each(|slot| ends[*slot as usize] += 1);
+        let mut start = 0;
+        // Entry i is where the next use of i goes: in the end, where they end.
+        for end in &mut *ends {
+            (start, *end) = (start + *end, start);
+        }
+        let bags = self.bags.offsets.windows(2).filter(|ends| ends[0] < ends[1]);
+        for (vector, ends_of_bag) in (0..).zip(bags) {
+            let range = ends_of_bag[0] as usize..ends_of_bag[1] as usize;
+            let (weights, scale) = self.weights(range.clone());
+            for (i, slot) in slot[range].iter().enumerate() {
+                let next = &mut ends[*slot as usize];
+                let scale = weights.get(i).map_or(scale, |weight| weight * scale);
+                uses[*next as usize] = Use { vector, scale };
+                *next += 1;
+            }
+        }
+    }
+
+    /// Weights of a bag, and what the sum of its rows is multiplied by.
+    #[inline(always)]
+    fn weights(&self, range: core::ops::Range<usize>) -> (&[f32], f32) {
+        let len = range.len();
+        let weights = if self.bags.weights.is_empty() { &[] } else { &self.bags.weights[range] };
+        (weights, self.pooling.scale_of(len, weights))
+    }
+}
+
+struct Pool<'a> {
+    bags: DirectBags<'a>,
+    table: &'a Table<'a>,
+    rows: &'a [u32],
+    vectors: &'a mut [f32],
+}
+
+impl Kernel for Pool<'_> {
+    #[inline(always)]
+    fn run<I: Isa>(self, isa: I) {
+        let Self { bags, table, rows: indices, vectors } = self;
+        let rows = Rows {
+            elements: table.words(),
+            stride: table.record_len(),
+            columns: 0..table.width(),
+            ahead: AHEAD,
+        };
+        let with_values = bags.bags.offsets.windows(2).filter(|ends| ends[0] < ends[1]);
+        for (ends, vector) in with_values.zip(vectors.chunks_exact_mut(table.width())) {
+            let range = ends[0] as usize..ends[1] as usize;
+            let (weights, scale) = bags.weights(range.clone());
+            if scale == 0.0 {
+                vector.fill(0.0);
+            } else {
+                sum_rows(isa, &Bag { indices, range, weights, scale }, &rows, vector);
+            }
+        }
+    }
+}
+
+/// What is to be done to rows.
+#[derive(Clone, Copy, Debug)]
+pub struct DirectUpdate<'a> {
+    /// The optimizer.
+    pub optimizer: &'a SparseOptimizer,
+    /// Its learning rate.
+    pub rate: f32,
+    /// Index in the table of every distinct row. `[rows]`
+    pub rows: &'a [u32],
+    /// Where the uses of each of them end. `[rows]`
+    pub ends: &'a [u32],
+    /// Row after row.
+    pub uses: &'a [Use],
+    /// Gradients of the vectors. `[bags with values, width]`
+    pub gradients: &'a [f32],
+}
+
+impl DirectUpdate<'_> {
+    /// Updates every row with the sum of the gradients of its uses; a row whose sum is not finite
+    /// stays as it is. `scratch: [width]`
+    pub fn apply(&self, table: &Table<'_>, scratch: &mut [f32]) {
+        run(Apply { update: *self, table, scratch });
+    }
+}
+
+struct Apply<'a> {
+    update: DirectUpdate<'a>,
+    table: &'a Table<'a>,
+    scratch: &'a mut [f32],
+}
+
+impl Kernel for Apply<'_> {
+    #[inline(always)]
+    fn run<I: Isa>(self, isa: I) {
+        let Self { update, table, scratch } = self;
+        let DirectUpdate { optimizer, rate, rows, ends, uses, gradients } = update;
+        let (width, usage) = (table.width(), table.usage().of_a_call());
+        let mut start = 0;
+        for (i, (row, end)) in rows.iter().zip(ends).enumerate() {
+            if let Some(index) = rows.get(i + AHEAD) {
+                table.prefetch(*index as usize);
+                usage.prefetch(*index as usize);
+            }
+            let uses = &uses[start..*end as usize];
+            start = *end as usize;
+            let of = |it: &Use| &gradients[it.vector as usize * width..][..width];
+            let gradient = match uses {
+                [only] if only.scale == 1.0 => of(only),
+                _ => {
+                    scratch.fill(0.0);
+                    for it in uses.iter().filter(|it| it.scale != 0.0) {
+                        add_scaled(isa, it.scale, of(it), scratch);
+                    }
+                    &*scratch
+                }
+            };
+            if table.update_one(isa, optimizer, rate, *row as usize, gradient) {
+                usage.count(*row as usize);
+            }
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Bags that are pooled from the table, and rows updated from their gradients, against copies of
+//! rows and of their gradients: the same bits, at every width, pooling and number of ids.
+#![allow(clippy::cast_possible_truncation, clippy::unwrap_used)]
+
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
+
+use umbra_core::batch::Jagged;
+use umbra_core::model::Pooling;
+use umbra_core::optim::{Adam, Optimizer, OptimizerKind, SparseOptimizer};
+use umbra_core::rng::{Purpose, Stream};
+use umbra_core::sparse::bag::{Bags, Pooled};
+use umbra_core::sparse::{DirectBags, DirectUpdate, Numbering, Table, Use, coalesce, heads_len};
+
+const FIELDS: usize = 3;
+const ROWS: u64 = 40;
+const EXAMPLES: usize = 30;
+const ADAM: Adam = Adam { beta1: 0.9, beta2: 0.999, eps: 1e-8 };
+const OPTIMIZERS: [SparseOptimizer; 3] = [
+    SparseOptimizer::Elementwise(Optimizer { kind: OptimizerKind::Sgd, weight_decay: 0.0 }),
+    SparseOptimizer::RowwiseAdagrad { eps: 1e-8, initial: 0.1, weight_decay: 0.01 },
+    SparseOptimizer::Elementwise(Optimizer { kind: OptimizerKind::Adam(ADAM), weight_decay: 0.0 }),
+];
+
+/// A table of numbers that depend on the seed, and their bits.
+struct Words(Vec<AtomicU32>);
+
+impl Words {
+    fn new(stream: &Stream, len: usize) -> Self {
+        let word = |i| AtomicU32::new((stream.uniform(1_000_000 + i) - 0.25).abs().to_bits());
+        Self((0..len as u64).map(word).collect())
+    }
+
+    fn bits(&self) -> Vec<u32> {
+        self.0.iter().map(|word| word.load(Relaxed)).collect()
+    }
+}
+
+#[test]
+fn bits_are_those_of_copies() {
+    for seed in 0..120 {
+        let stream = Stream::new(seed, Purpose::Test(0));
+        let width = [1, 3, 8, 16, 17, 33, 64, 100][seed as usize % 8];
+        let pooling = [Pooling::Sum, Pooling::Mean][seed as usize % 2];
+        let optimizer = OPTIMIZERS[seed as usize % 3];
+        let mut offsets = vec![0u32];
+        for bag in 0..EXAMPLES * FIELDS {
+            offsets.push(offsets[bag] + stream.below(bag as u64, 6) as u32);
+        }
+        let count = offsets[EXAMPLES * FIELDS] as usize;
+        let at = |i: usize| 10_000 + i as u64;
+        let values: Vec<u32> = (0..count).map(|i| stream.below(at(i), ROWS) as u32).collect();
+        // Some of them 0, and of whole bags.
+        let weight = |i| (stream.below(at(i) * 3, 3) as f32) * 0.4;
+        let weights: Vec<f32> = (0..count).map(weight).collect();
+        let weights = if seed % 4 < 2 { &[][..] } else { &weights };
+        let bags = Jagged { values: &values, offsets: &offsets, weights };
+
+        let first: Vec<u32> = (0..=FIELDS as u32).map(|field| field * ROWS as u32).collect();
+        let (mut heads, mut unique) = (vec![0; heads_len(count)], vec![0; count]);
+        let mut slot = vec![0; count];
+        let found = coalesce(bags, Numbering::new(&first), &mut heads, &mut unique, &mut slot);
+        let unique = &unique[..found];
+        let state_len = optimizer.state_len(width);
+        let words = || Words::new(&stream, FIELDS * ROWS as usize * (width + state_len));
+        let (copied, direct) = (words(), words());
+        let with_values = offsets.windows(2).filter(|ends| ends[0] < ends[1]).count();
+        let gradients: Vec<f32> =
+            (0..with_values * width).map(|i| stream.uniform(5_000_000 + i as u64) - 0.5).collect();
+
+        // By copies: vectors of all bags, the empty ones too.
+        let table = Table::new(&copied.0, width, state_len);
+        let indices = || unique.iter().map(|row| *row as usize);
+        let mut rows = vec![0.0; found * width];
+        table.read(indices(), &mut rows);
+        let shape = Pooled { columns: 0..width, stride: FIELDS * width, at: 0 };
+        let by_copy = Bags { bags, slot: &slot, fields: FIELDS, pooling, row_width: width };
+        let mut all = vec![9.0; EXAMPLES * FIELDS * width];
+        by_copy.pool(EXAMPLES, &rows, &shape, &mut all);
+        let filled = |bag: usize| offsets[bag] < offsets[bag + 1];
+        let of_all = |all: &[f32]| -> Vec<u32> {
+            let vectors = all.chunks(width).enumerate().filter(|(bag, _)| filled(*bag));
+            vectors.flat_map(|(_, vector)| vector.iter().map(|x| x.to_bits())).collect()
+        };
+        let mut next = gradients.chunks(width);
+        let mut of_bags = vec![0.0; all.len()];
+        for (bag, gradient) in of_bags.chunks_mut(width).enumerate() {
+            if filled(bag) {
+                gradient.copy_from_slice(next.next().unwrap());
+            }
+        }
+        let mut of_rows = vec![0.0; rows.len()];
+        by_copy.pool_backward(EXAMPLES, &of_bags, &shape, &mut of_rows);
+        let _ = table.update(&optimizer, 0.1, indices(), &of_rows);
+
+        // Without.
+        let table = Table::new(&direct.0, width, state_len);
+        let without = DirectBags { bags, pooling };
+        let row_of: Vec<u32> = slot.iter().map(|slot| unique[*slot as usize]).collect();
+        let mut vectors = vec![9.0; with_values * width];
+        without.pool(&table, &row_of, &mut vectors);
+        let bits: Vec<u32> = vectors.iter().map(|x| x.to_bits()).collect();
+        assert_eq!(bits, of_all(&all), "vectors, seed {seed}");
+        let (mut ends, mut uses) = (vec![0; found], vec![Use::default(); count]);
+        without.sort_uses(&slot, &mut ends, &mut uses);
+        let update = DirectUpdate {
+            optimizer: &optimizer,
+            rate: 0.1,
+            rows: unique,
+            ends: &ends,
+            uses: &uses,
+            gradients: &gradients,
+        };
+        update.apply(&table, &mut vec![0.0; width]);
+        assert_eq!(direct.bits(), copied.bits(), "rows, seed {seed}");
+        assert_ne!(direct.bits(), words().bits(), "nothing was updated, seed {seed}");
+    }
+}
