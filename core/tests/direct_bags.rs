@@ -2,8 +2,8 @@
 //! rows and of their gradients: the same bits, at every width, pooling and number of ids.
 #![allow(clippy::cast_possible_truncation, clippy::unwrap_used)]
 
-use std::sync::atomic::AtomicU32;
-use std::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering::Relaxed;
 
 use umbra_core::batch::Jagged;
 use umbra_core::model::Pooling;

@@ -103,7 +103,7 @@ class Show:
         self.checks.append({"id": id, "value": value, "bound": bound, "holds": holds, "relation": relation})
 
     def finish(self):
-        if not self.checks:
+        if not self.checks and not self.rows:
             sys.exit("show: nothing was measured")
         print()
         # Rows of other columns are a table of their own.

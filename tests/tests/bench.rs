@@ -91,6 +91,7 @@ fn figures_are_as_the_contract_says() {
         assert!(number(step, "examples_per_cpu_second") > 0.0 && number(step, "peak_gflops") > 0.0);
         let share = number(step, "floor_share");
         assert!(0.0 < share && share < 1.0, "{step}");
+        assert!(number(step, "row_floor_share") > 0.0, "{step}");
     }
     assert!(ended.stderr.contains("examples/s"), "the table is on stderr: {}", ended.stderr);
 }
@@ -112,7 +113,7 @@ fn a_file_takes_the_json_and_stdout_the_table() {
 #[test]
 fn mistakes_have_their_exit_codes() {
     let folder = folder();
-    let cases: [(&[&str], i32, &str); 10] = [
+    let cases: [(&[&str], i32, &str); 12] = [
         (&["--batch", "0"], 2, "--batch"),
         (&["--batch", "128,x"], 2, "--batch"),
         (&["--optimizer", "adam"], 2, "possible values: sgd, rowwise_adagrad"),
@@ -120,6 +121,8 @@ fn mistakes_have_their_exit_codes() {
         (&["--seconds", "0"], 2, "expected seconds from 0.001 to 3600"),
         (&["--samples", "0"], 2, "--samples"),
         (&["-c", "job.toml", "--optimizer", "sgd"], 2, "cannot be used with"),
+        (&["--shape", "rows"], 2, "possible values: criteo-kaggle, rows64"),
+        (&["-c", "job.toml", "--shape", "rows64"], 2, "cannot be used with"),
         (&["-c", "no.toml"], 2, "no.toml"),
         (&["--data", "no.h5"], 3, "no.h5"),
         (&["-c", "job.toml", "--data", "train.h5", "--batch", "2048"], 3, "has 2000 rows"),

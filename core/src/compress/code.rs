@@ -24,7 +24,7 @@ use core::fmt;
 
 use super::half::{from_half, from_quarter, to_half, to_quarter};
 use super::mask::{Mask, mask_len};
-use crate::kernel::vectorized;
+use crate::kernel::isa::{Isa, Kernel, run};
 
 /// What values are written as.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -140,10 +140,29 @@ impl Indices {
 /// When there is no room.
 pub fn code(vector: &[f32], mask: &Mask<'_>, values: Values, out: &mut [u8]) -> usize {
     let (indices, _) = Indices::for_count(mask.count(), vector.len(), values);
-    let count = if indices == Indices::All { vector.len() } else { mask.count() };
     let mut length = 0;
-    vectorized(|| length = write(vector, mask, (indices, count), values, out));
+    run(Code { vector, mask, indices, values, out, length: &mut length });
     length
+}
+
+/// [`code`] with indices written so.
+struct Code<'a> {
+    vector: &'a [f32],
+    mask: &'a Mask<'a>,
+    indices: Indices,
+    values: Values,
+    out: &'a mut [u8],
+    /// Bytes written.
+    length: &'a mut usize,
+}
+
+impl Kernel for Code<'_> {
+    #[inline(always)]
+    fn run<I: Isa>(self, _: I) {
+        let Self { vector, mask, indices, values, out, length } = self;
+        let count = if indices == Indices::All { vector.len() } else { mask.count() };
+        *length = write(vector, mask, (indices, count), values, out);
+    }
 }
 
 #[inline(always)]
@@ -219,11 +238,26 @@ pub fn add(message: &[u8], vector: &mut [f32]) -> Result<usize, Malformed> {
 pub fn visit<T>(
     message: &[u8],
     vector: &mut [T],
-    mut each: impl FnMut(&mut T, f32),
+    each: impl FnMut(&mut T, f32),
 ) -> Result<usize, Malformed> {
     let mut visited = Ok(0);
-    vectorized(|| visited = read(message, vector, &mut each));
+    run(Visit { message, vector, each, visited: &mut visited });
     visited
+}
+
+/// [`visit`] as a kernel.
+struct Visit<'a, T, F> {
+    message: &'a [u8],
+    vector: &'a mut [T],
+    each: F,
+    visited: &'a mut Result<usize, Malformed>,
+}
+
+impl<T, F: FnMut(&mut T, f32)> Kernel for Visit<'_, T, F> {
+    #[inline(always)]
+    fn run<I: Isa>(mut self, _: I) {
+        *self.visited = read(self.message, self.vector, &mut self.each);
+    }
 }
 
 #[inline(always)]

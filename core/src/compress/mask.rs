@@ -1,6 +1,6 @@
 //! Which elements of a vector pass a threshold: a bit each.
 
-use crate::kernel::vectorized;
+use crate::kernel::isa::{Isa, Kernel, run};
 
 /// Words of a mask for `len` elements.
 #[must_use]
@@ -21,7 +21,7 @@ impl<'a> Mask<'a> {
     /// a number are among them. `words`: `[mask_len(vector.len())]`
     pub(super) fn of(vector: &[f32], tau: f32, words: &'a mut [u32]) -> Self {
         let mut count = 0;
-        vectorized(|| count = fill(vector, tau, words));
+        run(Fill { vector, tau, words: &mut *words, count: &mut count });
         Self { words, count }
     }
 
@@ -29,14 +29,7 @@ impl<'a> Mask<'a> {
     pub(super) fn of_sum(sum: &mut [f32], more: &[f32], tau: f32, words: &'a mut [u32]) -> Self {
         assert_eq!(sum.len(), more.len(), "vectors of different lengths");
         let mut count = 0;
-        vectorized(|| {
-            // A block is still at hand when it is looked at.
-            let blocks = sum.chunks_mut(BLOCK).zip(more.chunks(BLOCK));
-            for ((sum, more), words) in blocks.zip(words.chunks_mut(mask_len(BLOCK))) {
-                sum.iter_mut().zip(more).for_each(|(sum, more)| *sum += more);
-                count += fill(sum, tau, words);
-            }
-        });
+        run(FillSum { sum, more, tau, words: &mut *words, count: &mut count });
         Self { words, count }
     }
 
@@ -90,6 +83,45 @@ const BLOCK: usize = 1 << 10;
 #[inline(always)]
 const fn passes(x: f32, tau: f32) -> bool {
     x.abs().to_bits() >= tau.to_bits()
+}
+
+/// [`fill`] as a kernel.
+struct Fill<'a> {
+    vector: &'a [f32],
+    tau: f32,
+    words: &'a mut [u32],
+    /// Elements that pass.
+    count: &'a mut usize,
+}
+
+impl Kernel for Fill<'_> {
+    #[inline(always)]
+    fn run<I: Isa>(self, _: I) {
+        *self.count = fill(self.vector, self.tau, self.words);
+    }
+}
+
+/// The same of a sum, to which `more` is added.
+struct FillSum<'a> {
+    sum: &'a mut [f32],
+    more: &'a [f32],
+    tau: f32,
+    words: &'a mut [u32],
+    count: &'a mut usize,
+}
+
+impl Kernel for FillSum<'_> {
+    #[inline(always)]
+    fn run<I: Isa>(self, _: I) {
+        // A block is still at hand when it is looked at.
+        let blocks = self.sum.chunks_mut(BLOCK).zip(self.more.chunks(BLOCK));
+        for ((sum, more), words) in blocks.zip(self.words.chunks_mut(mask_len(BLOCK))) {
+            for (sum, more) in sum.iter_mut().zip(more) {
+                *sum += more;
+            }
+            *self.count += fill(sum, self.tau, words);
+        }
+    }
 }
 
 /// Fills the words of a vector's mask. Returns how many pass.

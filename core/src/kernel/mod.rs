@@ -29,7 +29,6 @@ pub(crate) mod update;
 pub(crate) mod words;
 
 pub use dot::{DotShape, dot, dot_backward};
-pub(crate) use isa::vectorized;
 pub use layout::{
     Activations, ActivationsMut, PANEL, Strides, blocked_len, padded_len, panel_index,
 };

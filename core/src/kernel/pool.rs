@@ -95,16 +95,22 @@ where
             rows.prefetch(*index);
         }
         let row = &rows.row(bag.indices[value])[at..][..(N - 1) * I::LANES + count];
-        let weight = (!bag.weights.is_empty()).then(|| isa.splat(bag.weights[i]));
         for (j, sum) in sums.iter_mut().enumerate() {
             let count = if j + 1 < N { I::LANES } else { count };
             // SAFETY: the row has as many elements, as was just seen.
-            let x = unsafe { load(isa, row.as_ptr().add(j * I::LANES), count) };
-            let x = weight.map_or(x, |weight| isa.mul(weight, x));
+            let mut x = unsafe { load(isa, row.as_ptr().add(j * I::LANES), count) };
+            if let Some(weight) = bag.weights.get(i) {
+                x = isa.mul(isa.splat(*weight), x);
+            }
             *sum = if i == 0 { x } else { isa.add(*sum, x) };
         }
     }
-    if bag.scale == 1.0 { sums } else { sums.map(|sum| isa.mul(sum, isa.splat(bag.scale))) }
+    if bag.scale != 1.0 {
+        for sum in &mut sums {
+            *sum = isa.mul(*sum, isa.splat(bag.scale));
+        }
+    }
+    sums
 }
 
 /// `sum += scale * x`; lengths are equal.

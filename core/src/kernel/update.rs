@@ -94,30 +94,26 @@ pub(crate) fn update_row<I: Isa>(
     gradient: &[f32],
 ) {
     assert_eq!(gradient.len(), elements.len(), "gradient of another length than the row");
-    let whole = gradient.len() / I::LANES * I::LANES;
-    let apply = |at: usize, count: usize| {
+    let planes = 1 + rule.planes();
+    for at in (0..gradient.len()).step_by(I::LANES) {
+        let count = I::LANES.min(gradient.len() - at);
+        let mut element = [isa.zero(); 3];
         // SAFETY: the gradient is as long as the elements, and so are the planes that the rule has.
-        unsafe {
-            let mut element = [isa.zero(); 3];
-            for (element, plane) in element.iter_mut().zip(elements.planes).take(1 + rule.planes())
-            {
+        let gradient = unsafe {
+            for (element, plane) in element.iter_mut().zip(elements.planes).take(planes) {
                 *element = load(isa, plane.as_ptr().add(at), count);
             }
-            rule.apply(isa, element, load(isa, gradient.as_ptr().add(at), count))
-        }
-    };
-    let planes = || elements.planes.into_iter().take(1 + rule.planes());
-    for at in (0..whole).step_by(I::LANES) {
-        for (plane, element) in planes().zip(apply(at, I::LANES)) {
-            // SAFETY: as above.
-            unsafe { isa.store_shared(plane.as_ptr().add(at), element) }
-        }
-    }
-    if whole < gradient.len() {
-        for (plane, element) in planes().zip(apply(whole, gradient.len() - whole)) {
-            let lanes = lanes(isa, element);
-            for (word, x) in plane[whole..].iter().zip(lanes) {
-                word.store(x.to_bits(), Relaxed);
+            load(isa, gradient.as_ptr().add(at), count)
+        };
+        let element = rule.apply(isa, element, gradient);
+        for (element, plane) in element.into_iter().zip(elements.planes).take(planes) {
+            if count == I::LANES {
+                // SAFETY: as above.
+                unsafe { isa.store_shared(plane.as_ptr().add(at), element) }
+            } else {
+                for (word, x) in plane[at..].iter().zip(lanes(isa, element)).take(count) {
+                    word.store(x.to_bits(), Relaxed);
+                }
             }
         }
     }

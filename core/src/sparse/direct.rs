@@ -10,7 +10,6 @@ use crate::batch::Jagged;
 use crate::kernel::isa::{Isa, Kernel, run};
 use crate::kernel::pool::{Bag, Rows, add_scaled, sum_rows};
 use crate::optim::SparseOptimizer;
-use crate::sparse::table::AHEAD;
 
 /// Bags, with the place of every value's row.
 #[derive(Clone, Copy, Debug)]
@@ -85,11 +84,15 @@ impl Kernel for Pool<'_> {
             elements: table.words(),
             stride: table.record_len(),
             columns: 0..table.width(),
-            ahead: AHEAD,
+            ahead: table.ahead(),
         };
-        let with_values = bags.bags.offsets.windows(2).filter(|ends| ends[0] < ends[1]);
-        for (ends, vector) in with_values.zip(vectors.chunks_exact_mut(table.width())) {
+        let mut vectors = vectors.chunks_exact_mut(table.width());
+        for ends in bags.bags.offsets.windows(2) {
             let range = ends[0] as usize..ends[1] as usize;
+            if range.is_empty() {
+                continue;
+            }
+            let Some(vector) = vectors.next() else { return };
             let (weights, scale) = bags.weights(range.clone());
             if scale == 0.0 {
                 vector.fill(0.0);
@@ -136,22 +139,24 @@ impl Kernel for Apply<'_> {
     fn run<I: Isa>(self, isa: I) {
         let Self { update, table, scratch } = self;
         let DirectUpdate { optimizer, rate, rows, ends, uses, gradients } = update;
-        let (width, usage) = (table.width(), table.usage().of_a_call());
+        let (width, usage, ahead) = (table.width(), table.usage().of_a_call(), table.ahead());
         let mut start = 0;
         for (i, (row, end)) in rows.iter().zip(ends).enumerate() {
-            if let Some(index) = rows.get(i + AHEAD) {
+            if let Some(index) = rows.get(i + ahead) {
                 table.prefetch(*index as usize);
                 usage.prefetch(*index as usize);
             }
             let uses = &uses[start..*end as usize];
             start = *end as usize;
-            let of = |it: &Use| &gradients[it.vector as usize * width..][..width];
             let gradient = match uses {
-                [only] if only.scale == 1.0 => of(only),
+                [only] if only.scale == 1.0 => &gradients[only.vector as usize * width..][..width],
                 _ => {
                     scratch.fill(0.0);
-                    for it in uses.iter().filter(|it| it.scale != 0.0) {
-                        add_scaled(isa, it.scale, of(it), scratch);
+                    for it in uses {
+                        if it.scale != 0.0 {
+                            let gradient = &gradients[it.vector as usize * width..][..width];
+                            add_scaled(isa, it.scale, gradient, scratch);
+                        }
                     }
                     &*scratch
                 }

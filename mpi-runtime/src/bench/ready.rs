@@ -88,8 +88,8 @@ fn read(data: &Dataset, order: &TrainOrder, count: usize) -> Result<VecDeque<Bat
     Ok(ready)
 }
 
-/// The columns of made-up data: uniform ids, as many for every field. A row is a function of the seed
-/// and its number, so batches of any size hold the same rows.
+/// The columns of made-up data: uniform ids, as many for every field. A row is a function of the
+/// seed and its number, so batches of any size hold the same rows.
 struct Columns {
     label: Stream,
     dense: Stream,

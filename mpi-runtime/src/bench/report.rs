@@ -241,9 +241,11 @@ impl fmt::Display for StepFigure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let source = format!("{:?}", self.source).to_lowercase();
         let share = self.floor_share.map_or_else(|| "-".into(), |x| format!("{:.1}%", 100.0 * x));
+        let rows = format!("{:.1}%", 100.0 * self.row_floor_share);
         write!(
             f,
-            "{:16} {source:7} {:6} {:16} {:7} {:10.0} {:10.0} {:10.0} {:10.0} {:6.1} {share:>6} {:5.1}%",
+            "{:16} {source:7} {:6} {:16} {:7} {:10.0} {:10.0} {:10.0} {:10.0} {:6.1} {share:>6} \
+             {rows:>6}",
             self.model,
             self.batch,
             self.optimizer,
@@ -253,7 +255,6 @@ impl fmt::Display for StepFigure {
             self.high,
             self.examples_per_cpu_second,
             self.peak_gflops,
-            100.0 * self.row_floor_share,
         )
     }
 }

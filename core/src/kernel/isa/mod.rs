@@ -295,17 +295,3 @@ fn run_avx2(kernel: impl Kernel) {
     // SAFETY: this function has the features.
     kernel.run(unsafe { Avx2::assume() });
 }
-
-/// Runs a plain loop compiled for the selected set: the compiler vectorises it there. It must not
-/// ask for fused operations; then its bits are the same on every set.
-#[inline(always)]
-pub(crate) fn vectorized(work: impl FnOnce()) {
-    struct Loop<F>(F);
-    impl<F: FnOnce()> Kernel for Loop<F> {
-        #[inline(always)]
-        fn run<I: Isa>(self, _: I) {
-            (self.0)();
-        }
-    }
-    run(Loop(work));
-}
