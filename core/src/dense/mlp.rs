@@ -11,7 +11,7 @@ use core::sync::atomic::AtomicU32;
 
 use super::dropout::{self, StepKey};
 use super::linear::Linear;
-use super::norm::{Norm, Normalized, Reduce};
+use super::norm::{Norm, Normalized, Reduce, Scaled};
 use super::replica::Update;
 use super::split::{Boundary, Crossing, Exchange, PartOf, is_worth_it};
 use crate::kernel::{Activations, ActivationsMut, Mask, blocked_len, data_gradient};
@@ -230,15 +230,18 @@ impl Mlp {
                 Some(norm) => {
                     let mut normalized = ActivationsMut::blocked(normalized, n, width);
                     layer.linear.forward(parameters, x, false, &mut normalized);
+                    let y = Scaled { parameters, relu: layer.relu, y: &mut output };
                     match &mut training {
-                        None => norm.normalize_running(
+                        None => norm.forward_running(
                             &mut normalized,
+                            y,
                             statistics,
                             kept_here,
                             scratch.sums,
                         ),
-                        Some(training) => norm.normalize_batch(
+                        Some(training) => norm.forward_batch(
                             &mut normalized,
+                            y,
                             statistics,
                             training.statistics,
                             training.reduce,
@@ -246,7 +249,6 @@ impl Mlp {
                             scratch.sums,
                         ),
                     }
-                    norm.scale_and_shift(parameters, normalized.view(), layer.relu, &mut output);
                 }
             }
             if let Some(training) = training.as_ref().filter(|_| layer.dropout > 0.0) {

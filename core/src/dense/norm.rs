@@ -34,12 +34,22 @@ pub struct Norm {
     pub variance: usize,
 }
 
+/// y = scale · x̂ + shift, cut below at 0 if `relu`.
+pub struct Scaled<'a, 'b> {
+    /// The replica's parameters.
+    pub parameters: &'a [AtomicU32],
+    /// Whether a ReLU follows.
+    pub relu: bool,
+    /// Out. `[n, units]`
+    pub y: &'a mut ActivationsMut<'b>,
+}
+
 /// What backward needs of the forward pass of training.
 #[derive(Clone, Copy, Debug)]
 pub struct Normalized<'a> {
     /// x̂ `[n, units]`
     pub values: Activations<'a>,
-    /// As `normalize_batch` left it. `[kept_len]`
+    /// As `forward_batch` left it. `[kept_len]`
     pub kept: &'a [f64],
 }
 
@@ -60,15 +70,16 @@ impl Norm {
         1 + 2 * self.units
     }
 
-    /// Training: turns `x` `[n, units]` into x̂ in place, and writes the batch's mean and unbiased
-    /// variance to `statistics`.
+    /// Training: turns `x` `[n, units]` into x̂ in place, writes `y`, and the batch's mean and
+    /// unbiased variance to `statistics`.
     ///
     /// With fewer than two examples in the global batch there is no unbiased variance: the
     /// statistics written are then the running ones of `running`. `kept: [kept_len]`, `sums:
     /// [sums_len]`
-    pub fn normalize_batch(
+    pub fn forward_batch(
         &self,
         x: &mut ActivationsMut<'_>,
+        y: Scaled<'_, '_>,
         running: &[AtomicU32],
         statistics: &mut [f32],
         reduce: &mut Reduce<'_>,
@@ -103,13 +114,15 @@ impl Norm {
                 (element(&running[at_mean]), element(&running[at_variance]))
             };
         }
-        run(Normalize { x, mean, inverse });
+        run(Forward { norm: self, x, mean, inverse, y });
     }
 
-    /// Evaluation: turns `x` `[n, units]` into x̂ in place with the running statistics.
-    pub fn normalize_running(
+    /// Evaluation: turns `x` `[n, units]` into x̂ in place with the running statistics, and writes
+    /// `y`.
+    pub fn forward_running(
         &self,
         x: &mut ActivationsMut<'_>,
+        y: Scaled<'_, '_>,
         running: &[AtomicU32],
         kept: &mut [f64],
         sums: &mut [f64],
@@ -120,18 +133,7 @@ impl Norm {
             let variance = f64::from(element(&running[self.variance + c]));
             inverse[c] = 1.0 / libm::sqrt(variance + EPSILON);
         }
-        run(Normalize { x, mean, inverse });
-    }
-
-    /// Writes y = scale · x̂ + shift, cut below at 0 if `relu`. `normalized`, `y`: `[n, units]`
-    pub fn scale_and_shift(
-        &self,
-        parameters: &[AtomicU32],
-        normalized: Activations<'_>,
-        relu: bool,
-        y: &mut ActivationsMut<'_>,
-    ) {
-        run(ScaleAndShift { norm: self, parameters, normalized, relu, y });
+        run(Forward { norm: self, x, mean, inverse, y });
     }
 
     /// Turns `d` `[n, units]` from d_y into d_x in place, and sets this worker's part of the
@@ -230,65 +232,44 @@ impl Kernel for Products<'_> {
     }
 }
 
-/// x̂ = (x − mean) · inverse in place.
-struct Normalize<'a, 'b> {
+/// x̂ = (x − mean) · inverse in place, and y of it: one pass over a block.
+struct Forward<'a, 'b, 'c> {
+    norm: &'a Norm,
     x: &'a mut ActivationsMut<'b>,
     mean: &'a [f64],
     inverse: &'a [f64],
+    y: Scaled<'a, 'c>,
 }
 
-impl Kernel for Normalize<'_, '_> {
+impl Kernel for Forward<'_, '_, '_> {
     #[inline(always)]
     fn run<I: Isa>(self, _: I) {
         #[inline(always)]
-        fn normalize(row: &mut [f32], mean: &[f64; PANEL], inverse: &[f64; PANEL]) {
-            for ((x, mean), inverse) in row.iter_mut().zip(mean).zip(inverse) {
+        fn apply(
+            (x, y): (&mut [f32], &mut [f32]),
+            [mean, inverse]: &[[f64; PANEL]; 2],
+            [scale, shift]: &[[f32; PANEL]; 2],
+            floor: f32,
+        ) {
+            let of_unit = mean.iter().zip(inverse).zip(scale.iter().zip(shift));
+            for ((x, y), ((mean, inverse), (scale, shift))) in x.iter_mut().zip(y).zip(of_unit) {
                 *x = single((f64::from(*x) - mean) * inverse);
-            }
-        }
-        for unit in (0..self.mean.len()).step_by(PANEL) {
-            let (mean, inverse) = (panel(&self.mean[unit..]), panel(&self.inverse[unit..]));
-            for row in self.x.block_mut(unit) {
-                if row.len() == PANEL {
-                    normalize(&mut row[..PANEL], &mean, &inverse);
-                } else {
-                    normalize(row, &mean, &inverse);
-                }
-            }
-        }
-    }
-}
-
-/// y = scale · x̂ + shift, cut below at 0 if `relu`.
-struct ScaleAndShift<'a, 'b> {
-    norm: &'a Norm,
-    parameters: &'a [AtomicU32],
-    normalized: Activations<'a>,
-    relu: bool,
-    y: &'a mut ActivationsMut<'b>,
-}
-
-impl Kernel for ScaleAndShift<'_, '_> {
-    #[inline(always)]
-    fn run<I: Isa>(self, _: I) {
-        #[inline(always)]
-        fn apply(y: &mut [f32], x: &[f32], scale: &[f32; PANEL], shift: &[f32; PANEL], floor: f32) {
-            for (((y, x), scale), shift) in y.iter_mut().zip(x).zip(scale).zip(shift) {
-                let value = scale * x + shift;
+                let value = scale * *x + shift;
                 *y = if value < floor { floor } else { value };
             }
         }
-        let floor = if self.relu { 0.0 } else { f32::NEG_INFINITY };
-        for (unit, normalized) in self.normalized.blocks() {
-            let (mut scale, mut shift) = ([0.0; PANEL], [0.0; PANEL]);
-            let units = PANEL.min(self.norm.units - unit);
-            load(&self.parameters[self.norm.scale + unit..][..units], &mut scale[..units]);
-            load(&self.parameters[self.norm.shift + unit..][..units], &mut shift[..units]);
-            for (y, x) in self.y.block_mut(unit).zip(normalized) {
-                if y.len() == PANEL {
-                    apply(&mut y[..PANEL], &x[..PANEL], &scale, &shift, floor);
+        let Self { norm, x, mean, inverse, y: Scaled { parameters, relu, y } } = self;
+        let floor = if relu { 0.0 } else { f32::NEG_INFINITY };
+        for unit in x.firsts() {
+            let normal = [panel(&mean[unit..norm.units]), panel(&inverse[unit..norm.units])];
+            let (mut scaled, units) = ([[0.0; PANEL]; 2], PANEL.min(norm.units - unit));
+            load(&parameters[norm.scale + unit..][..units], &mut scaled[0][..units]);
+            load(&parameters[norm.shift + unit..][..units], &mut scaled[1][..units]);
+            for (x, y) in x.block_mut(unit).zip(y.block_mut(unit)) {
+                if x.len() == PANEL {
+                    apply((&mut x[..PANEL], &mut y[..PANEL]), &normal, &scaled, floor);
                 } else {
-                    apply(y, x, &scale, &shift, floor);
+                    apply((x, y), &normal, &scaled, floor);
                 }
             }
         }

@@ -1,0 +1,109 @@
+"""Runs what speed.sh measures and checks it against the bounds.
+
+steps  the share of the arithmetic's floor that a step of the Criteo-Kaggle DLRM reaches, and what a second worker adds
+norm   what batch norm and dropout of .2 cost that step together
+rows   the share of the floor of rows that steps of models reach whose time goes into rows
+
+Shares are of the time for which threads had a core, ratios are of neighbours in time, and what counts is their median.
+
+Python's standard library only.
+"""
+
+import json
+import os
+import subprocess
+from statistics import median
+
+from load import Load
+from runs import UMBRA, Runs
+from show import Show, phases
+
+BATCHES = (128, 512, 2048)
+ROUNDS = int(os.environ.get("ROUNDS", "5"))
+# Of cores that multiply and add about 120 and about 240 GFLOP/s.
+FLOOR_SHARES = {120: (0.88, 0.90, 0.90), 240: (0.85, 0.85, 0.85)}
+SHAPES, OPTIMIZERS = ("rows64", "rows128", "bags10", "bags50"), ("sgd", "rowwise_adagrad")
+show, runs, loads = Show("speed", []), Runs("speed"), []
+
+
+def bench(*arguments):
+    """The figures of `umbra bench`, and what others used of the machine meanwhile."""
+    load = Load()
+    done = subprocess.run([UMBRA, "bench", "--steps-only", "--json", "-", *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                          check=True)
+    loads.append(load.cores())
+    return json.loads(done.stdout)
+
+
+def steps():
+    print("== steps", flush=True)
+    report = bench("--optimizer", "sgd", "--workers", "1,2", "--seconds", str(2 * ROUNDS), "--samples", str(ROUNDS))
+    peak = report["peak_gflops"]
+    show.measured("peak_gflops", peak)
+    found = {(figure["batch"], figure["workers"]): figure for figure in report["steps"]}
+    for (batch, workers), figure in found.items():
+        show.row(what="Criteo-Kaggle DLRM", batch=batch, workers=workers, examples_per_s=figure["examples_per_second"],
+                 floor_share=figure["floor_share"], rows_share=figure["row_floor_share"])
+    bounds = FLOOR_SHARES[min(FLOOR_SHARES, key=lambda known: abs(known - peak))]
+    for batch, bound in zip(BATCHES, bounds):
+        show.at_least(f"floor_share_{batch}", found[batch, 1]["floor_share"], bound)
+    scaling = [median(two / one for two, one in zip(found[batch, 2]["cpu_samples"], found[batch, 1]["cpu_samples"])) for batch in BATCHES]
+    show.at_least("two_over_one", median(scaling), 1.95)
+
+
+JOB = """[data]
+train = "%s"
+[model]
+kind = "dlrm"
+embedding_dim = 16
+bottom = [512, 256, 64, 16]
+top = [512, 256]
+%s
+[optim.dense]
+kind = "sgd"
+lr = 0.01
+[optim.sparse]
+kind = "sgd"
+lr = 0.01
+"""
+WAYS = {"plain": "", "norm": "batch_norm = true", "dropout": "dropout = 0.2", "both": "batch_norm = true\ndropout = 0.2"}
+
+
+def norm():
+    print("== norm", flush=True)
+    data = runs.out / "shape.h5"
+    # The shape of the data is all that is taken of it.
+    runs.call("synth", [UMBRA, "synth", "--preset", "criteo-kaggle", "--rows", "1000", "--output", str(data), "--overwrite"])
+    rates = {(way, batch): [] for way in WAYS for batch in BATCHES}
+    for _ in range(ROUNDS):
+        for way, keys in WAYS.items():
+            job = runs.out / f"{way}.toml"
+            job.write_text(JOB % (data.resolve(), keys))
+            for figure in bench("-c", str(job), "--workers", "1", "--seconds", "1", "--samples", "3")["steps"]:
+                rates[way, figure["batch"]].append(figure["examples_per_cpu_second"])
+    costs = {}
+    for (way, batch), own in rates.items():
+        costs[way, batch] = median(1 - with_it / without for with_it, without in zip(own, rates["plain", batch]))
+        show.row(what=f"step, {way}", batch=batch, examples_per_cpu_s=median(own), cost=costs[way, batch])
+    show.at_most("norm_dropout_cost", median(costs["both", batch] for batch in BATCHES), 0.08)
+
+
+def rows():
+    print("== rows", flush=True)
+    least = []
+    for shape in SHAPES:
+        for optimizer in OPTIMIZERS:
+            # One optimizer at a time: tables of 13 GB.
+            report = bench("--shape", shape, "--optimizer", optimizer, "--workers", "1,2", "--batch", "2048", "--seconds", str(ROUNDS),
+                           "--samples", str(ROUNDS))
+            for figure in report["steps"]:
+                least.append(figure["row_floor_share"])
+                show.row(what=shape, optimizer=optimizer, workers=figure["workers"], examples_per_s=figure["examples_per_second"],
+                         rows_share=figure["row_floor_share"], floor_share=figure["floor_share"])
+    show.at_least("row_floor_share_min", min(least), 0.6)
+
+
+for phase in phases(steps, norm, rows):
+    phase()
+show.alone(loads)
+show.finish()

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# make show-speed: steps against the floors of arithmetic and of rows, and what batch norm and dropout cost.
+#
+#     make show-speed                  about 10 minutes, on a machine that nobody else uses
+#     make show-speed PHASES="norm"    some of: steps norm rows
+#     ROUNDS=11                        samples of every figure (5)
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+hpc/setup.sh --quiet
+. hpc/env.sh
+cargo build --release -q -p umbra-mpi --bin umbra
+UMBRA=$(realpath "${CARGO_TARGET_DIR:-target}/release/umbra")
+export UMBRA
+python3 -B hpc/show/speed.py
