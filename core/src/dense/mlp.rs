@@ -242,8 +242,7 @@ impl Mlp {
                         Some(training) => norm.forward_batch(
                             &mut normalized,
                             y,
-                            statistics,
-                            training.statistics,
+                            (statistics, training.statistics),
                             training.reduce,
                             kept_here,
                             scratch.sums,
