@@ -201,7 +201,8 @@ impl Model {
         reduce(&mut total);
         let scale = if total[0] > 0.0 { 1.0 / total[0] } else { 0.0 };
 
-        out.rows.fill(0.0);
+        // Of the gradient of rows so much is set.
+        let mut set = 0;
         if n == 0 {
             out.parameters.fill(0.0);
         }
@@ -230,8 +231,14 @@ impl Model {
             }
             loss_sum += tile.loss(scale, logits, d_logits);
             if update.is_some() && !loss_sum.is_finite() {
-                out.rows.fill(0.0);
+                set = 0;
                 break;
+            }
+            // Rows that come first in this tile, just before they are added to: then they are near.
+            let reach = tile.rows_end() * self.row_width();
+            if reach > set {
+                out.rows[set..reach].fill(0.0);
+                set = reach;
             }
             let pass = BackwardPass {
                 parameters,
@@ -245,6 +252,7 @@ impl Model {
             };
             self.body.backward(&tile, pass, memory.space());
         }
+        out.rows[set..].fill(0.0);
         StepLoss { loss_sum, weight_sum }
     }
 
@@ -297,6 +305,14 @@ impl Model {
 }
 
 impl Tile<'_> {
+    /// The end of the rows that its bags name.
+    fn rows_end(&self) -> usize {
+        let Bags { bags, slot, .. } = self.bags;
+        let ends = [bags.offsets.first(), bags.offsets.last()];
+        let [start, end] = ends.map(|at| at.map_or(0, |at| *at as usize));
+        slot[start..end].iter().max().map_or(0, |last| *last as usize + 1)
+    }
+
     /// Sum of weighted losses; writes the gradient of every logit, scaled.
     fn loss(&self, scale: f64, logits: &[f32], d_logits: &mut [f32]) -> f64 {
         let mut sum = 0.0;

@@ -59,17 +59,25 @@ impl SparseOptimizer {
     pub(crate) fn update<I: Isa>(&self, isa: I, rate: f32, record: &[AtomicU32], gradient: &[f32]) {
         let (values, state) = record.split_at(gradient.len());
         match self {
-            Self::Elementwise(rule) => {
-                let (planes, own_steps) = state.split_at(rule.state_planes() * gradient.len());
-                // The count is kept as an integer's bits: exact beyond 2^24 steps.
-                let count = own_steps.first().map_or(1, |word| {
-                    let count = word.load(Relaxed).saturating_add(1);
-                    word.store(count, Relaxed);
-                    u64::from(count)
-                });
-                let rule = rule.at(StepSize { rate, count });
-                update_row(isa, &rule, Elements::new(&rule, values, planes), gradient);
-            }
+            // Where its kind is known a rule keeps what it works on in registers.
+            Self::Elementwise(rule) => match rule.kind {
+                OptimizerKind::Sgd => {
+                    let rule = Optimizer { kind: OptimizerKind::Sgd, ..*rule };
+                    update_elements(isa, rate, rule, [values, state], gradient);
+                }
+                OptimizerKind::Momentum { beta } => {
+                    let rule = Optimizer { kind: OptimizerKind::Momentum { beta }, ..*rule };
+                    update_elements(isa, rate, rule, [values, state], gradient);
+                }
+                OptimizerKind::Adagrad { eps, initial } => {
+                    let rule = Optimizer { kind: OptimizerKind::Adagrad { eps, initial }, ..*rule };
+                    update_elements(isa, rate, rule, [values, state], gradient);
+                }
+                OptimizerKind::Adam(adam) => {
+                    let rule = Optimizer { kind: OptimizerKind::Adam(adam), ..*rule };
+                    update_elements(isa, rate, rule, [values, state], gradient);
+                }
+            },
             Self::RowwiseAdagrad { eps, weight_decay, .. } => {
                 let squares = sum_of_squares(isa, *weight_decay, values, gradient);
                 let sum = f32::from_bits(state[0].load(Relaxed)) + squares / gradient.len() as f32;
@@ -82,6 +90,27 @@ impl SparseOptimizer {
             }
         }
     }
+}
+
+/// Updates a row by the rule of its elements.
+#[inline(always)]
+fn update_elements<I: Isa>(
+    isa: I,
+    rate: f32,
+    rule: Optimizer,
+    [values, state]: [&[AtomicU32]; 2],
+    gradient: &[f32],
+) {
+    let (planes, own_steps) = state.split_at(rule.state_planes() * gradient.len());
+    let mut count = 1;
+    if let Some(word) = own_steps.first() {
+        // The count is kept as an integer's bits: exact beyond 2^24 steps.
+        let own = word.load(Relaxed).saturating_add(1);
+        word.store(own, Relaxed);
+        count = u64::from(own);
+    }
+    let rule = rule.at(StepSize { rate, count });
+    update_row(isa, &rule, Elements::new(&rule, values, planes), gradient);
 }
 
 #[cfg(test)]
