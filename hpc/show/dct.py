@@ -255,7 +255,7 @@ def full():
     """Where no link is slow it is to turn itself off; what it would cost is told beside."""
     print("== full", flush=True)
     common = {"data.train": runs.synth("shadow_speed", 400_000)} | LARGE | {
-        "sync.method": "bsp", "train.batch_size": 64, "train.worker_threads": 1, "train.max_examples": RANKS * 64 * 200}
+        "sync.method": "bsp", "train.batch_size": 64, "train.worker_threads": 1, "train.max_examples": RANKS * 64 * 120}
     ways = {"without": {}, "auto": kept(CLAIMED) | {"compress.auto": "true"}, "on": kept(CLAIMED)}
     found = {way: [] for way in ways}
     for turn in range(5):

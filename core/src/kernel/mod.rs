@@ -4,7 +4,8 @@
 //! - `linear.rs`: the products of a linear layer, forward and back; `dot.rs`: pairwise dot products
 //! - `tile.rs`: the micro-kernel under all of them
 //! - `transpose.rs`: panels of transposed matrices
-//! - `update.rs`: optimizer updates, in a pass or as the end of a weight gradient
+//! - `update.rs`: optimizer updates, in a pass, of a row, or as the end of a weight gradient
+//! - `pool.rs`: sums of rows
 //! - `isa/`: registers of an instruction set, the traits kernels are generic over
 //! - `layout.rs`: panels of parameters, blocks of activations; `words.rs`: memory shared by workers
 //! - `peak.rs`: what the core could do at best
