@@ -2,7 +2,8 @@
 //! their gradients are summed, so that neither is copied.
 //!
 //! Invariant: rows are added in the order of a bag's values, and the gradients of a row in the
-//! order of its uses, as `bag.rs` does it over copies of rows: the same bits.
+//! order of its uses, as `bag.rs` does it over copies of rows: the same bits,
+//! signs of zeros aside.
 
 use super::Table;
 use super::bag::Pooling;
@@ -11,7 +12,7 @@ use crate::kernel::isa::{Isa, Kernel, run};
 use crate::kernel::pool::{Bag, Rows, add_scaled, sum_rows};
 use crate::optim::SparseOptimizer;
 
-/// Bags, with the place of every value's row.
+/// Bags, and how each becomes a vector.
 #[derive(Clone, Copy, Debug)]
 pub struct DirectBags<'a> {
     /// Bags; `offsets` begin with 0.

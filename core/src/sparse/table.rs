@@ -75,7 +75,8 @@ impl<'a> Table<'a> {
     }
 
     /// Reads the records at `indices`, then writes them as they are: what a step that looks rows up
-    /// and updates them cannot do without. Timed by the caller, it is the ceiling of both.
+    /// and updates them cannot do without. Timed by the caller, it is the ceiling of both. Updates
+    /// that others make meanwhile may be lost.
     pub fn touch(&self, indices: impl Iterator<Item = usize> + Clone) {
         run(Touch { table: *self, indices });
     }

@@ -9,9 +9,9 @@
 //! dense update.
 //!
 //! How a figure is taken: other programs may use the machine, and its clock moves. So every sample
-//! is bracketed by bursts that measure the peak of its cores, shares are of that peak and of the
-//! time that the threads had a core, what is to be compared is measured in turn, and figures are
-//! medians.
+//! is bracketed by bursts that measure the peak of its cores and by reading and writing the rows of
+//! a batch, shares are of these and of the time that the threads had a core, what is to be compared
+//! is measured in turn, and figures are medians.
 
 pub mod kernels;
 pub mod ready;

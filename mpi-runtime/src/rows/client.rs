@@ -6,9 +6,9 @@
 //! one makes workers wait instead of filling memory.
 //!
 //! Two ways to the rows: *local*, one rank without a synchronization method, where workers share
-//! the tables Hogwild-fashion and nothing is sent; and *routed*, through the partitions' threads,
-//! here or on other ranks. The second has two things to ask for: rows, or bags that those who hold
-//! the rows have pooled (`bags.rs`).
+//! the tables Hogwild-fashion, pool longer bags from them (`direct.rs`) and send nothing; and
+//! *routed*, through the partitions' threads, here or on other ranks. The second has two things to
+//! ask for: rows, or bags that those who hold the rows have pooled (`bags.rs`).
 
 use std::collections::VecDeque;
 use std::sync::Arc;

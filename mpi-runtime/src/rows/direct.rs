@@ -1,13 +1,14 @@
 //! Bags that a worker pools from a table it shares, without a copy of their rows, and whose rows it
-//! updates without a gradient for each: where bags have several values, copies are most of what a
-//! step moves. What is learnt has the same bits.
+//! updates without a gradient for each: where bags have several values, copies are much of what a
+//! step moves. What is learnt has the same bits, signs of zeros aside.
 
 use umbra_core::batch::Jagged;
 use umbra_core::model::Pooling;
 use umbra_core::optim::SparseOptimizer;
 use umbra_core::sparse::{DirectBags, DirectUpdate, Table, Use};
 
-/// Values of a bag from which on it is pooled so: measured, with rows of 64.
+/// Values of a bag, in the mean of a batch, from which on its bags are pooled so: with fewer there
+/// are about as many vectors as rows, and nothing is saved. Where it begins to pay is not measured.
 const VALUES_PER_BAG: usize = 2;
 
 /// The bags of a batch.

@@ -10,7 +10,8 @@
 //! - [`client`]: a worker's side · [`lookup`]: a batch on its way · [`outbox`]: what the workers of
 //!   a rank send together
 //! - [`pooling`]: bags that are pooled where their rows are · [`bags`]: a worker's side of that ·
-//!   [`bag_wire`]: what the two say to each other
+//!   [`bag_wire`]: what the two say to each other · [`direct`]: bags that a worker pools from a
+//!   table it shares
 //! - [`traffic`]: how much of all this a rank sends, receives and holds, predicted ·
 //!   [`pooled_traffic`]: the same where bags are pooled where their rows are
 
