@@ -7,7 +7,7 @@ use core::ops::Range;
 
 use super::isa::{Isa, Source};
 use super::tile::{load, store};
-use super::words::prefetch;
+use super::words::prefetch_row;
 
 /// Rows in private or in shared memory.
 pub(crate) struct Rows<'a, T> {
@@ -26,16 +26,7 @@ impl<T> Rows<'_, T> {
     fn row(&self, index: u32) -> &[T] {
         &self.elements[index as usize * self.stride..][self.columns.clone()]
     }
-
-    #[inline(always)]
-    fn prefetch(&self, index: u32) {
-        let row = self.row(index);
-        row.iter().step_by(LINE).chain(row.last()).for_each(prefetch);
-    }
 }
-
-/// f32s of a cache line.
-const LINE: usize = 16;
 
 /// The values of a bag.
 pub(crate) struct Bag<'a> {
@@ -92,7 +83,7 @@ where
             && rows.ahead > 0
             && let Some(index) = bag.indices.get(value + rows.ahead)
         {
-            rows.prefetch(*index);
+            prefetch_row(rows.row(*index));
         }
         let row = &rows.row(bag.indices[value])[at..][..(N - 1) * I::LANES + count];
         for (j, sum) in sums.iter_mut().enumerate() {

@@ -216,6 +216,13 @@ pub(crate) fn touch_with<I: Isa>(isa: I, words: &[AtomicU32], write: bool) -> I:
     sum
 }
 
+/// Asks for the cache lines of a row of f32s or words ahead of its use.
+#[inline(always)]
+pub(crate) fn prefetch_row<T>(row: &[T]) {
+    const LINE: usize = 64;
+    row.iter().step_by(LINE / size_of::<T>()).chain(row.last()).for_each(prefetch);
+}
+
 /// Asks for the cache line of `of` ahead of its use.
 #[inline(always)]
 pub(crate) fn prefetch<T>(of: &T) {

@@ -8,7 +8,7 @@
 use core::sync::atomic::AtomicU32;
 
 use crate::kernel::isa::{Isa, Kernel, run};
-use crate::kernel::words::{all_finite_with, load_with, prefetch, touch_with};
+use crate::kernel::words::{all_finite_with, load_with, prefetch_row, touch_with};
 use crate::optim::SparseOptimizer;
 use crate::recovery::usage::Usage;
 
@@ -131,8 +131,7 @@ impl<'a> Table<'a> {
     /// Asks for the cache lines of a record ahead of its use.
     #[inline(always)]
     pub(super) fn prefetch(&self, index: usize) {
-        let record = self.record(index);
-        record.iter().step_by(LINE).chain(record.last()).for_each(prefetch);
+        prefetch_row(self.record(index));
     }
 }
 
