@@ -20,7 +20,7 @@ use umbra_core::dense::replica;
 use umbra_core::kernel::{ActivationsMut, blocked_len, selected};
 use umbra_core::model::{
     Boundary, Carrier, Cross, Gradients, Input, Model, ModelConfig, ModelKind, PartOf, Pooling,
-    StepKey, Structure, Workspace,
+    Precision, StepKey, Structure, Workspace,
 };
 use umbra_core::optim::{Optimizer, OptimizerKind, SparseOptimizer, StepSize};
 use umbra_core::rng::{Purpose, Stream};
@@ -72,8 +72,8 @@ const ADAGRAD: SparseOptimizer =
     SparseOptimizer::RowwiseAdagrad { eps: 1e-8, initial: 0.0, weight_decay: 0.0 };
 
 /// Allocations of three training steps and one scoring, after everything has been built.
-fn allocations(config: &ModelConfig) -> usize {
-    let model = Model::new(config).unwrap();
+fn allocations(config: &ModelConfig, precision: Precision) -> usize {
+    let model = Model::new(config).unwrap().with_precision(precision);
     let (s, width) = (config.fields, model.row_width());
     let stream = Stream::new(9, Purpose::Test(0));
     let dense: Vec<f32> =
@@ -137,6 +137,11 @@ fn allocations(config: &ModelConfig) -> usize {
     counted() - before
 }
 
+/// With layers that are wide enough for products of bf16s.
+fn wide(config: ModelConfig<'static>) -> ModelConfig<'static> {
+    ModelConfig { bottom: &[40, 33, 8], top: &[36, 33], ..config }
+}
+
 #[test]
 fn a_step_allocates_nothing() {
     let dlrm = ModelConfig {
@@ -168,7 +173,8 @@ fn a_step_allocates_nothing() {
     ] {
         for (batch_norm, dropout) in [(false, 0.0), (true, 0.2)] {
             let config = ModelConfig { kind, cross, batch_norm, dropout, ..dlrm };
-            assert_eq!(allocations(&config), 0, "{config:?}");
+            assert_eq!(allocations(&config, Precision::F32), 0, "{config:?}");
+            assert_eq!(allocations(&wide(config), Precision::Bf16), 0, "{config:?}");
         }
     }
 }

@@ -3,6 +3,10 @@
 steps  the share of the arithmetic's floor that a step of the Criteo-Kaggle DLRM reaches, and what a second worker adds
 norm   what batch norm and dropout of .2 cost that step together
 rows   the share of the floor of rows that steps of models reach whose time goes into rows
+bf16   steps whose products are of bf16s over the same in f32
+inlined  that no vector instruction of a kernel is a function of its own: a closure in a kernel has not the features of the function
+       around it, and where the compiler leaves it outside each of its instructions becomes a call
+auc    what those learn: Frappe by its published recipe and synthetic clicks, five seeds, each in both precisions
 
 Shares are of the time for which threads had a core, ratios are of neighbours in time, and what counts is their median.
 
@@ -12,7 +16,8 @@ Python's standard library only.
 import json
 import os
 import subprocess
-from statistics import median
+from concurrent.futures import ThreadPoolExecutor
+from statistics import mean, median, stdev
 
 from load import Load
 from runs import UMBRA, Runs
@@ -23,7 +28,8 @@ ROUNDS = int(os.environ.get("ROUNDS", "5"))
 # Of cores that multiply and add about 120 and about 240 GFLOP/s.
 FLOOR_SHARES = {120: (0.88, 0.90, 0.90), 240: (0.85, 0.85, 0.85)}
 SHAPES, OPTIMIZERS = ("rows64", "rows128", "bags10", "bags50"), ("sgd", "rowwise_adagrad")
-show, runs, loads = Show("speed", []), Runs("speed"), []
+SEEDS = [1, 2, 3, 4, 5]
+show, runs, loads = Show("speed", SEEDS), Runs("speed"), []
 
 
 def bench(*arguments):
@@ -103,7 +109,62 @@ def rows():
     show.at_least("row_floor_share_min", min(least), 0.6)
 
 
-for phase in phases(steps, norm, rows):
+def bf16():
+    print("== bf16", flush=True)
+    for shape, name, bound in (("criteo-kaggle", "kaggle", 1.5), ("mlperf", "mlperf", 1.8)):
+        report = bench("--shape", shape, "--optimizer", "sgd", "--precision", "f32,bf16", "--workers", "1", "--seconds", str(2 * ROUNDS),
+                       "--samples", str(ROUNDS))
+        found = {(figure["batch"], figure["optimizer"]): figure for figure in report["steps"]}
+        over = {}
+        for batch in BATCHES:
+            f32, half = found[batch, "sgd"], found[batch, "sgd bf16"]
+            over[batch] = median(b / a for a, b in zip(f32["cpu_samples"], half["cpu_samples"]))
+            show.row(what=f"{shape}, bf16", batch=batch, examples_per_s=half["examples_per_second"], in_f32=f32["examples_per_second"],
+                     over_f32=over[batch])
+        show.at_least(f"bf16_over_f32_{name}", median(over.values()), bound)
+
+
+def inlined():
+    print("== inlined", flush=True)
+    names = subprocess.run(["nm", "-C", UMBRA], capture_output=True, text=True, check=True).stdout.splitlines()
+    sets = [f"core_arch::x86::{name}" for name in ("avx::", "avx2::", "avx512", "fma::")]
+    show.at_least("kernels_found", sum("umbra_core::kernel::" in name for name in names), 1)
+    show.at_most("instructions_outside", sum(any(of in name for of in sets) for name in names), 0)
+
+
+CLICKS = 2_000_000
+
+
+def auc():
+    print("== auc", flush=True)
+    frappe = runs.frappe_files()
+    clicks = {"data.train": runs.synth("shadow_train", CLICKS), "data.test": runs.synth("shadow_test", 400_000, 8_000_000)}
+    own = {"train.worker_threads": 1, "model.top": "[512, 256, 128]"}
+    tasks = {"clicks": ("hpc/show/shadow-synthetic.toml", clicks | own)}
+    if frappe is not None:
+        tasks["frappe"] = ("hpc/jobs/frappe.toml", {f"data.{split}": path for split, path in frappe.items()})
+
+    def train(job):
+        task, seed, precision = job
+        path, sets = tasks[task]
+        run = runs.train(f"{task}-{precision}-{seed}", path, {"seed": seed, "train.precision": precision, **sets}, [])
+        return run["test"]
+
+    jobs = [(task, seed, precision) for task in tasks for seed in SEEDS for precision in ("f32", "bf16")]
+    # Every run has one worker thread.
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        figures = dict(zip(jobs, pool.map(train, jobs)))
+    for task in tasks:
+        of = lambda figure: [figures[task, seed, "bf16"][figure] - figures[task, seed, "f32"][figure] for seed in SEEDS]
+        more, losses = of("auc"), of("logloss")
+        error = stdev(more) / len(more) ** 0.5
+        show.row(what=f"{task}, bf16 - f32", auc=mean(more), auc_error=error, logloss=mean(losses),
+                 logloss_error=stdev(losses) / len(losses) ** 0.5, auc_f32=mean(figures[task, seed, "f32"]["auc"] for seed in SEEDS))
+        show.at_most(f"auc_difference_bf16_{task}", abs(mean(more)), max(0.0003, 2 * error))
+
+
+for phase in phases(steps, norm, rows, bf16, inlined, auc):
     phase()
-show.alone(loads)
+if loads:
+    show.alone(loads)
 show.finish()

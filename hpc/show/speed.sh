@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# make show-speed: steps against the floors of arithmetic and of rows, and what batch norm and dropout cost.
+# make show-speed: steps against the floors of arithmetic and of rows, what batch norm and dropout cost, and
+# what products of bf16s gain and what is learnt with them.
 #
-#     make show-speed                  about 10 minutes, on a machine that nobody else uses
-#     make show-speed PHASES="norm"    some of: steps norm rows
+#     make show-speed                  about 20 minutes, on a machine that nobody else uses
+#     make show-speed PHASES="norm"    some of: steps norm rows bf16 inlined auc
 #     ROUNDS=11                        samples of every figure (5)
 set -euo pipefail
 cd "$(dirname "$0")/../.."

@@ -16,7 +16,7 @@ use super::linear::Linear;
 use super::mlp::MAX_LAYERS;
 use super::replica::Update;
 use crate::kernel::isa::{Isa, Kernel, run};
-use crate::kernel::{Activations, ActivationsMut, Strides, blocked_len, data_gradient, padded_len};
+use crate::kernel::{Activations, ActivationsMut, Strides, blocked_len, padded_len};
 
 /// One layer: shapes and offsets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -179,8 +179,9 @@ impl CrossNetwork {
             let mut of_x = ActivationsMut::new(&mut *d_x, n, width, strides);
             match layer.down {
                 None => {
-                    data_gradient(of_u, transposed, None, &mut of_x);
-                    layer.up.gradient(x, of_u, fresh, update, parameters);
+                    let of = layer.up.operands((x, of_u), true, &[], &mut []);
+                    layer.up.data_gradient(of, transposed, None, &mut of_x);
+                    layer.up.gradient(of, fresh, update, parameters);
                 }
                 Some(down) => {
                     let rank = down.outputs;
@@ -188,10 +189,12 @@ impl CrossNetwork {
                     let low = &from.stored[start + 2 * len..][..blocked_len(n, rank)];
                     let low = Activations::blocked(low, n, rank);
                     let mut d_low = ActivationsMut::blocked(&mut *scratch, n, rank);
-                    data_gradient(of_u, of_up, None, &mut d_low);
-                    layer.up.gradient(low, of_u, fresh, update, parameters);
-                    data_gradient(d_low.view(), of_down, None, &mut of_x);
-                    down.gradient(x, d_low.view(), fresh, update, parameters);
+                    let of = layer.up.operands((low, of_u), true, &[], &mut []);
+                    layer.up.data_gradient(of, of_up, None, &mut d_low);
+                    layer.up.gradient(of, fresh, update, parameters);
+                    let of = down.operands((x, d_low.view()), true, &[], &mut []);
+                    down.data_gradient(of, of_down, None, &mut of_x);
+                    down.gradient(of, fresh, update, parameters);
                 }
             }
             self.add(d_x, d);

@@ -2,13 +2,22 @@
 //!
 //! W stands in panels and X, Y where their owner put them (`kernel/layout.rs`). A layer holds
 //! offsets into the parameters, never numbers.
+//!
+//! Its products may be of bf16s (`kernel/operand.rs`): W once a step, X and d_Y where they are
+//! multiplied. Everything else is f32: W itself, sums, gradients, Y.
 
 use core::sync::atomic::AtomicU32;
 
 use super::replica::Update;
 use crate::kernel::{
-    Activations, ActivationsMut, bias_gradient, forward, transpose, weight_gradient,
+    Activations, ActivationsMut, Mask, Precision, bias_gradient, blocked_len, data_gradient,
+    forward, forward_halves, half_panels_len, round_activations, round_weight, transpose,
+    weight_gradient,
 };
+
+/// Layers narrower than this on either side stay f32: half their words would be empty, or their
+/// vectors.
+const NARROW: usize = 32;
 
 /// Shapes and offsets into the parameters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,6 +30,19 @@ pub struct Linear {
     pub matrix: usize,
     /// Offset of b `[outputs]`.
     pub bias: Option<usize>,
+    /// Of the products of a training step.
+    pub precision: Precision,
+}
+
+/// What a backward pass multiplies.
+#[derive(Clone, Copy)]
+pub struct Operands<'a> {
+    /// d_Y, for its sums over examples. `[n, outputs]`
+    d_y: Activations<'a>,
+    /// d_Y, for the gradient of X: as it is, or words of two columns.
+    columns: Activations<'a>,
+    /// X and d_Y, for the gradient of W: as they are, or words of two examples.
+    examples: [Activations<'a>; 2],
 }
 
 impl Linear {
@@ -30,7 +52,47 @@ impl Linear {
         self.outputs * self.inputs
     }
 
-    /// Writes Y `[n, outputs]` of X `[n, inputs]`, cut below at 0 if `relu`.
+    /// Makes its products `precision`, if it is wide enough.
+    pub(super) const fn set_precision(&mut self, precision: Precision) {
+        let narrow = self.inputs < NARROW || self.outputs < NARROW;
+        self.precision = if narrow { Precision::F32 } else { precision };
+    }
+
+    /// f32s that a step makes of W: Wᵀ, or W and Wᵀ in bf16.
+    #[must_use]
+    pub const fn prepared_len(&self) -> usize {
+        match self.precision {
+            Precision::F32 => self.matrix_len(),
+            Precision::Bf16 => {
+                half_panels_len(self.outputs, self.inputs)
+                    + half_panels_len(self.inputs, self.outputs)
+            }
+        }
+    }
+
+    /// f32s kept of X from forward to backward: none, or X in words of two of `n` examples.
+    #[must_use]
+    pub const fn kept_len(&self, n: usize) -> usize {
+        match self.precision {
+            Precision::F32 => 0,
+            Precision::Bf16 => blocked_len(n.div_ceil(2), self.inputs),
+        }
+    }
+
+    /// f32s of scratch of a pass: none, or X in words of two columns, or d_Y in both forms.
+    #[must_use]
+    pub fn scratch_len(&self, n: usize) -> usize {
+        match self.precision {
+            Precision::F32 => 0,
+            Precision::Bf16 => {
+                let d_y = blocked_len(n, self.outputs.div_ceil(2))
+                    + blocked_len(n.div_ceil(2), self.outputs);
+                d_y.max(blocked_len(n, self.inputs.div_ceil(2)))
+            }
+        }
+    }
+
+    /// Writes Y `[n, outputs]` of X `[n, inputs]`, cut below at 0 if `relu`; in f32.
     pub fn forward(
         &self,
         parameters: &[AtomicU32],
@@ -38,31 +100,111 @@ impl Linear {
         relu: bool,
         y: &mut ActivationsMut<'_>,
     ) {
-        let bias = self.bias.map(|bias| &parameters[bias..bias + self.outputs]);
-        forward(x, self.w(parameters), bias, relu, y);
+        forward(x, self.w(parameters), self.b(parameters), relu, y);
     }
 
-    /// Writes the panels of Wᵀ, which the gradient of X needs. `transposed: [matrix_len]`
-    pub fn transpose(&self, parameters: &[AtomicU32], transposed: &mut [f32]) {
-        transpose(self.w(parameters), self.outputs, self.inputs, transposed);
+    /// As [`Self::forward`], in the layer's precision. `prepared` is that of [`Self::round`];
+    /// `kept: [kept_len(n)]` is written for backward.
+    pub fn forward_in_training(
+        &self,
+        parameters: &[AtomicU32],
+        prepared: &[f32],
+        x: Activations<'_>,
+        relu: bool,
+        y: &mut ActivationsMut<'_>,
+        (kept, scratch): (&mut [f32], &mut [f32]),
+    ) {
+        match self.precision {
+            Precision::F32 => self.forward(parameters, x, relu, y),
+            Precision::Bf16 => {
+                let mut columns = ActivationsMut::blocked(scratch, x.n(), self.inputs.div_ceil(2));
+                let mut examples = ActivationsMut::blocked(kept, x.n().div_ceil(2), self.inputs);
+                round_activations(x, Some(&mut columns), &mut examples);
+                let panels = &prepared[..half_panels_len(self.outputs, self.inputs)];
+                forward_halves(columns.view(), panels, self.b(parameters), relu, y);
+            }
+        }
+    }
+
+    /// Writes W and Wᵀ in bf16, if the layer's products are: before the first forward pass of a
+    /// step. `prepared: [prepared_len]`
+    pub fn round(&self, parameters: &[AtomicU32], prepared: &mut [f32]) {
+        if self.precision == Precision::Bf16 {
+            let (outputs, inputs) = (self.outputs, self.inputs);
+            let (panels, transposed) = prepared.split_at_mut(half_panels_len(outputs, inputs));
+            round_weight(self.w(parameters), (outputs, inputs), panels, transposed);
+        }
+    }
+
+    /// Writes the panels of Wᵀ, which the gradient of X needs, unless [`Self::round`] did: before
+    /// the first backward pass of a step. `prepared: [prepared_len]`
+    pub fn transpose(&self, parameters: &[AtomicU32], prepared: &mut [f32]) {
+        if self.precision == Precision::F32 {
+            transpose(self.w(parameters), self.outputs, self.inputs, prepared);
+        }
+    }
+
+    /// What backward multiplies, of X `[n, inputs]` and d_Y `[n, outputs]`. `kept` is what forward
+    /// kept, `scratch: [scratch_len(n)]`; without `d_x` no gradient of X will be asked for.
+    pub fn operands<'a>(
+        &self,
+        (x, d_y): (Activations<'a>, Activations<'a>),
+        d_x: bool,
+        kept: &'a [f32],
+        scratch: &'a mut [f32],
+    ) -> Operands<'a> {
+        match self.precision {
+            Precision::F32 => Operands { d_y, columns: d_y, examples: [x, d_y] },
+            Precision::Bf16 => {
+                let (n, half, width) = (d_y.n(), d_y.n().div_ceil(2), self.outputs.div_ceil(2));
+                let (columns, examples) = scratch.split_at_mut(blocked_len(n, width));
+                {
+                    let mut columns = ActivationsMut::blocked(columns, n, width);
+                    let mut examples = ActivationsMut::blocked(examples, half, self.outputs);
+                    round_activations(d_y, d_x.then_some(&mut columns), &mut examples);
+                }
+                let columns = Activations::blocked(columns, n, width);
+                let x = Activations::blocked(kept, half, self.inputs);
+                let d = Activations::blocked(examples, half, self.outputs);
+                Operands { d_y, columns, examples: [x, d] }
+            }
+        }
+    }
+
+    /// Writes d_X = d_Y·W, times the mask. `prepared` as [`Self::round`] or [`Self::transpose`]
+    /// left it
+    pub fn data_gradient(
+        &self,
+        of: Operands<'_>,
+        prepared: &[f32],
+        mask: Option<Mask<'_>>,
+        d_x: &mut ActivationsMut<'_>,
+    ) {
+        let transposed = match self.precision {
+            Precision::F32 => prepared,
+            Precision::Bf16 => &prepared[half_panels_len(self.outputs, self.inputs)..],
+        };
+        data_gradient(self.precision, of.columns, transposed, mask, d_x);
     }
 
     /// Sets d_W and d_b in the gradient of the parameters, or adds to them unless `fresh`; where
     /// there is an `update`, the parameters are updated by them.
     pub fn gradient(
         &self,
-        x: Activations<'_>,
-        d_y: Activations<'_>,
+        of: Operands<'_>,
         fresh: bool,
         update: Option<Update<'_>>,
         d_parameters: &mut [f32],
     ) {
         if let Some(bias) = self.bias {
-            bias_gradient(d_y, fresh, &mut d_parameters[bias..bias + self.outputs]);
+            bias_gradient(of.d_y, fresh, &mut d_parameters[bias..bias + self.outputs]);
         }
         let d_w = &mut d_parameters[self.matrix..self.matrix + self.matrix_len()];
-        let Some(update) = update else { return weight_gradient(x, d_y, fresh, d_w) };
-        update.apply_product(self.matrix, x, d_y, fresh, d_w);
+        let (precision, [x, d_y]) = (self.precision, of.examples);
+        let Some(update) = update else {
+            return weight_gradient(precision, x, d_y, fresh, d_w);
+        };
+        update.apply_product((precision, self.matrix), x, d_y, fresh, d_w);
         if let Some(bias) = self.bias {
             update.apply(bias, &d_parameters[bias..bias + self.outputs]);
         }
@@ -70,5 +212,9 @@ impl Linear {
 
     fn w<'a>(&self, parameters: &'a [AtomicU32]) -> &'a [AtomicU32] {
         &parameters[self.matrix..self.matrix + self.matrix_len()]
+    }
+
+    fn b<'a>(&self, parameters: &'a [AtomicU32]) -> Option<&'a [AtomicU32]> {
+        self.bias.map(|bias| &parameters[bias..bias + self.outputs])
     }
 }

@@ -10,11 +10,11 @@ use core::ops::Range;
 use core::sync::atomic::AtomicU32;
 
 use super::dropout::{self, StepKey};
-use super::linear::Linear;
+use super::linear::{Linear, Operands};
 use super::norm::{Norm, Normalized, Reduce, Scaled};
 use super::replica::Update;
 use super::split::{Boundary, Crossing, Exchange, PartOf, is_worth_it};
-use crate::kernel::{Activations, ActivationsMut, Mask, blocked_len, data_gradient};
+use crate::kernel::{Activations, ActivationsMut, Mask, Precision, blocked_len};
 
 /// Most layers in one chain.
 pub const MAX_LAYERS: usize = 16;
@@ -60,12 +60,19 @@ pub struct Training<'a> {
     pub rows: &'a [u64],
     /// Out: mean and unbiased variance of the global batch.
     pub statistics: &'a mut [f32],
+    /// First pass of a step: the weights are those of all its passes.
+    pub fresh: bool,
     /// Sum over workers.
     pub reduce: &'a mut Reduce<'a>,
 }
 
 /// Scratch of one pass.
 pub struct Scratch<'a> {
+    /// What the products of a step need of the matrices, from its first pass to its last.
+    /// `[prepared_len]`
+    pub prepared: &'a mut [f32],
+    /// Operands in bf16. `[operands_len(n)]`
+    pub operands: &'a mut [f32],
     /// f64s kept from forward to backward. `[kept_len]`
     pub kept: &'a mut [f64],
     /// f64 scratch. `[sums_len]`
@@ -77,8 +84,6 @@ pub struct Scratch<'a> {
 pub struct Stored<'a> {
     /// Parameters of the model.
     pub parameters: &'a [AtomicU32],
-    /// Transposed matrices of the step. `[transposed_len]`
-    pub transposed: &'a [f32],
     /// Input of the chain. `[n, inputs]`
     pub x: Activations<'a>,
     /// As forward left it. `[stored_len(n)]`
@@ -160,10 +165,23 @@ impl Mlp {
         blocked_len(n, widths.max().unwrap_or(0))
     }
 
-    /// f32s of the transposed matrices.
+    /// Makes products of training steps `precision`, of all layers that are wide enough.
+    pub fn set_precision(&mut self, precision: Precision) {
+        for layer in &mut self.layers[..self.count] {
+            layer.linear.set_precision(precision);
+        }
+    }
+
+    /// f32s that a step makes of the matrices.
     #[must_use]
-    pub fn transposed_len(&self) -> usize {
-        self.layers().iter().map(|layer| layer.own().matrix_len()).sum()
+    pub fn prepared_len(&self) -> usize {
+        self.layers().iter().map(|layer| layer.own().prepared_len()).sum()
+    }
+
+    /// f32s of scratch for operands in bf16 of `n` examples.
+    #[must_use]
+    pub fn operands_len(&self, n: usize) -> usize {
+        self.layers().iter().map(|layer| layer.own().scratch_len(n)).max().unwrap_or(0)
     }
 
     /// f64s kept from forward to backward.
@@ -190,19 +208,6 @@ impl Mlp {
         Activations::blocked(&stored[end - blocked_len(n, outputs)..end], n, outputs)
     }
 
-    /// Transposes the matrices that [`Self::backward`] needs: all, or all but the first layer's if
-    /// the gradient of the input is not asked for. `transposed: [transposed_len]`
-    pub fn transpose(&self, parameters: &[AtomicU32], d_x: bool, transposed: &mut [f32]) {
-        let mut rest = transposed;
-        for (number, layer) in self.layers().iter().enumerate() {
-            let (here, after) = rest.split_at_mut(layer.own().matrix_len());
-            if d_x || number > 0 {
-                layer.own().transpose(parameters, here);
-            }
-            rest = after;
-        }
-    }
-
     /// Runs `x` `[n, inputs]` through the chain; `stored: [stored_len(n)]` is written. Without
     /// `training` it is an evaluation: running statistics, no dropout.
     pub fn forward(
@@ -216,20 +221,32 @@ impl Mlp {
     ) {
         let Replica { parameters, statistics } = replica;
         let (n, mut x, mut rest, mut kept) = (x.n(), x, stored, &mut *scratch.kept);
+        let mut prepared = &mut *scratch.prepared;
         for layer in self.layers() {
-            let width = layer.linear.outputs;
+            let (width, own) = (layer.linear.outputs, layer.own());
             let (here, after) = rest.split_at_mut(layer.stored_len(n));
+            let (operand, here) = here.split_at_mut(own.kept_len(n));
             let (normalized, y) = here.split_at_mut(here.len() - blocked_len(n, width));
             let (kept_here, kept_after) = kept.split_at_mut(layer.norm.map_or(0, |n| n.kept_len()));
             let mut output = ActivationsMut::blocked(&mut *y, n, width);
-            match &layer.norm {
-                None => {
-                    let mut output = output.columns(layer.columns());
-                    layer.own().forward(parameters, x, layer.relu, &mut output);
+            let mut forward = |relu, y: &mut ActivationsMut<'_>| match &training {
+                None => own.forward(parameters, x, relu, y),
+                Some(training) => {
+                    let (of_layer, after) =
+                        core::mem::take(&mut prepared).split_at_mut(own.prepared_len());
+                    prepared = after;
+                    if training.fresh {
+                        own.round(parameters, of_layer);
+                    }
+                    let memory = (&mut *operand, &mut *scratch.operands);
+                    own.forward_in_training(parameters, of_layer, x, relu, y, memory);
                 }
+            };
+            match &layer.norm {
+                None => forward(layer.relu, &mut output.columns(layer.columns())),
                 Some(norm) => {
                     let mut normalized = ActivationsMut::blocked(normalized, n, width);
-                    layer.linear.forward(parameters, x, false, &mut normalized);
+                    forward(false, &mut normalized);
                     let y = Scaled { parameters, relu: layer.relu, y: &mut output };
                     match &mut training {
                         None => norm.forward_running(
@@ -275,10 +292,11 @@ impl Mlp {
         let n = stored.x.n();
         let (mut d, mut other) = (out.d, out.other);
         let (mut end, mut kept_end) = (self.stored_len(n), self.kept_len());
-        let mut transposed_end = self.transposed_len();
+        let mut prepared_end = self.prepared_len();
         for (number, layer) in self.layers().iter().enumerate().rev() {
             let start = end - layer.stored_len(n);
-            let here = &stored.activations[start..end];
+            let own = layer.own();
+            let (operand, here) = stored.activations[start..end].split_at(own.kept_len(n));
             let Linear { inputs, outputs, .. } = layer.linear;
             let (normalized, y) = here.split_at(here.len() - blocked_len(n, outputs));
             let below = number.checked_sub(1).map(|below| &self.layers[below]);
@@ -306,32 +324,38 @@ impl Mlp {
             }
             let d_y = d_y.view();
             let d_y = d_y.columns(layer.columns());
-            let transposed_start = transposed_end - layer.own().matrix_len();
-            let transposed = &stored.transposed[transposed_start..transposed_end];
+            let prepared_start = prepared_end - own.prepared_len();
+            let prepared = &mut scratch.prepared[prepared_start..prepared_end];
+            let wants_d_x = below.is_some() || d_x.is_some();
+            if out.fresh && wants_d_x {
+                own.transpose(stored.parameters, prepared);
+            }
+            let of = own.operands((x, d_y), wants_d_x, operand, scratch.operands);
             match (below, &mut d_x) {
                 (Some(below), _) => {
                     let mask = below.relu.then(|| below.mask(x));
                     let d_x = &mut ActivationsMut::blocked(&mut *other, n, inputs);
-                    data_gradient(d_y, transposed, mask, d_x);
+                    own.data_gradient(of, prepared, mask, d_x);
                     if let (true, Some(at)) = (layer.is_split(), &below.boundary) {
                         let d = ActivationsMut::blocked(&mut *other, n, inputs);
                         (out.exchange)(Crossing::Gradient { at, y: x, d });
                     }
                 }
-                (None, Some(d_x)) => data_gradient(d_y, transposed, None, d_x),
+                (None, Some(d_x)) => own.data_gradient(of, prepared, None, d_x),
                 (None, None) => {}
             }
-            layer.gradient(x, d_y, out.fresh, out.update, out.parameters);
+            layer.gradient(of, out.fresh, out.update, out.parameters);
             core::mem::swap(&mut d, &mut other);
-            (end, transposed_end) = (start, transposed_start);
+            (end, prepared_end) = (start, prepared_start);
         }
     }
 }
 
 impl Layer {
-    /// f32s stored of `n` examples: x̂ of a norm, then the output.
-    const fn stored_len(&self, n: usize) -> usize {
-        blocked_len(n, self.linear.outputs) * if self.norm.is_some() { 2 } else { 1 }
+    /// f32s stored of `n` examples: the input in bf16, x̂ of a norm, the output, those there are.
+    fn stored_len(&self, n: usize) -> usize {
+        let outputs = blocked_len(n, self.linear.outputs);
+        self.own().kept_len(n) + outputs * if self.norm.is_some() { 2 } else { 1 }
     }
 
     /// Whether this part computes but a part of it.
@@ -348,13 +372,14 @@ impl Layer {
     /// What this part computes of the linear part.
     #[must_use]
     pub fn own(&self) -> Linear {
-        let Linear { inputs, matrix, bias, .. } = self.linear;
+        let Linear { inputs, matrix, bias, precision, .. } = self.linear;
         let Range { start, end } = self.columns();
         Linear {
             inputs,
             outputs: end - start,
             matrix: matrix + start * inputs,
             bias: bias.map(|bias| bias + start),
+            precision,
         }
     }
 
@@ -366,13 +391,12 @@ impl Layer {
     /// d_W and d_b, and the update of all parameters of the layer.
     fn gradient(
         &self,
-        x: Activations<'_>,
-        d_y: Activations<'_>,
+        of: Operands<'_>,
         fresh: bool,
         update: Option<Update<'_>>,
         d_parameters: &mut [f32],
     ) {
-        self.own().gradient(x, d_y, fresh, update, d_parameters);
+        self.own().gradient(of, fresh, update, d_parameters);
         let (Some(update), Some(norm)) = (update, self.norm) else { return };
         for at in [norm.scale, norm.shift] {
             update.apply(at, &d_parameters[at..at + norm.units]);

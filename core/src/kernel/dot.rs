@@ -2,11 +2,15 @@
 //!
 //! Shapes: T `[F, d]` holds the vectors of an example, Z its pairs (i, j) with j < i, row by row:
 //! z_ij = t_i · t_j. Both directions are products of the micro-kernel: the lower triangle of T·Tᵀ,
-//! and d_T = S·T with S the symmetric matrix of d_Z with a diagonal of zeros.
+//! and d_T = S·T with S the symmetric matrix of d_Z with a diagonal of zeros. In bf16 T and S are
+//! rounded example by example, to words of two elements of a vector or of two vectors
+//! (`operand.rs`).
 
-use super::isa::{InPlace, Isa, Kernel, run};
+use super::isa::{InPlace, Isa, Kernel, run, run_halves};
 use super::layout::{Activations, ActivationsMut, PANEL, width_at};
 use super::linear::Sum;
+use super::operand::{Halves, Operand, Precision, Whole};
+use super::round::{round_row, round_rows, store_pairs};
 use super::tile::{Epilogue, Left, Right, copy, even, store, tile};
 use super::transpose::transpose_part;
 
@@ -48,9 +52,16 @@ impl DotShape {
     #[must_use]
     pub const fn scratch_len(&self) -> usize {
         let side = self.side();
-        let square = side * side + LANES_MAX * LANES_MAX;
-        let panels = side.next_multiple_of(PANEL) * self.width;
-        self.row_len() + if square > panels { square } else { panels }
+        // Forward: T in bf16 and the panels; backward: the square, and both in bf16.
+        let forward = side * self.width + side.next_multiple_of(PANEL) * self.width;
+        let backward = 2 * side * side + LANES_MAX * LANES_MAX + side * self.width;
+        self.row_len() + if forward > backward { forward } else { backward }
+    }
+
+    /// The precision of its products, where `precision` is asked for: words of halves are as many
+    /// as fill vectors, or there are none.
+    const fn precision(&self, precision: Precision) -> Precision {
+        if self.width.is_multiple_of(2 * LANES_MAX) { precision } else { Precision::F32 }
     }
 
     /// The columns in whole vectors, and one vector more: what is written of a row may end behind
@@ -77,9 +88,18 @@ impl DotShape {
 ///
 /// # Panics
 /// When shapes do not fit together.
-pub fn dot(shape: DotShape, t: &[f32], out: &mut ActivationsMut<'_>, scratch: &mut [f32]) {
+pub fn dot(
+    precision: Precision,
+    shape: DotShape,
+    t: &[f32],
+    out: &mut ActivationsMut<'_>,
+    scratch: &mut [f32],
+) {
     shape.check(t, out.view(), scratch);
-    run(Dot { shape, t, out, scratch });
+    match shape.precision(precision) {
+        Precision::F32 => run(Dot { operand: Whole, shape, t, out, scratch }),
+        Precision::Bf16 => run_halves(Dot { operand: Halves, shape, t, out, scratch }),
+    }
 }
 
 /// Gradient of [`dot`], given that of its output: writes `d_t` `[n, F, d]`.
@@ -87,6 +107,7 @@ pub fn dot(shape: DotShape, t: &[f32], out: &mut ActivationsMut<'_>, scratch: &m
 /// # Panics
 /// When shapes do not fit together.
 pub fn dot_backward(
+    precision: Precision,
     shape: DotShape,
     t: &[f32],
     d_out: Activations<'_>,
@@ -95,7 +116,12 @@ pub fn dot_backward(
 ) {
     shape.check(t, d_out, scratch);
     assert!(d_t.len() >= d_out.n() * shape.vectors * shape.width, "length of the gradient");
-    run(DotBackward { shape, t, d_out, d_t, scratch });
+    match shape.precision(precision) {
+        Precision::F32 => run(DotBackward { operand: Whole, shape, t, d_out, d_t, scratch }),
+        Precision::Bf16 => {
+            run_halves(DotBackward { operand: Halves, shape, t, d_out, d_t, scratch });
+        }
+    }
 }
 
 /// Place of pair (i, 0).
@@ -103,21 +129,41 @@ const fn triangle(i: usize) -> usize {
     i * i.saturating_sub(1) / 2
 }
 
-struct Dot<'a, 'o> {
-    shape: DotShape,
-    t: &'a [f32],
-    out: &'a mut ActivationsMut<'o>,
-    scratch: &'a mut [f32],
+pub(super) struct Dot<'a, 'o, O> {
+    pub(super) operand: O,
+    pub(super) shape: DotShape,
+    pub(super) t: &'a [f32],
+    pub(super) out: &'a mut ActivationsMut<'o>,
+    pub(super) scratch: &'a mut [f32],
 }
 
-impl Kernel for Dot<'_, '_> {
+impl<O: Operand> Kernel for Dot<'_, '_, O> {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        let DotShape { vectors, width, lead, .. } = self.shape;
-        let (row, panels) = self.scratch.split_at_mut(self.shape.row_len());
+        let DotShape { vectors, lead, .. } = self.shape;
         let side = self.shape.side();
+        let (row, scratch) = self.scratch.split_at_mut(self.shape.row_len());
+        let (words, panels) = scratch.split_at_mut(side * self.shape.width);
         for i in 0..self.out.view().n() {
-            let t = self.t[i * vectors * width..].as_ptr();
+            let first = self.t[i * vectors * self.shape.width..].as_ptr();
+            // T in words, `[F, width]`.
+            let (t, width) = if O::HALVES {
+                let width = self.shape.width / 2;
+                for (f, words) in words.chunks_exact_mut(width).enumerate().take(vectors) {
+                    let from = first.wrapping_add(f * self.shape.width);
+                    for (at, words) in words.chunks_exact_mut(I::LANES).enumerate() {
+                        let from = from.wrapping_add(at * 2 * I::LANES);
+                        // SAFETY: two vectors of elements of T, one of words.
+                        unsafe {
+                            let halves = round_row(isa, from, 2 * I::LANES);
+                            isa.store(words.as_mut_ptr(), halves);
+                        }
+                    }
+                }
+                (words.as_ptr(), width)
+            } else {
+                (first, self.shape.width)
+            };
             // Panels of T as a matrix [F, d], each as wide as whole vectors are.
             for first in (0..side).step_by(PANEL) {
                 let across = width_at(side, first);
@@ -154,11 +200,11 @@ impl Kernel for Dot<'_, '_> {
                     let size = (rows, (columns - first).min(2 * I::LANES));
                     // SAFETY: rows of T, columns of the panels written above; the epilogue writes
                     // no more of a row than its pairs.
-                    unsafe { tile(isa, size, width, a, b, &pairs) }
+                    unsafe { tile((isa, self.operand), size, width, a, b, &pairs) }
                 }
             }
             // SAFETY: both have `lead` elements.
-            unsafe { copy(isa, (t, row.as_mut_ptr()), lead) }
+            unsafe { copy(isa, (first, row.as_mut_ptr()), lead) }
             for (block, row) in row[..self.shape.columns()].chunks(PANEL).enumerate() {
                 let to = self.out.block_of(i, block, row.len()).as_mut_ptr();
                 // SAFETY: both have as many elements.
@@ -194,20 +240,23 @@ impl Epilogue for Triangle {
     }
 }
 
-struct DotBackward<'a> {
-    shape: DotShape,
-    t: &'a [f32],
-    d_out: Activations<'a>,
-    d_t: &'a mut [f32],
-    scratch: &'a mut [f32],
+pub(super) struct DotBackward<'a, O> {
+    pub(super) operand: O,
+    pub(super) shape: DotShape,
+    pub(super) t: &'a [f32],
+    pub(super) d_out: Activations<'a>,
+    pub(super) d_t: &'a mut [f32],
+    pub(super) scratch: &'a mut [f32],
 }
 
-impl Kernel for DotBackward<'_> {
+impl<O: Operand> Kernel for DotBackward<'_, O> {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
         let DotShape { vectors, width, lead, .. } = self.shape;
-        let (row, square) = self.scratch.split_at_mut(self.shape.row_len());
         let side = self.shape.side();
+        let (row, scratch) = self.scratch.split_at_mut(self.shape.row_len());
+        let (square, scratch) = scratch.split_at_mut(side * side + LANES_MAX * LANES_MAX);
+        let (of_square, of_t) = scratch.split_at_mut(side * side);
         for i in 0..self.d_out.n() {
             for (block, row) in row[..self.shape.columns()].chunks_mut(PANEL).enumerate() {
                 let from = self.d_out.block_of(i, block, row.len()).as_ptr();
@@ -217,17 +266,61 @@ impl Kernel for DotBackward<'_> {
             symmetric(isa, vectors, side, &row[lead..], square);
             let t = self.t[i * vectors * width..].as_ptr();
             let d_t = self.d_t[i * vectors * width..].as_mut_ptr();
+            // S and T in words, `[F, depth]` and `[depth, d]`.
+            let (s, row_of_s, t, depth) = if O::HALVES {
+                // SAFETY: of this example; `of_t` and `of_square` have room for both.
+                unsafe { halves_of(isa, (vectors, width, side), (square, t), (of_square, of_t)) }
+                (of_square.as_ptr(), side / 2, of_t.as_ptr(), vectors.div_ceil(2))
+            } else {
+                (square.as_ptr(), side, t, vectors)
+            };
             for (at, rows) in even(vectors, I::ROWS) {
-                let first = square[at * side..].as_ptr();
-                let a = Left { first, row: side, step: 1, run: vectors, block: 0 };
+                let first = s.wrapping_add(at * row_of_s);
+                let a = Left { first, row: row_of_s, step: 1, run: depth, block: 0 };
                 for d in (0..width).step_by(2 * I::LANES) {
                     let b = Right { first: InPlace(t.wrapping_add(d)), stride: width };
                     let to = d_t.wrapping_add(at * width + d);
                     let size = (rows, (width - d).min(2 * I::LANES));
                     let sum = Sum { add: false, to, row: width };
                     // SAFETY: rows of the square and of T, both of this example, and of d_T.
-                    unsafe { tile(isa, size, vectors, a, b, &sum) }
+                    unsafe { tile((isa, self.operand), size, depth, a, b, &sum) }
                 }
+            }
+        }
+    }
+}
+
+/// S and T of an example in bf16: words of two columns of S `[F, side / 2]`, words of two vectors of T
+/// `[F / 2, d]`.
+///
+/// # Safety
+/// `t` is good for reading `[F, d]`.
+#[inline(always)]
+unsafe fn halves_of<I: Isa>(
+    isa: I,
+    (vectors, width, side): (usize, usize, usize),
+    (square, t): (&[f32], *const f32),
+    (of_square, of_t): (&mut [f32], &mut [f32]),
+) {
+    for (i, words) in of_square.chunks_exact_mut(side / 2).enumerate().take(vectors) {
+        for j in (0..vectors).step_by(2 * I::LANES) {
+            let from = square[i * side + j..].as_ptr();
+            // SAFETY: columns of a row of S; behind F they are set to 0.
+            unsafe {
+                let halves = round_row(isa, from, (vectors - j).min(2 * I::LANES));
+                store(isa, words[j / 2..].as_mut_ptr(), I::LANES.min((side - j) / 2), halves);
+            }
+        }
+    }
+    for (pair, words) in of_t.chunks_exact_mut(width).enumerate().take(vectors.div_ceil(2)) {
+        for at in (0..width).step_by(2 * I::LANES) {
+            let upper = t.wrapping_add(2 * pair * width + at);
+            let lower = (2 * pair + 1 < vectors).then(|| upper.wrapping_add(width));
+            let count = (width - at).min(2 * I::LANES);
+            // SAFETY: `count` elements of two vectors, or one, and as many words.
+            unsafe {
+                let (a, b) = round_rows(isa, upper, lower, count);
+                store_pairs(isa, words[at..].as_mut_ptr(), count, (a, b));
             }
         }
     }

@@ -83,6 +83,11 @@ impl Strides {
     }
 }
 
+/// Place of (example, column) in activations.
+pub(super) const fn place(strides: Strides, row: usize, column: usize) -> usize {
+    row * strides.row + column / PANEL * strides.block + column % PANEL
+}
+
 /// f32s of a blocked matrix `[n, width]`; never less for a smaller n.
 #[must_use]
 pub const fn blocked_len(n: usize, width: usize) -> usize {

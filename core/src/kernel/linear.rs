@@ -13,8 +13,9 @@
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use super::isa::{InPlace, Isa, Kernel, Source, run};
-use super::layout::{Activations, ActivationsMut, PANEL, width_at};
+use super::isa::{InPlace, Isa, Kernel, Source, run, run_halves};
+use super::layout::{Activations, ActivationsMut, PANEL, place, width_at};
+use super::operand::{Halves, Operand, Precision, Whole};
 use super::tile::{Epilogue, Left, Right, even, load, store, tile};
 use super::update::{Apply, Elements, Rule, sum_of_lanes};
 
@@ -35,16 +36,36 @@ pub fn forward(
     if outputs == 1 {
         run(ForwardOne { x, weight, bias, relu, y });
     } else {
-        run(Forward { x, weight, bias, relu, y });
+        run(Forward { operand: Whole, x, panels: weight.as_ptr(), bias, relu, y });
     }
 }
 
+/// [`forward`] of halves. `x`: words of neighbouring columns; `panels`: those of W in bf16
+/// ([`super::round_weight`])
+///
+/// # Panics
+/// When shapes do not fit together.
+pub fn forward_halves(
+    x: Activations<'_>,
+    panels: &[f32],
+    bias: Option<&[AtomicU32]>,
+    relu: bool,
+    y: &mut ActivationsMut<'_>,
+) {
+    check_forward(x, panels.len(), y);
+    assert!(bias.is_none_or(|bias| bias.len() == y.view().width()), "length of the bias");
+    let panels = InPlace(panels.as_ptr());
+    run_halves(Forward { operand: Halves, x, panels, bias, relu, y });
+}
+
 /// d_X = d_Y·W; where `mask` is given, times its scale where its activations are above 0 and 0
-/// elsewhere. `transposed`: panels of Wᵀ `[inputs, outputs]`, of [`super::transpose`]
+/// elsewhere. `transposed`: panels of Wᵀ `[inputs, outputs]`, of [`super::transpose`]; in bf16 of
+/// [`super::round_weight`], and `d_y` words of neighbouring columns
 ///
 /// # Panics
 /// When shapes do not fit together.
 pub fn data_gradient(
+    precision: Precision,
     d_y: Activations<'_>,
     transposed: &[f32],
     mask: Option<Mask<'_>>,
@@ -56,14 +77,19 @@ pub fn data_gradient(
         assert_eq!((mine.n(), mine.width()), (its.n(), its.width()), "shape of the mask");
         assert_eq!(mine.strides(), its.strides(), "layout of the mask");
     }
-    run(DataGradient { d_y, transposed, mask, d_x });
+    match precision {
+        Precision::F32 => run(DataGradient { operand: Whole, d_y, transposed, mask, d_x }),
+        Precision::Bf16 => run_halves(DataGradient { operand: Halves, d_y, transposed, mask, d_x }),
+    }
 }
 
-/// d_W = d_Yᵀ·X, or d_W += d_Yᵀ·X unless `fresh`. `d_weight`: panels of `[outputs, inputs]`
+/// d_W = d_Yᵀ·X, or d_W += d_Yᵀ·X unless `fresh`. `d_weight`: panels of `[outputs, inputs]`; in bf16
+/// `x` and `d_y` are words of neighbouring examples
 ///
 /// # Panics
 /// When shapes do not fit together.
 pub fn weight_gradient(
+    precision: Precision,
     x: Activations<'_>,
     d_y: Activations<'_>,
     fresh: bool,
@@ -73,7 +99,10 @@ pub fn weight_gradient(
     if x.n() == 0 && fresh {
         d_weight.fill(0.0);
     }
-    run(WeightGradient { x, d_y, fresh, d_weight });
+    match precision {
+        Precision::F32 => run(WeightGradient { operand: Whole, x, d_y, fresh, d_weight }),
+        Precision::Bf16 => run_halves(WeightGradient { operand: Halves, x, d_y, fresh, d_weight }),
+    }
 }
 
 /// Completes the gradient of [`weight_gradient`] with these examples, of which there is at least
@@ -83,6 +112,7 @@ pub fn weight_gradient(
 /// # Panics
 /// When shapes do not fit together, or there are no examples.
 pub(crate) fn weight_update(
+    precision: Precision,
     x: Activations<'_>,
     d_y: Activations<'_>,
     fresh: bool,
@@ -95,11 +125,17 @@ pub(crate) fn weight_update(
     assert_eq!(weight.len(), d_weight.len(), "length of W");
     let last = (x.n() - 1) / EXAMPLES * EXAMPLES;
     if last > 0 {
-        weight_gradient(x.examples(0..last), d_y.examples(0..last), fresh, d_weight);
+        let (x, d_y) = (x.examples(0..last), d_y.examples(0..last));
+        weight_gradient(precision, x, d_y, fresh, d_weight);
     }
     let (x, d_y) = (x.examples(last..x.n()), d_y.examples(last..x.n()));
     let before = (!fresh || last > 0).then_some(&*d_weight);
-    run(WeightUpdate { x, d_y, before, rule, weight });
+    match precision {
+        Precision::F32 => run(WeightUpdate { operand: Whole, x, d_y, before, rule, weight }),
+        Precision::Bf16 => {
+            run_halves(WeightUpdate { operand: Halves, x, d_y, before, rule, weight });
+        }
+    }
 }
 
 /// Examples whose bias gradients are summed at once: the error of a sum over thousands stays that
@@ -156,8 +192,8 @@ fn rows_of(x: Activations<'_>, first: usize) -> Left {
 /// # Safety
 /// `panels` is good for reading `columns * depth` elements, and the epilogues fit their tiles.
 #[inline(always)]
-unsafe fn product<I: Isa, E: Epilogue>(
-    isa: I,
+unsafe fn product<I: Isa, O: Operand, E: Epilogue>(
+    (isa, operand): (I, O),
     a: Activations<'_>,
     (panels, columns): (impl Source, usize),
     mut epilogue: impl FnMut(usize, usize) -> E,
@@ -169,22 +205,24 @@ unsafe fn product<I: Isa, E: Epilogue>(
             for at in (0..width).step_by(2 * I::LANES) {
                 let b = Right { first: panels.advance(first * depth + at), stride: width };
                 let size = (rows, (width - at).min(2 * I::LANES));
+                let epilogue = epilogue(row, first + at);
                 // SAFETY: rows of A by construction of the view; the rest is the caller's promise.
-                unsafe { tile(isa, size, depth, rows_of(a, row), b, &epilogue(row, first + at)) }
+                unsafe { tile((isa, operand), size, depth, rows_of(a, row), b, &epilogue) }
             }
         }
     }
 }
 
-pub(super) struct Forward<'a, 'y> {
+pub(super) struct Forward<'a, 'y, O, S> {
+    pub(super) operand: O,
     pub(super) x: Activations<'a>,
-    pub(super) weight: &'a [AtomicU32],
+    pub(super) panels: S,
     pub(super) bias: Option<&'a [AtomicU32]>,
     pub(super) relu: bool,
     pub(super) y: &'a mut ActivationsMut<'y>,
 }
 
-impl Kernel for Forward<'_, '_> {
+impl<O: Operand, S: Source> Kernel for Forward<'_, '_, O, S> {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
         let (columns, strides) = (self.y.view().width(), self.y.view().strides());
@@ -196,7 +234,7 @@ impl Kernel for Forward<'_, '_> {
             row: strides.row,
         };
         // SAFETY: `check_forward` compared the shapes.
-        unsafe { product(isa, self.x, (self.weight.as_ptr(), columns), epilogue) }
+        unsafe { product((isa, self.operand), self.x, (self.panels, columns), epilogue) }
     }
 }
 
@@ -237,11 +275,6 @@ impl Kernel for ForwardOne<'_, '_> {
     }
 }
 
-/// Place of (example, column) in activations.
-const fn place(strides: super::layout::Strides, row: usize, column: usize) -> usize {
-    row * strides.row + column / PANEL * strides.block + column % PANEL
-}
-
 struct Affine {
     bias: Option<*const AtomicU32>,
     relu: bool,
@@ -266,14 +299,15 @@ impl Epilogue for Affine {
     }
 }
 
-pub(super) struct DataGradient<'a, 'x> {
+pub(super) struct DataGradient<'a, 'x, O> {
+    pub(super) operand: O,
     pub(super) d_y: Activations<'a>,
     pub(super) transposed: &'a [f32],
     pub(super) mask: Option<Mask<'a>>,
     pub(super) d_x: &'a mut ActivationsMut<'x>,
 }
 
-impl Kernel for DataGradient<'_, '_> {
+impl<O: Operand> Kernel for DataGradient<'_, '_, O> {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
         let (columns, strides) = (self.d_x.view().width(), self.d_x.view().strides());
@@ -287,7 +321,10 @@ impl Kernel for DataGradient<'_, '_> {
             }
         };
         // SAFETY: `data_gradient` compared the shapes, and the mask's layout with that of d_X.
-        unsafe { product(isa, self.d_y, (InPlace(self.transposed.as_ptr()), columns), epilogue) }
+        unsafe {
+            let panels = (InPlace(self.transposed.as_ptr()), columns);
+            product((isa, self.operand), self.d_y, panels, epilogue);
+        }
     }
 }
 
@@ -317,14 +354,15 @@ impl Epilogue for Masked {
 /// cache level.
 const EXAMPLES: usize = 128;
 
-pub(super) struct WeightGradient<'a> {
+pub(super) struct WeightGradient<'a, O> {
+    pub(super) operand: O,
     pub(super) x: Activations<'a>,
     pub(super) d_y: Activations<'a>,
     pub(super) fresh: bool,
     pub(super) d_weight: &'a mut [f32],
 }
 
-impl Kernel for WeightGradient<'_> {
+impl<O: Operand> Kernel for WeightGradient<'_, O> {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
         let to = self.d_weight.as_mut_ptr();
@@ -335,12 +373,13 @@ impl Kernel for WeightGradient<'_> {
             let (x, d_y) = (self.x.examples(examples.clone()), self.d_y.examples(examples));
             let epilogue = |at, _, row| Sum { add, to: to.wrapping_add(at), row };
             // SAFETY: d_W has the shape of the product, as `check_gradient` saw.
-            unsafe { outer(isa, x, d_y, epilogue) }
+            unsafe { outer((isa, self.operand), x, d_y, epilogue) }
         }
     }
 }
 
-struct WeightUpdate<'a, R> {
+struct WeightUpdate<'a, R, O> {
+    operand: O,
     x: Activations<'a>,
     d_y: Activations<'a>,
     /// The gradient so far.
@@ -349,7 +388,7 @@ struct WeightUpdate<'a, R> {
     weight: Elements<'a>,
 }
 
-impl<R: Rule> Kernel for WeightUpdate<'_, R> {
+impl<R: Rule, O: Operand> Kernel for WeightUpdate<'_, R, O> {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
         let epilogue = |at, len, row| {
@@ -357,7 +396,7 @@ impl<R: Rule> Kernel for WeightUpdate<'_, R> {
             Apply::new(self.rule, self.weight.part(at, len), before, row)
         };
         // SAFETY: W and the gradient so far have the shape of the product, as `weight_update` saw.
-        unsafe { outer(isa, self.x, self.d_y, epilogue) }
+        unsafe { outer((isa, self.operand), self.x, self.d_y, epilogue) }
     }
 }
 
@@ -367,8 +406,8 @@ impl<R: Rule> Kernel for WeightUpdate<'_, R> {
 /// # Safety
 /// The epilogues fit their tiles.
 #[inline(always)]
-unsafe fn outer<I: Isa, E: Epilogue>(
-    isa: I,
+unsafe fn outer<I: Isa, O: Operand, E: Epilogue>(
+    (isa, operand): (I, O),
     x: Activations<'_>,
     d_y: Activations<'_>,
     epilogue: impl Fn(usize, usize, usize) -> E,
@@ -386,7 +425,7 @@ unsafe fn outer<I: Isa, E: Epilogue>(
                 let b = Right { first: InPlace(from), stride: xs.row };
                 let epilogue = epilogue(first + at, columns, columns);
                 // SAFETY: as below.
-                unsafe { tile(isa, (1, columns), x.n(), a, b, &epilogue) }
+                unsafe { tile((isa, operand), (1, columns), x.n(), a, b, &epilogue) }
             }
         }
         return;
@@ -413,7 +452,7 @@ unsafe fn outer<I: Isa, E: Epilogue>(
                         width,
                     );
                     // SAFETY: both views hold these columns; the rest is the caller's promise.
-                    unsafe { tile(isa, (rows, columns), x.n(), a, b, &epilogue) }
+                    unsafe { tile((isa, operand), (rows, columns), x.n(), a, b, &epilogue) }
                 }
             }
         }

@@ -1,8 +1,10 @@
 //! The loops that decide how fast a step is, and the only `unsafe` of this crate.
 //!
 //! From the outside in:
-//! - `linear.rs`: the products of a linear layer, forward and back; `dot.rs`: pairwise dot products
+//! - `linear.rs`: the products of a linear layer, forward and back
+//! - `dot.rs`: pairwise dot products; `second_order.rs`: those of a factorization machine
 //! - `tile.rs`: the micro-kernel under all of them
+//! - `operand.rs`: what is multiplied, f32s or bf16s; `round.rs`: bf16s from f32s
 //! - `transpose.rs`: panels of transposed matrices
 //! - `update.rs`: optimizer updates, in a pass, of a row, or as the end of a weight gradient
 //! - `pool.rs`: sums of rows
@@ -21,8 +23,11 @@ mod dot;
 pub(crate) mod isa;
 mod layout;
 mod linear;
+mod operand;
 mod peak;
 pub(crate) mod pool;
+mod round;
+mod second_order;
 mod simd;
 mod tile;
 mod transpose;
@@ -34,9 +39,12 @@ pub use layout::{
     Activations, ActivationsMut, PANEL, Strides, blocked_len, padded_len, panel_index,
 };
 pub(crate) use linear::weight_update;
-pub use linear::{Mask, bias_gradient, data_gradient, forward, weight_gradient};
+pub use linear::{Mask, bias_gradient, data_gradient, forward, forward_halves, weight_gradient};
+pub use operand::Precision;
 pub use peak::peak_burst;
-pub use simd::{NAMES, Simd, UnknownSimd, UnsupportedSimd, select, selected};
+pub use round::{half_panels_len, round_activations, round_weight};
+pub use second_order::{second_order, second_order_backward};
+pub use simd::{NAMES, Simd, UnknownSimd, UnsupportedSimd, multiplies_halves, select, selected};
 pub use transpose::transpose;
 pub use words::shared;
 

@@ -84,6 +84,23 @@ fn has_avx512() -> bool {
     has_avx2() && std::is_x86_feature_detected!("avx512f")
 }
 
+/// Whether this machine multiplies bf16s by instructions of its own, which [`Simd::Avx512`] uses
+/// then. Elsewhere they are f32s in the registers, and gain nothing.
+#[must_use]
+pub fn multiplies_halves() -> bool {
+    has_avx512() && has_avx512_bf16()
+}
+
+#[cfg(all(target_arch = "x86_64", feature = "std"))]
+fn has_avx512_bf16() -> bool {
+    std::is_x86_feature_detected!("avx512bf16") && std::is_x86_feature_detected!("avx512bw")
+}
+
+#[cfg(not(all(target_arch = "x86_64", feature = "std")))]
+const fn has_avx512_bf16() -> bool {
+    cfg!(all(target_feature = "avx512bf16", target_feature = "avx512bw"))
+}
+
 #[cfg(not(all(target_arch = "x86_64", feature = "std")))]
 const fn has_avx2() -> bool {
     cfg!(all(target_feature = "avx2", target_feature = "fma"))

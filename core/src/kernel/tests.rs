@@ -9,10 +9,13 @@ use std::vec::Vec;
 
 use core::sync::atomic::AtomicU32;
 
-use super::isa::{Isa, Kernel, Plain, run_on};
+use super::isa::{InPlace, Isa, Kernel, Plain, run_on};
+use super::operand::Whole;
 use super::words::{LoadFinite, Move};
 use super::*;
 use crate::rng::{Purpose, Stream};
+
+mod halves;
 
 fn numbers(stream: u32, len: usize) -> Vec<f32> {
     let stream = Stream::new(5, Purpose::Test(stream));
@@ -115,7 +118,17 @@ fn check(set: Simd, n: usize, outputs: usize, inputs: usize, bits: usize) {
         if one {
             run_on(set, linear::ForwardOne { x, weight, bias, relu, y: y_view });
         } else {
-            run_on(set, linear::Forward { x, weight, bias, relu, y: y_view });
+            run_on(
+                set,
+                linear::Forward {
+                    operand: Whole,
+                    x,
+                    panels: weight.as_ptr(),
+                    bias,
+                    relu,
+                    y: y_view,
+                },
+            );
         }
         y.elements()
     };
@@ -150,7 +163,13 @@ fn check(set: Simd, n: usize, outputs: usize, inputs: usize, bits: usize) {
     let d_y = d_y.view();
     run_on(
         set,
-        linear::DataGradient { d_y, transposed: &transposed, mask, d_x: &mut d_x.view_mut() },
+        linear::DataGradient {
+            operand: Whole,
+            d_y,
+            transposed: &transposed,
+            mask,
+            d_x: &mut d_x.view_mut(),
+        },
     );
     let mut expected =
         product(n, inputs, outputs, |i, p| dy[i * outputs + p], |p, j| w[p * inputs + j]);
@@ -161,7 +180,16 @@ fn check(set: Simd, n: usize, outputs: usize, inputs: usize, bits: usize) {
 
     let before = numbers(5, w.len());
     let mut d_weight = panels(outputs, inputs, &before);
-    run_on(set, linear::WeightGradient { x: placed.view(), d_y, fresh, d_weight: &mut d_weight });
+    run_on(
+        set,
+        linear::WeightGradient {
+            operand: Whole,
+            x: placed.view(),
+            d_y,
+            fresh,
+            d_weight: &mut d_weight,
+        },
+    );
     let mut expected =
         product(outputs, inputs, n, |i, p| dy[p * outputs + i], |p, j| x[p * inputs + j]);
     for (d, before) in expected.iter_mut().zip(&before).filter(|_| !fresh || n == 0) {
@@ -237,7 +265,17 @@ fn a_row_does_not_depend_on_its_place() {
             let placed = Placed::of(x, x.len() / inputs, inputs, blocked);
             let mut y = Placed::new(x.len() / inputs, outputs, blocked);
             let (x, weight, y_view) = (placed.view(), shared(&mut weight), &mut y.view_mut());
-            run_on(set, linear::Forward { x, weight, bias: None, relu: false, y: y_view });
+            run_on(
+                set,
+                linear::Forward {
+                    operand: Whole,
+                    x,
+                    panels: weight.as_ptr(),
+                    bias: None,
+                    relu: false,
+                    y: y_view,
+                },
+            );
             y.elements()
         };
         let whole = rows(&x, true);

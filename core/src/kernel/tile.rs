@@ -1,6 +1,6 @@
 //! The micro-kernel: a tile of sums that stays in registers.
 //!
-//! `sums(i, j) = Σ_k A(i, k) · B(k, j)` for up to `ROWS` rows and two vectors of columns. One step
+//! `sums(i, j) = Σ_k A(i, k) · B(k, j)`, over words of f32s or of halves (`operand.rs`), for up to `ROWS` rows and two vectors of columns. One step
 //! of k adds the outer product of a column of A, broadcast element by element, and a row of B. Each
 //! sum runs over k in increasing order in one register: it depends on its row of A and its column
 //! of B alone, not on its place. An [`Epilogue`] then does what remains with the sums in registers.
@@ -8,6 +8,7 @@
 use core::sync::atomic::AtomicU32;
 
 use super::isa::{Isa, Source};
+use super::operand::Operand;
 
 /// The left operand: A(i, k) is `first[i * row + k / run * block + k % run * step]`.
 #[derive(Clone, Copy)]
@@ -76,8 +77,8 @@ pub(super) trait Epilogue {
 /// # Safety
 /// The operands are good for reading the tile's rows and columns, and the epilogue is made for it.
 #[inline(always)]
-pub(super) unsafe fn tile<I: Isa>(
-    isa: I,
+pub(super) unsafe fn tile<I: Isa, O: Operand>(
+    (isa, _): (I, O),
     (rows, columns): (usize, usize),
     depth: usize,
     a: Left,
@@ -88,10 +89,14 @@ pub(super) unsafe fn tile<I: Isa>(
     // SAFETY: the caller's promise.
     unsafe {
         match (columns > I::LANES, whole) {
-            (true, true) => of_width::<I, 2, true>(isa, (rows, columns), depth, a, b, epilogue),
-            (true, false) => of_width::<I, 2, false>(isa, (rows, columns), depth, a, b, epilogue),
-            (false, true) => of_width::<I, 1, true>(isa, (rows, columns), depth, a, b, epilogue),
-            (false, false) => of_width::<I, 1, false>(isa, (rows, columns), depth, a, b, epilogue),
+            (true, true) => of_width::<I, O, 2, true>(isa, (rows, columns), depth, a, b, epilogue),
+            (true, false) => {
+                of_width::<I, O, 2, false>(isa, (rows, columns), depth, a, b, epilogue)
+            }
+            (false, true) => of_width::<I, O, 1, true>(isa, (rows, columns), depth, a, b, epilogue),
+            (false, false) => {
+                of_width::<I, O, 1, false>(isa, (rows, columns), depth, a, b, epilogue)
+            }
         }
     }
 }
@@ -101,7 +106,7 @@ pub(super) unsafe fn tile<I: Isa>(
 /// # Safety
 /// As for [`tile`]; `columns` fill `NV` vectors, the last one completely if `WHOLE`.
 #[inline(always)]
-unsafe fn of_width<I: Isa, const NV: usize, const WHOLE: bool>(
+unsafe fn of_width<I: Isa, O: Operand, const NV: usize, const WHOLE: bool>(
     isa: I,
     (rows, columns): (usize, usize),
     depth: usize,
@@ -115,7 +120,7 @@ unsafe fn of_width<I: Isa, const NV: usize, const WHOLE: bool>(
             match rows {
                 // SAFETY: the caller's promise.
                 $($height if $height <= I::ROWS => unsafe {
-                    of_size::<I, $height, NV, WHOLE>(isa, columns, depth, a, b, epilogue);
+                    of_size::<I, O, $height, NV, WHOLE>(isa, columns, depth, a, b, epilogue);
                 },)*
                 _ => unreachable!("a tile of {rows} rows"),
             }
@@ -129,7 +134,7 @@ unsafe fn of_width<I: Isa, const NV: usize, const WHOLE: bool>(
 /// # Safety
 /// As for [`of_width`].
 #[inline(always)]
-unsafe fn of_size<I: Isa, const MR: usize, const NV: usize, const WHOLE: bool>(
+unsafe fn of_size<I: Isa, O: Operand, const MR: usize, const NV: usize, const WHOLE: bool>(
     isa: I,
     columns: usize,
     depth: usize,
@@ -164,7 +169,7 @@ unsafe fn of_size<I: Isa, const MR: usize, const NV: usize, const WHOLE: bool>(
                 for (i, sums) in sums.iter_mut().enumerate() {
                     let x = isa.splat(*column.add(i * a.row));
                     for (sum, vector) in sums.iter_mut().zip(vectors) {
-                        *sum = isa.multiply_add(x, vector, *sum);
+                        *sum = O::add(isa, x, vector, *sum);
                     }
                 }
                 // Past the last step the pointers are never followed; wrapping, they need not point

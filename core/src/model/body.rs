@@ -15,6 +15,7 @@ use super::tensor::{Parts, factor_row, first_order_row, uniform_row};
 use super::wide_deep::WideDeep;
 use super::{ModelConfig, ModelKind};
 use crate::dense::mlp::Mlp;
+use crate::kernel::Precision;
 use crate::rng::Stream;
 
 /// The architectures: shapes and offsets.
@@ -69,6 +70,16 @@ impl Body {
             Self::Factorization(body) => body.chains_mut(),
             Self::DcnV2(body) => body.chains_mut(),
             Self::WideDeep(body) => body.chains_mut(),
+        }
+    }
+
+    /// Makes the products of training steps `precision`.
+    pub(super) fn set_precision(&mut self, precision: Precision) {
+        match self {
+            Self::Dlrm(body) => body.set_precision(precision),
+            Self::Factorization(_) | Self::DcnV2(_) | Self::WideDeep(_) => {
+                self.chains_mut().into_iter().flatten().for_each(|it| it.set_precision(precision));
+            }
         }
     }
 

@@ -82,8 +82,8 @@ impl DcnV2 {
 
     pub(super) fn buffers<'a>(&self, n: usize, space: &mut Space<'a>) -> Buffers<'a> {
         let transposed = space.single(self.cross.transposed_len());
-        let deep = space.single(self.deep.transposed_len());
-        let head = space.single(self.head.transposed_len());
+        let deep = space.single(self.deep.prepared_len());
+        let head = space.single(self.head.prepared_len());
         Buffers {
             transposed,
             deep: Tower::new(&self.deep, n, deep, space),

@@ -11,7 +11,7 @@ use super::tensor::{Part, Parts};
 use crate::dense::interaction::Vectors;
 use crate::dense::mlp::{Backward, Mlp, Scratch, Stored};
 use crate::kernel::{
-    Activations, ActivationsMut, DotShape, Strides, blocked_len, dot, dot_backward,
+    Activations, ActivationsMut, DotShape, Precision, Strides, blocked_len, dot, dot_backward,
 };
 use crate::sparse::bag::Pooled;
 
@@ -23,14 +23,16 @@ pub(super) struct Dlrm {
     vectors: Vectors,
     bottom: Mlp,
     top: Mlp,
+    /// Of the dot products of a training step.
+    precision: Precision,
 }
 
 /// Buffers of a tile of n examples.
 pub(super) struct Buffers<'a> {
-    /// Transposed matrices of the bottom MLP, made once a step.
-    bottom_transposed: &'a mut [f32],
-    /// Transposed matrices of the top MLP.
-    top_transposed: &'a mut [f32],
+    /// What a step makes of the matrices of the bottom MLP.
+    bottom_prepared: &'a mut [f32],
+    /// What a step makes of those of the top MLP.
+    top_prepared: &'a mut [f32],
     /// T `[n, F, d]`
     vectors: &'a mut [f32],
     /// Its gradient. `[n, F, d]`
@@ -45,6 +47,8 @@ pub(super) struct Buffers<'a> {
     top: &'a mut [f32],
     /// Gradients on their way back, two in turn.
     d: [&'a mut [f32]; 2],
+    /// Scratch of the MLPs' products.
+    operands: &'a mut [f32],
     /// Scratch of the interaction.
     interaction: &'a mut [f32],
     /// f64s that the bottom's norms keep.
@@ -76,7 +80,7 @@ impl Dlrm {
         let vectors = Vectors { vectors: fields + usize::from(has_bottom), width: embedding_dim };
         let kept = if has_bottom { embedding_dim } else { 0 };
         let top = layout.top(kept + vectors.pairs(), true)?;
-        Ok(Self { dense_features, vectors, bottom, top })
+        Ok(Self { dense_features, vectors, bottom, top, precision: Precision::F32 })
     }
 
     pub(super) const fn row_width(&self) -> usize {
@@ -91,14 +95,21 @@ impl Dlrm {
         [Some(&mut self.bottom), Some(&mut self.top)]
     }
 
+    /// Makes the products of training steps `precision`.
+    pub(super) fn set_precision(&mut self, precision: Precision) {
+        self.precision = precision;
+        self.bottom.set_precision(precision);
+        self.top.set_precision(precision);
+    }
+
     pub(super) fn buffers<'a>(&self, n: usize, space: &mut Space<'a>) -> Buffers<'a> {
         let (bottom, top) = (&self.bottom, &self.top);
         let vectors = self.dot().vectors_len(n);
         let joined = blocked_len(n, self.joined_width());
         let gradient = bottom.gradient_len(n).max(top.gradient_len(n));
         Buffers {
-            bottom_transposed: space.single(bottom.transposed_len()),
-            top_transposed: space.single(top.transposed_len()),
+            bottom_prepared: space.single(bottom.prepared_len()),
+            top_prepared: space.single(top.prepared_len()),
             vectors: space.single(vectors),
             d_vectors: space.single(vectors),
             bottom: space.single(bottom.stored_len(n)),
@@ -106,6 +117,7 @@ impl Dlrm {
             d_joined: space.single(joined),
             top: space.single(top.stored_len(n)),
             d: [space.single(gradient), space.single(gradient)],
+            operands: space.single(bottom.operands_len(n).max(top.operands_len(n))),
             interaction: space.single(self.dot().scratch_len()),
             bottom_kept: space.double(bottom.kept_len()),
             top_kept: space.double(top.kept_len()),
@@ -145,10 +157,15 @@ impl Dlrm {
         mut pass: ForwardPass<'_, '_>,
         buffers: Buffers<'_>,
     ) {
-        let Buffers { vectors, joined, bottom, top, sums, .. } = buffers;
+        let Buffers { vectors, joined, bottom, top, operands, sums, .. } = buffers;
         let (n, x_width) = (tile.n, self.x_width());
         if x_width > 0 {
-            let scratch = &mut Scratch { kept: buffers.bottom_kept, sums };
+            let scratch = &mut Scratch {
+                prepared: buffers.bottom_prepared,
+                operands: &mut *operands,
+                kept: buffers.bottom_kept,
+                sums: &mut *sums,
+            };
             let training = pass.training.as_deref_mut();
             let (x, exchange) = (self.dense(tile), &mut *pass.exchange);
             self.bottom.forward(pass.replica, x, training, exchange, bottom, scratch);
@@ -159,27 +176,28 @@ impl Dlrm {
         }
         tile.bags.pool(n, tile.rows, &self.embeddings(), vectors);
         let mut joined = ActivationsMut::blocked(joined, n, self.joined_width());
-        dot(self.dot(), vectors, &mut joined, buffers.interaction);
-        let scratch = &mut Scratch { kept: buffers.top_kept, sums };
+        let precision = if pass.training.is_some() { self.precision } else { Precision::F32 };
+        dot(precision, self.dot(), vectors, &mut joined, buffers.interaction);
+        let scratch = &mut Scratch {
+            prepared: buffers.top_prepared,
+            operands: &mut *operands,
+            kept: buffers.top_kept,
+            sums: &mut *sums,
+        };
         let (replica, x) = (pass.replica, joined.view());
         self.top.forward(replica, x, pass.training, pass.exchange, top, scratch);
         self.top.output(n, top).copy_column(0, pass.logits);
     }
 
     pub(super) fn backward(&self, tile: &Tile<'_>, pass: BackwardPass<'_>, buffers: Buffers<'_>) {
-        let Buffers { vectors, d_vectors, joined, d_joined, sums, .. } = buffers;
+        let Buffers { vectors, d_vectors, joined, d_joined, operands, sums, .. } = buffers;
         let [d, other] = buffers.d;
         let (n, x_width, width) = (tile.n, self.x_width(), self.joined_width());
         let BackwardPass { parameters, d_logits, d_parameters, d_rows, fresh, update, .. } = pass;
         let (reduce, exchange) = (pass.reduce, pass.exchange);
-        if fresh {
-            self.bottom.transpose(parameters, false, buffers.bottom_transposed);
-            self.top.transpose(parameters, true, buffers.top_transposed);
-        }
         d[..n].copy_from_slice(d_logits);
         let stored = Stored {
             parameters,
-            transposed: buffers.top_transposed,
             x: Activations::blocked(joined, n, width),
             activations: buffers.top,
         };
@@ -192,11 +210,17 @@ impl Dlrm {
             reduce: &mut *reduce,
             exchange: &mut *exchange,
         };
-        let scratch = &mut Scratch { kept: buffers.top_kept, sums };
+        let scratch = &mut Scratch {
+            prepared: buffers.top_prepared,
+            operands: &mut *operands,
+            kept: buffers.top_kept,
+            sums: &mut *sums,
+        };
         let d_x = ActivationsMut::blocked(&mut *d_joined, n, width);
         self.top.backward(stored, out, Some(d_x), scratch);
         let d_joined = Activations::blocked(d_joined, n, width);
-        dot_backward(self.dot(), vectors, d_joined, d_vectors, buffers.interaction);
+        let (precision, shape) = (self.precision, self.dot());
+        dot_backward(precision, shape, vectors, d_joined, d_vectors, buffers.interaction);
         tile.bags.pool_backward(n, d_vectors, &self.embeddings(), d_rows);
         if x_width > 0 {
             // x reaches the loss twice: through the dot products and directly.
@@ -206,15 +230,15 @@ impl Dlrm {
                 d_joined.add_row(i, through);
                 d_x.set_row(i, through);
             }
-            let stored = Stored {
-                parameters,
-                transposed: buffers.bottom_transposed,
-                x: self.dense(tile),
-                activations: buffers.bottom,
-            };
+            let stored = Stored { parameters, x: self.dense(tile), activations: buffers.bottom };
             let parameters = d_parameters;
             let out = Backward { parameters, fresh, d, other, update, reduce, exchange };
-            let scratch = &mut Scratch { kept: buffers.bottom_kept, sums };
+            let scratch = &mut Scratch {
+                prepared: buffers.bottom_prepared,
+                operands: &mut *operands,
+                kept: buffers.bottom_kept,
+                sums: &mut *sums,
+            };
             self.bottom.backward(stored, out, None, scratch);
         }
     }

@@ -20,7 +20,7 @@ use super::tower::Tower;
 use crate::dense::interaction::Vectors;
 use crate::dense::mlp::Mlp;
 use crate::dense::replica::element;
-use crate::kernel::{Activations, ActivationsMut, Strides};
+use crate::kernel::{Activations, ActivationsMut, Strides, second_order, second_order_backward};
 use crate::sparse::bag::Pooled;
 
 /// Shapes and offsets.
@@ -44,8 +44,6 @@ pub(super) struct Buffers<'a> {
     vectors: &'a mut [f32],
     /// Its gradient. `[n, F, d]`
     d_vectors: &'a mut [f32],
-    /// Scratch of the second order. `[d]`
-    sums: &'a mut [f32],
 }
 
 impl Factorization {
@@ -111,12 +109,11 @@ impl Factorization {
     }
 
     pub(super) fn buffers<'a>(&self, n: usize, space: &mut Space<'a>) -> Buffers<'a> {
-        let transposed = space.single(self.deep.transposed_len());
+        let prepared = space.single(self.deep.prepared_len());
         Buffers {
-            deep: Tower::new(&self.deep, n, transposed, space),
+            deep: Tower::new(&self.deep, n, prepared, space),
             vectors: space.single(n * self.vectors.len()),
             d_vectors: space.single(n * self.vectors.len()),
-            sums: space.single(self.vectors.width),
         }
     }
 
@@ -137,7 +134,7 @@ impl Factorization {
         mut pass: ForwardPass<'_, '_>,
         buffers: Buffers<'_>,
     ) {
-        let Buffers { deep, vectors, sums, .. } = buffers;
+        let Buffers { deep, vectors, .. } = buffers;
         let parameters = pass.replica.parameters;
         self.first.forward(parameters, tile, pass.logits);
         if self.vectors.is_empty() {
@@ -145,7 +142,8 @@ impl Factorization {
         }
         tile.bags.pool(tile.n, tile.rows, &self.pooled(), vectors);
         self.dense_vectors(parameters, tile, vectors);
-        self.vectors.second_order(vectors, pass.logits, sums);
+        let len = tile.n * self.vectors.len();
+        second_order(self.vectors.width, &vectors[..len], pass.logits);
         if !self.deep.is_empty() {
             deep.forward(&self.deep, self.deep_input(vectors, tile.n), &mut pass);
         }
@@ -177,7 +175,7 @@ impl Factorization {
         if self.vectors.is_empty() {
             return;
         }
-        let Buffers { deep, vectors, d_vectors, sums } = buffers;
+        let Buffers { deep, vectors, d_vectors } = buffers;
         let (n, width) = (tile.n, self.vectors.len());
         if self.deep.is_empty() {
             d_vectors.fill(0.0);
@@ -185,7 +183,8 @@ impl Factorization {
             let d_x = ActivationsMut::new(&mut *d_vectors, n, width, Strides::row_major(width));
             deep.backward(&self.deep, self.deep_input(vectors, n), d_x, &mut pass);
         }
-        self.vectors.second_order_backward(vectors, pass.d_logits, d_vectors, sums);
+        let (v, d_v) = (&vectors[..n * width], &mut d_vectors[..n * width]);
+        second_order_backward(self.vectors.width, v, pass.d_logits, d_v);
         tile.bags.pool_backward(n, d_vectors, &self.pooled(), pass.d_rows);
         self.dense_vectors_backward(tile, d_vectors, &mut pass);
     }

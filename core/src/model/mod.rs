@@ -37,6 +37,7 @@ mod wide_deep;
 pub use crate::dense::dropout::StepKey;
 pub use crate::dense::mlp::MAX_LAYERS;
 pub use crate::dense::split::{Boundary, Crossing, Exchange, PartOf};
+pub use crate::kernel::Precision;
 pub use crate::sparse::bag::Pooling;
 pub use carrier::Carrier;
 pub use part::NothingToSplit;
@@ -131,6 +132,14 @@ pub struct Model {
 }
 
 impl Model {
+    /// The same model, whose products are `precision` in training steps: those of its MLPs and of
+    /// DLRM's interaction. Its numbers are f32 still, and so is all that evaluation computes.
+    #[must_use]
+    pub fn with_precision(mut self, precision: Precision) -> Self {
+        self.body.set_precision(precision);
+        self
+    }
+
     /// The architecture.
     #[must_use]
     pub const fn kind(&self) -> ModelKind {

@@ -8,6 +8,7 @@ use crate::dense::cross::{CrossLayer, CrossNetwork};
 use crate::dense::linear::Linear;
 use crate::dense::mlp::{Layer, MAX_LAYERS, Mlp};
 use crate::dense::norm::Norm;
+use crate::kernel::Precision;
 
 /// Why a configuration does not describe a model.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -244,6 +245,7 @@ impl Layout<'_> {
             outputs,
             matrix: self.parameter(outputs * inputs),
             bias: biased.then(|| self.parameter(outputs)),
+            precision: Precision::F32,
         }
     }
 

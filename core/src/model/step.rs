@@ -99,8 +99,8 @@ pub(super) struct BackwardPass<'a> {
     pub(super) d_parameters: &'a mut [f32],
     pub(super) d_rows: &'a mut [f32],
     /// First tile: transpose matrices, and set the gradients of parameters instead of adding to
-    /// them. Matrices are transposed here and not before forward: their weights come from other
-    /// cores while this one multiplies.
+    /// them. Matrices of f32s are transposed here and not before forward: their weights come from
+    /// other cores while this one multiplies.
     pub(super) fresh: bool,
     /// Last tile: update the parameters.
     pub(super) update: Option<Update<'a>>,
@@ -220,6 +220,7 @@ impl Model {
                 key: step,
                 rows: tile.row,
                 statistics: out.statistics,
+                fresh: number == 0,
                 reduce: &mut *reduce,
             };
             let (replica, training) = (self.parts(replica), Some(training));

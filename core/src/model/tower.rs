@@ -7,8 +7,10 @@ use crate::kernel::{Activations, ActivationsMut};
 
 /// Buffers of a tile of n examples.
 pub(super) struct Tower<'a> {
-    /// Transposed matrices, made once a step.
-    transposed: &'a mut [f32],
+    /// What a step makes of the matrices.
+    prepared: &'a mut [f32],
+    /// Scratch of products.
+    operands: &'a mut [f32],
     /// What forward stores.
     stored: &'a mut [f32],
     /// Gradients on their way back, two in turn.
@@ -20,17 +22,13 @@ pub(super) struct Tower<'a> {
 }
 
 impl<'a> Tower<'a> {
-    /// `transposed` is taken by the caller: all its chains' first, then what depends on n
+    /// `prepared` is taken by the caller: all its chains' first, then what depends on n
     /// (`space.rs`).
-    pub(super) fn new(
-        mlp: &Mlp,
-        n: usize,
-        transposed: &'a mut [f32],
-        space: &mut Space<'a>,
-    ) -> Self {
+    pub(super) fn new(mlp: &Mlp, n: usize, prepared: &'a mut [f32], space: &mut Space<'a>) -> Self {
         let gradient = mlp.gradient_len(n);
         Self {
-            transposed,
+            prepared,
+            operands: space.single(mlp.operands_len(n)),
             stored: space.single(mlp.stored_len(n)),
             d: [space.single(gradient), space.single(gradient)],
             kept: space.double(mlp.kept_len()),
@@ -40,7 +38,8 @@ impl<'a> Tower<'a> {
 
     /// Adds the output of `mlp` on `x` to the logits.
     pub(super) fn forward(self, mlp: &Mlp, x: Activations<'_>, pass: &mut ForwardPass<'_, '_>) {
-        let scratch = &mut Scratch { kept: self.kept, sums: self.sums };
+        let Self { prepared, operands, kept, sums, .. } = self;
+        let scratch = &mut Scratch { prepared, operands, kept, sums };
         let training = pass.training.as_deref_mut();
         mlp.forward(pass.replica, x, training, &mut *pass.exchange, self.stored, scratch);
         mlp.output(x.n(), self.stored).add_column(0, pass.logits);
@@ -54,17 +53,9 @@ impl<'a> Tower<'a> {
         d_x: ActivationsMut<'_>,
         pass: &mut BackwardPass<'_>,
     ) {
-        if pass.fresh {
-            mlp.transpose(pass.parameters, true, self.transposed);
-        }
         let [d, other] = self.d;
         d[..x.n()].copy_from_slice(pass.d_logits);
-        let stored = Stored {
-            parameters: pass.parameters,
-            transposed: self.transposed,
-            x,
-            activations: self.stored,
-        };
+        let stored = Stored { parameters: pass.parameters, x, activations: self.stored };
         let out = Backward {
             parameters: &mut *pass.d_parameters,
             fresh: pass.fresh,
@@ -74,6 +65,7 @@ impl<'a> Tower<'a> {
             reduce: &mut *pass.reduce,
             exchange: &mut *pass.exchange,
         };
-        mlp.backward(stored, out, Some(d_x), &mut Scratch { kept: self.kept, sums: self.sums });
+        let Self { prepared, operands, kept, sums, .. } = self;
+        mlp.backward(stored, out, Some(d_x), &mut Scratch { prepared, operands, kept, sums });
     }
 }

@@ -64,9 +64,9 @@ impl WideDeep {
     }
 
     pub(super) fn buffers<'a>(&self, n: usize, space: &mut Space<'a>) -> Buffers<'a> {
-        let transposed = space.single(self.deep.transposed_len());
+        let prepared = space.single(self.deep.prepared_len());
         Buffers {
-            deep: Tower::new(&self.deep, n, transposed, space),
+            deep: Tower::new(&self.deep, n, prepared, space),
             x: space.single(self.input.len(n)),
             d_x: space.single(self.input.len(n)),
         }

@@ -8,9 +8,10 @@ use umbra_core::dense::loss;
 use umbra_core::dense::mlp::{Backward, Layer, Mlp, Replica, Scratch, Stored, Training};
 use umbra_core::dense::norm::Norm;
 use umbra_core::kernel::{
-    Activations, ActivationsMut, Strides, dot, dot_backward, panel_index, shared,
+    Activations, ActivationsMut, Strides, dot, dot_backward, panel_index, second_order_backward,
+    shared,
 };
-use umbra_core::model::Pooling;
+use umbra_core::model::{Pooling, Precision};
 use umbra_core::rng::{Purpose, Stream};
 use umbra_core::sparse::bag::{Bags, Pooled};
 
@@ -55,7 +56,7 @@ fn check_layer_of(
     let norm =
         Norm { units: outputs, scale: matrix, shift: matrix + outputs, mean: 0, variance: outputs };
     let layer = Layer {
-        linear: Linear { inputs, outputs, matrix: 0, bias: biased.then_some(matrix) },
+        linear: Linear { inputs, outputs, bias: biased.then_some(matrix), ..Linear::default() },
         norm: normed.then_some(norm),
         relu,
         dropout,
@@ -84,15 +85,16 @@ fn check_layer_of(
 
     let mut stored = vec![f32::NAN; mlp.stored_len(n)];
     let (mut kept, mut sums) = (vec![0.0; mlp.kept_len()], vec![0.0; mlp.sums_len()]);
-    let (mut words, mut transposed) = (parameters.clone(), vec![f32::NAN; mlp.transposed_len()]);
+    let (mut words, mut prepared) = (parameters.clone(), vec![f32::NAN; mlp.prepared_len()]);
     let words = shared(&mut words);
-    mlp.transpose(words, true, &mut transposed);
     let mut statistics = vec![0.0; 2 * outputs];
-    let mut scratch = Scratch { kept: &mut kept, sums: &mut sums };
+    let mut scratch =
+        Scratch { prepared: &mut prepared, operands: &mut [], kept: &mut kept, sums: &mut sums };
     let mut training = Training {
         key: KEY,
         rows: &rows,
         statistics: &mut statistics,
+        fresh: true,
         reduce: &mut |_: &mut [f64]| {},
     };
     let replica = Replica { parameters: words, statistics: &[] };
@@ -121,8 +123,7 @@ fn check_layer_of(
         reduce: &mut |_: &mut [f64]| {},
         exchange: &mut |_| {},
     };
-    let stored =
-        Stored { parameters: words, transposed: &transposed, x: input, activations: &stored };
+    let stored = Stored { parameters: words, x: input, activations: &stored };
     let d_input = ActivationsMut::new(&mut d_x, n, inputs, strides);
     mlp.backward(stored, out, Some(d_input), &mut scratch);
     let of_parameters = differences(&wide(&parameters), |p| weighted(&c, &forward(p, &wide(&x))));
@@ -246,12 +247,12 @@ fn dot_interaction() {
             let strides = Strides::row_major(columns);
             let mut out = vec![f32::NAN; n * columns];
             let mut view = ActivationsMut::new(&mut out, n, columns, strides);
-            dot(shape, &padded, &mut view, &mut scratch);
+            dot(Precision::F32, shape, &padded, &mut view, &mut scratch);
             close("dot", &out, &forward(&wide(&t)), 1e-6);
             let mut d_t = vec![f32::NAN; t.len()];
             let d_out = Activations::new(&c, n, columns, strides);
             scratch.fill(f32::NAN);
-            dot_backward(shape, &padded, d_out, &mut d_t, &mut scratch);
+            dot_backward(Precision::F32, shape, &padded, d_out, &mut d_t, &mut scratch);
             if shape.lead > 0 {
                 // The copy of the first vector is the caller's to add.
                 for (i, d_t) in d_t.chunks_mut(count * width).enumerate() {
@@ -266,19 +267,19 @@ fn dot_interaction() {
 
 #[test]
 fn second_order() {
-    let (n, count, width) = (4, 6, 5);
-    let shape = Vectors { vectors: count, width };
-    let (v, c) = (numbers(9, n * count * width), numbers(10, n));
-    // Every pair once: not the form with the square of the sum.
-    let forward = |v: &[f64]| {
-        let one = |v: &[f64]| twin::dot(v, width).iter().sum();
-        v.chunks(count * width).map(one).collect::<Vec<f64>>()
-    };
-    let (mut logits, mut sums) = (vec![0.0; n], vec![0.0; width]);
-    shape.second_order(&v, &mut logits, &mut sums);
-    close("second order", &logits, &forward(&wide(&v)), 2e-6);
-    let mut d_v = vec![0.0; v.len()];
-    shape.second_order_backward(&v, &c, &mut d_v, &mut sums);
-    let expected = differences(&wide(&v), |v| weighted(&c, &forward(v)));
-    close("second order gradient", &d_v, &expected, BOUND);
+    for (n, count, width) in [(4, 6, 5), (3, 10, 16), (5, 3, 37), (0, 4, 8)] {
+        let (v, c) = (numbers(9, n * count * width), numbers(10, n));
+        // Every pair once: not the form with the square of the sum.
+        let forward = |v: &[f64]| {
+            let one = |v: &[f64]| twin::dot(v, width).iter().sum();
+            v.chunks(count * width).map(one).collect::<Vec<f64>>()
+        };
+        let mut logits = vec![0.0; n];
+        umbra_core::kernel::second_order(width, &v, &mut logits);
+        close("second order", &logits, &forward(&wide(&v)), 5e-6);
+        let mut d_v = vec![0.0; v.len()];
+        second_order_backward(width, &v, &c, &mut d_v);
+        let expected = differences(&wide(&v), |v| weighted(&c, &forward(v)));
+        close("second order gradient", &d_v, &expected, BOUND);
+    }
 }

@@ -9,7 +9,7 @@
 //!
 //! - `twin.rs`: the models in f64 - `layers.rs`: one layer at a time - `models.rs`: whole models
 //! - `split.rs`: a batch cut in two over two workers - `parts.rs`: layers dealt to several parts
-//! - `masked.rs`: vectors of which a part was sent
+//! - `masked.rs`: vectors of which a part was sent - `bf16.rs`: products of bf16s
 #![allow(
     missing_docs,
     clippy::unwrap_used,
@@ -18,6 +18,7 @@
     clippy::alloc_instead_of_core
 )]
 
+mod bf16;
 mod layers;
 mod masked;
 mod models;

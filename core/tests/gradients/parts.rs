@@ -290,7 +290,7 @@ fn mlp() -> (Mlp, usize) {
     for (pair, relu) in WIDTHS.windows(2).zip([true, true, true, false]) {
         let (inputs, outputs) = (pair[0], pair[1]);
         let (matrix, bias) = (at, at + inputs * outputs);
-        let linear = Linear { inputs, outputs, matrix, bias: Some(bias) };
+        let linear = Linear { inputs, outputs, matrix, bias: Some(bias), ..Linear::default() };
         mlp.push(Layer { linear, relu, ..Layer::default() }).unwrap();
         at = bias + outputs;
     }
@@ -304,9 +304,16 @@ fn pass(mlp: &Mlp, p: &[f32], x: &[f32], c: &[f32], exchange: &mut Exchange<'_>)
     let parameters = shared(&mut words);
     let mut stored = vec![f32::NAN; mlp.stored_len(n)];
     let x = Activations::new(x, n, inputs, Strides::row_major(inputs));
-    let mut scratch = Scratch { kept: &mut [], sums: &mut [] };
-    let mut training =
-        Training { key: KEY, rows: &[], statistics: &mut [], reduce: &mut |_: &mut [f64]| {} };
+    let mut prepared = vec![f32::NAN; mlp.prepared_len()];
+    let mut scratch =
+        Scratch { prepared: &mut prepared, operands: &mut [], kept: &mut [], sums: &mut [] };
+    let mut training = Training {
+        key: KEY,
+        rows: &[],
+        statistics: &mut [],
+        fresh: true,
+        reduce: &mut |_: &mut [f64]| {},
+    };
     let replica = Replica { parameters, statistics: &[] };
     mlp.forward(replica, x, Some(&mut training), &mut *exchange, &mut stored, &mut scratch);
     let mut outputs_of = vec![];
@@ -319,13 +326,11 @@ fn pass(mlp: &Mlp, p: &[f32], x: &[f32], c: &[f32], exchange: &mut Exchange<'_>)
         outputs_of.push(rows);
         rest = after;
     }
-    let mut transposed = vec![f32::NAN; mlp.transposed_len()];
-    mlp.transpose(parameters, true, &mut transposed);
     let mut d = vec![f32::NAN; mlp.gradient_len(n)];
     let mut other = d.clone();
     d[..n * outputs].copy_from_slice(c);
     let (mut d_parameters, mut d_x) = (vec![f32::NAN; p.len()], vec![f32::NAN; n * inputs]);
-    let of = Stored { parameters, transposed: &transposed, x, activations: &stored };
+    let of = Stored { parameters, x, activations: &stored };
     let out = Backward {
         parameters: &mut d_parameters,
         fresh: true,
@@ -344,7 +349,7 @@ fn pass(mlp: &Mlp, p: &[f32], x: &[f32], c: &[f32], exchange: &mut Exchange<'_>)
 fn frozen(mlp: &Mlp, outputs: &[Vec<f32>], p: &[f64], x: &[f64], c: &[f32]) -> f64 {
     let mut x = x.to_vec();
     for (layer, output) in mlp.layers().iter().zip(outputs) {
-        let Linear { inputs, outputs, matrix, bias } = layer.linear;
+        let Linear { inputs, outputs, matrix, bias, .. } = layer.linear;
         let mut rows = vec![0.0; inputs * outputs];
         for o in 0..outputs {
             for i in 0..inputs {

@@ -10,8 +10,8 @@ use std::collections::{BTreeSet, VecDeque};
 
 use umbra_core::dense::replica;
 use umbra_core::kernel::{
-    Activations, ActivationsMut, DotShape, Mask, blocked_len, data_gradient, dot, dot_backward,
-    forward, shared, transpose, weight_gradient,
+    Activations, ActivationsMut, DotShape, Mask, Precision, blocked_len, data_gradient, dot,
+    dot_backward, forward, shared, transpose, weight_gradient,
 };
 use umbra_core::optim::StepSize;
 use umbra_datasets::BatchBuffer;
@@ -142,13 +142,13 @@ impl Bench {
                 let d_y = Activations::blocked(y.get(), n, outputs);
                 let mask = Mask { y: Activations::blocked(below.get(), n, inputs), scale: 1.0 };
                 let d_x = &mut ActivationsMut::blocked(x.get(), n, inputs);
-                data_gradient(d_y, transposed, Some(mask), d_x);
+                data_gradient(Precision::F32, d_y, transposed, Some(mask), d_x);
             });
         }
         self.calls(("weight_gradient", shape()), Rate::Flop, flop, || {
             let x = Activations::blocked(x.get(), n, inputs);
             let d_y = Activations::blocked(y.get(), n, outputs);
-            weight_gradient(x, d_y, true, gradient.get());
+            weight_gradient(Precision::F32, x, d_y, true, gradient.get());
         });
     }
 
@@ -167,11 +167,11 @@ impl Bench {
         let mut scratch = Lines::of(dots.scratch_len());
         self.calls(("dot", shape()), Rate::Flop, flop, || {
             let out = &mut ActivationsMut::blocked(out.get(), n, dots.columns());
-            dot(dots, t.get(), out, scratch.get());
+            dot(Precision::F32, dots, t.get(), out, scratch.get());
         });
         self.calls(("dot_backward", shape()), Rate::Flop, 2 * flop, || {
             let d_out = Activations::blocked(out.get(), n, dots.columns());
-            dot_backward(dots, t.get(), d_out, d_t.get(), scratch.get());
+            dot_backward(Precision::F32, dots, t.get(), d_out, d_t.get(), scratch.get());
         });
     }
 

@@ -24,7 +24,7 @@ pub mod work;
 use umbra_core::kernel;
 
 pub use report::Report;
-pub use subject::{Optimizers, Shape, Subject};
+pub use subject::{Operands, Optimizers, Shape, Subject};
 
 use crate::error::Error;
 use crate::launch::environment::Cores;

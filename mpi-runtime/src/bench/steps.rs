@@ -132,7 +132,7 @@ impl<'a> Track<'a> {
             batches: read.next().map(Batches::Read),
             client: trained.client(),
             parts: None,
-            buffers: StepBuffers::new(&subject.model, batch_size, batch_size * values),
+            buffers: StepBuffers::new(&trained.trainer.model, batch_size, batch_size * values),
             progressive: None,
         };
         let cores: Vec<usize> = Cores::allowed().numbers().take(workers).collect();

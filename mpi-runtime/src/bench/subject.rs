@@ -24,6 +24,8 @@ pub enum Optimizers {
 pub enum Shape {
     /// The DLRM of Criteo's Kaggle data: bound by arithmetic.
     CriteoKaggle,
+    /// A DLRM with the MLPs of MLPerf's, and tables that are near: bound by arithmetic.
+    Mlperf,
     /// 26 tables of a million rows of 64, one id for each: bound by rows, as all that follow.
     Rows64,
     /// The same with rows of 128.
@@ -34,11 +36,20 @@ pub enum Shape {
     Bags50,
 }
 
+/// Operands of products.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Operands {
+    /// f32
+    F32,
+    /// bf16
+    Bf16,
+}
+
 impl Shape {
     /// Tables, width of their rows and ids of a bag of those that are bound by rows.
     const fn rows(self) -> Option<(usize, usize, usize)> {
         match self {
-            Self::CriteoKaggle => None,
+            Self::CriteoKaggle | Self::Mlperf => None,
             Self::Rows64 => Some((26, 64, 1)),
             Self::Rows128 => Some((26, 128, 1)),
             Self::Bags10 => Some((8, 64, 10)),
@@ -78,8 +89,8 @@ impl Subject {
     ///
     /// # Errors
     /// Data that can't be read or has no features to make a model of.
-    pub fn criteo_kaggle(optimizers: &[Optimizers], data: Option<&Path>) -> Result<Self, Error> {
-        let variants = Self::variants(JOB, NAME, optimizers)?;
+    pub fn criteo_kaggle(ways: &[Way], data: Option<&Path>) -> Result<Self, Error> {
+        let variants = Self::variants(JOB, NAME, ways)?;
         let Some(path) = data else {
             let preset = Preset::CriteoKaggle;
             let shape = (preset.cardinality().to_vec(), preset.dense_features());
@@ -95,31 +106,43 @@ impl Subject {
     ///
     /// # Errors
     /// None that is not a defect of this program.
-    pub fn of_shape(shape: Shape, optimizers: &[Optimizers]) -> Result<Self, Error> {
+    pub fn of_shape(shape: Shape, ways: &[Way]) -> Result<Self, Error> {
+        let name = clap::ValueEnum::to_possible_value(&shape);
+        let name = name.map_or_else(String::new, |name| name.get_name().to_owned());
         let Some((tables, width, bag)) = shape.rows() else {
-            return Self::criteo_kaggle(optimizers, None);
+            if shape == Shape::CriteoKaggle {
+                return Self::criteo_kaggle(ways, None);
+            }
+            let variants = Self::variants(&mlperf(), &name, ways)?;
+            return Self::new(name, (vec![NEAR; 26], 13), None, variants);
         };
         // The least that a DLRM can be: rows are what takes its time.
         let job = JOB
             .replace("embedding_dim = 16", &format!("embedding_dim = {width}"))
             .replace("bottom = [512, 256, 64, 16]", &format!("bottom = [{width}]"))
             .replace("top = [512, 256]", "top = [16]");
-        let name = clap::ValueEnum::to_possible_value(&shape);
-        let name = name.map_or_else(String::new, |name| name.get_name().to_owned());
-        let variants = Self::variants(&job, &name, optimizers)?;
+        let variants = Self::variants(&job, &name, ways)?;
         let subject = Self::new(name, (vec![1_000_000; tables], 13), None, variants)?;
         Ok(Self { bag, ..subject })
     }
 
-    fn variants(job: &str, name: &str, optimizers: &[Optimizers]) -> Result<Vec<Variant>, Error> {
-        let configs = optimizers.iter().map(|optimizers| {
+    fn variants(job: &str, name: &str, ways: &[Way]) -> Result<Vec<Variant>, Error> {
+        let configs = ways.iter().map(|(optimizers, operands)| {
             let (own, kinds) = match optimizers {
                 Optimizers::Sgd => ("sgd", ["sgd", "sgd"]),
                 Optimizers::RowwiseAdagrad => ("rowwise_adagrad", ["adagrad", "rowwise_adagrad"]),
             };
+            let (own, precision) = match operands {
+                Operands::F32 => (own.to_owned(), "f32"),
+                Operands::Bf16 => (format!("{own} bf16"), "bf16"),
+            };
             let [dense, sparse] = kinds;
-            let sets = [format!("optim.dense.kind={dense}"), format!("optim.sparse.kind={sparse}")];
-            Ok(Variant { name: own.into(), config: Config::parse(job, Path::new(name), &sets)? })
+            let sets = [
+                format!("optim.dense.kind={dense}"),
+                format!("optim.sparse.kind={sparse}"),
+                format!("train.precision={precision}"),
+            ];
+            Ok(Variant { name: own, config: Config::parse(job, Path::new(name), &sets)? })
         });
         configs.collect()
     }
@@ -170,6 +193,19 @@ fn stem(path: &Path) -> String {
 }
 
 const NAME: &str = "criteo-kaggle";
+
+/// Optimizers, and what products multiply.
+pub type Way = (Optimizers, Operands);
+
+/// Rows of a table of [`Shape::Mlperf`]: what rows cost is not the question there.
+const NEAR: u64 = 10_000;
+
+/// The MLPs of MLPerf Training's DLRM, v0.7: 13-512-256-128 and 479-1024-1024-512-256-1.
+fn mlperf() -> String {
+    JOB.replace("embedding_dim = 16", "embedding_dim = 128")
+        .replace("bottom = [512, 256, 64, 16]", "bottom = [512, 256, 128]")
+        .replace("top = [512, 256]", "top = [1024, 1024, 512, 256]")
+}
 
 /// Naumov et al., arXiv 1906.00091: the layers of the reference program's Kaggle script.
 const JOB: &str = r#"

@@ -36,7 +36,10 @@ impl<'a> Trained<'a> {
     /// # Errors
     /// More rows than there are row numbers, or no memory for them.
     pub fn new(subject: &Subject, variant: &'a Variant) -> Result<Self, Error> {
-        let (config, model) = (&variant.config, subject.model);
+        let config = &variant.config;
+        let (dense, fields) = (subject.dense_features, subject.cardinality.len());
+        let model = convert::trained_model(config, dense, fields)
+            .map_err(|error| Error::Usage(error.to_string()))?;
         let watch = Arc::new(Watch::new(WATCHDOG, "bench:".into()));
         let trainer = Trainer::new(model, config, &Arc::new(Signals::none()), &watch)?;
         let optimizer = convert::sparse_optimizer(&config.optim.sparse);

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use crate::bench::{Optimizers, Report, Settings, Shape, Subject, bench, peak_only};
+use crate::bench::{Operands, Optimizers, Report, Settings, Shape, Subject, bench, peak_only};
 use crate::error::Error;
 use crate::record::progress::bar;
 use crate::record::write_atomically;
@@ -38,6 +38,16 @@ pub(super) struct BenchArguments {
         default_value = "sgd,rowwise_adagrad"
     )]
     optimizer: Vec<Optimizers>,
+    /// What the products of a step multiply; sums are f32
+    #[arg(
+        long,
+        value_enum,
+        value_name = "NAME,…",
+        value_delimiter = ',',
+        default_value = "f32",
+        conflicts_with = "config"
+    )]
+    precision: Vec<Operands>,
     /// Worker threads that share one replica; each on a core of its own where there are enough
     #[arg(
         long,
@@ -79,10 +89,12 @@ pub(super) fn run(arguments: &BenchArguments) -> Result<(), Error> {
         return hand_out(&peak_only(), arguments.json.as_deref());
     }
     let data = arguments.data.as_deref();
+    let of = |optimizers| arguments.precision.iter().map(move |operands| (optimizers, *operands));
+    let ways: Vec<_> = arguments.optimizer.iter().flat_map(|optimizers| of(*optimizers)).collect();
     let subject = match &arguments.config {
         Some(job) => Subject::of_job(job, data)?,
-        None if data.is_none() => Subject::of_shape(arguments.shape, &arguments.optimizer)?,
-        None => Subject::criteo_kaggle(&arguments.optimizer, data)?,
+        None if data.is_none() => Subject::of_shape(arguments.shape, &ways)?,
+        None => Subject::criteo_kaggle(&ways, data)?,
     };
     let settings = Settings {
         batches: arguments.batch.iter().map(|batch| *batch as usize).collect(),

@@ -1,9 +1,11 @@
 //! From the words of a configuration to the types of the core.
 
-use umbra_core::model::{Cross, Model, ModelConfig, ModelError, ModelKind, Pooling, Structure};
+use umbra_core::model::{
+    Cross, Model, ModelConfig, ModelError, ModelKind, Pooling, Precision, Structure,
+};
 use umbra_core::optim::{Adam, Optimizer, OptimizerKind, Rate, Schedule, SparseOptimizer};
 
-use crate::config::{self, ModelSection, OptimKind, OptimSection};
+use crate::config::{self, Config, ModelSection, OptimKind, OptimSection};
 
 /// The model of a `[model]` section on data with these features.
 ///
@@ -15,6 +17,23 @@ pub fn model(
     fields: usize,
 ) -> Result<Model, ModelError> {
     Model::new(&model_config(section, dense_features, fields))
+}
+
+/// The model that a job trains on data with these features: that of its `[model]` section, with
+/// the precision of its `[train]` section.
+///
+/// # Errors
+/// As [`model`].
+pub fn trained_model(
+    config: &Config,
+    dense_features: usize,
+    fields: usize,
+) -> Result<Model, ModelError> {
+    let precision = match config.train.precision {
+        config::Precision::F32 => Precision::F32,
+        config::Precision::Bf16 => Precision::Bf16,
+    };
+    Ok(model(&config.model, dense_features, fields)?.with_precision(precision))
 }
 
 /// What that model is made from.

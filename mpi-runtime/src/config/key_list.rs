@@ -95,6 +95,11 @@ pub static KEYS: &[Key] = &[
     key("train.epochs", integer(1, COUNT_MAX), "passes over the training files"),
     key("train.max_examples", at_least(1), "stop after this many examples"),
     key("train.worker_threads", integer(1, 4096), "per trainer; default: its share of the cores"),
+    key(
+        "train.precision",
+        Kind::Name { built: &["f32", "bf16"] },
+        "of the MLPs' products; weights and sums are f32",
+    ),
     key("train.pin_workers", Kind::Flag, "a core for each worker; other threads beside them"),
     key("train.eval_every", at_least(0), "steps between evaluations; 0: at the end of an epoch"),
     key("train.progressive", Kind::Flag, "figures of the first pass, scored before it is learnt"),

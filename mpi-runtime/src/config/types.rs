@@ -248,6 +248,8 @@ pub struct TrainConfig {
     /// Worker threads per trainer; decided by the launch when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker_threads: Option<usize>,
+    /// In what the operands of the MLPs' products are rounded.
+    pub precision: Precision,
     /// Worker threads stay on a core each, synchronizing threads on the others.
     pub pin_workers: bool,
     /// Steps between evaluations; 0 for the end of each epoch.
@@ -260,6 +262,17 @@ pub struct TrainConfig {
     /// Stop when validation no longer improves.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub early_stop: Option<EarlyStop>,
+}
+
+/// Operands of products in training steps.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Precision {
+    /// f32
+    #[default]
+    F32,
+    /// bf16, with sums, weights and everything else in f32.
+    Bf16,
 }
 
 /// `[train.early_stop]`
@@ -388,6 +401,7 @@ impl Default for TrainConfig {
             epochs: 1,
             max_examples: None,
             worker_threads: None,
+            precision: Precision::F32,
             pin_workers: false,
             eval_every: 0,
             progressive: false,

@@ -22,6 +22,7 @@ use umbra_core::sync::token::Ticket;
 use umbra_datasets::BatchBuffer;
 
 use crate::comm::watch::{Lost, Watch};
+use crate::memory::fit;
 use crate::rows::bags::{BagScratch, Places, Pooled};
 use crate::rows::direct::{self, DirectScratch};
 use crate::rows::lookup::Lookup;
@@ -169,7 +170,7 @@ impl Client {
             lookup.unique.clear();
             lookup.slot.clear();
             lookup.slot.extend((0u32..).take(touched));
-            lookup.rows.resize(touched * self.layout.width, 0.0);
+            fit(&mut lookup.rows, touched * self.layout.width);
             (lookup.batch, lookup.clock, lookup.awaited) = (batch, clock, 0);
             routes.send_lookups(&mut lookup, kind.of_bags());
             self.ahead.push_back(lookup);
@@ -194,7 +195,7 @@ impl Client {
             core::mem::swap(&mut lookup.slot, &mut lookup.direct.slot);
             vectors = lookup.direct.prepare(batch.batch().bags, &lookup.unique);
         }
-        lookup.rows.resize(vectors * self.layout.width, 0.0);
+        fit(&mut lookup.rows, vectors * self.layout.width);
         (lookup.batch, lookup.clock, lookup.awaited) = (batch, clock, 0);
         if let Way::Routed(routes) = &self.way {
             lookup.deal(self.layout.partitioning);

@@ -7,9 +7,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
+use umbra_core::kernel::multiplies_halves;
+
 use crate::checkpoint::{Checkpoint, Folders, Manifest};
 use crate::comm::{self, Comm, loss};
-use crate::config::{Config, Every, RecoveryMode, Seconds};
+use crate::config::{Config, Every, Precision, RecoveryMode, Seconds};
 use crate::error::Error;
 use crate::launch::environment::{self, Cores};
 use crate::launch::processor::Pins;
@@ -345,6 +347,12 @@ pub(crate) fn plan(
     control.watch().set_limit(job.config.run.watchdog());
     if world.rank == 0 {
         job.warnings.iter().for_each(|warning| say(&format!("umbra: warning: {warning}")));
+        if job.config.train.precision == Precision::Bf16 && !multiplies_halves() {
+            say(
+                "umbra: warning: train.precision = \"bf16\": this processor has no instructions for \
+                 it; f32 is faster here",
+            );
+        }
     }
     let plan = Plan::new(job, ranks).and_then(|mut plan| {
         if ranks != world.size {

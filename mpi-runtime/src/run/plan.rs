@@ -82,7 +82,7 @@ impl Plan {
                 Roles::separate(job.trainers, job.embedding_ps, job.sync_ps, per_rank)
             }
         };
-        let model = convert::model(&config.model, train.dense_features(), train.fields())
+        let model = convert::trained_model(config, train.dense_features(), train.fields())
             .map_err(|error| Error::Usage(format!("[model] on this data: {error}")))?;
         let mut layout = TableLayout::new(
             train.cardinality(),

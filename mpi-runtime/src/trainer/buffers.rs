@@ -3,6 +3,7 @@
 use umbra_core::model::{Model, Workspace};
 
 use crate::dense::bsp::Contribution;
+use crate::memory::zeros;
 
 /// Buffers of one worker.
 pub struct StepBuffers {
@@ -40,7 +41,10 @@ impl StepBuffers {
     pub fn for_part(mut self, part: &Model, own: usize, batch_max: usize) -> Self {
         self.gradient_of_part = core::mem::replace(&mut self.contribution.gradient, vec![0.0; own]);
         let single = &mut self.workspace.single;
-        single.resize(single.len().max(part.workspace_len(batch_max, 0)), 0.0);
+        let needed = part.workspace_len(batch_max, 0);
+        if single.len() < needed {
+            *single = zeros(needed);
+        }
         self
     }
 
@@ -50,16 +54,16 @@ impl StepBuffers {
         let parameters = model.parameters_len();
         Self {
             contribution: Contribution {
-                gradient: vec![0.0; parameters],
+                gradient: zeros(parameters),
                 statistics: vec![0.0; model.replica_len() - parameters],
                 sums: vec![],
             },
             gradient_of_part: vec![],
-            row_gradients: vec![0.0; rows_max * model.row_width()],
+            row_gradients: zeros(rows_max * model.row_width()),
             logits: vec![0.0; batch_max],
             sums: vec![],
             workspace: OwnedWorkspace {
-                single: vec![0.0; model.workspace_len(batch_max, rows_max)],
+                single: zeros(model.workspace_len(batch_max, rows_max)),
                 double: vec![0.0; model.workspace_f64_len()],
             },
         }

@@ -2,17 +2,19 @@
 
 use core::arch::asm;
 use core::arch::x86_64::{
-    __m256, __m256i, _CMP_LE_OQ, _CMP_LT_OQ, _CMP_UNORD_Q, _mm256_add_ps, _mm256_andnot_ps,
-    _mm256_cmp_ps, _mm256_cmpgt_epi32, _mm256_div_ps, _mm256_fmadd_ps, _mm256_loadu_ps,
-    _mm256_maskload_ps, _mm256_maskstore_ps, _mm256_movemask_ps, _mm256_mul_ps,
-    _mm256_permute2f128_ps, _mm256_set1_epi32, _mm256_set1_ps, _mm256_setr_epi32,
-    _mm256_setzero_ps, _mm256_shuffle_ps, _mm256_sqrt_ps, _mm256_storeu_ps, _mm256_sub_ps,
-    _mm256_unpackhi_ps, _mm256_unpacklo_ps,
+    __m256, __m256i, _CMP_LE_OQ, _CMP_LT_OQ, _CMP_UNORD_Q, _mm256_add_epi32, _mm256_add_ps,
+    _mm256_and_ps, _mm256_and_si256, _mm256_andnot_ps, _mm256_blendv_epi8, _mm256_castps_si256,
+    _mm256_castsi256_ps, _mm256_cmp_ps, _mm256_cmpgt_epi32, _mm256_div_ps, _mm256_fmadd_ps,
+    _mm256_loadu_ps, _mm256_maskload_ps, _mm256_maskstore_ps, _mm256_movemask_ps, _mm256_mul_ps,
+    _mm256_or_si256, _mm256_packus_epi32, _mm256_permute2f128_ps, _mm256_permute4x64_epi64,
+    _mm256_set1_epi32, _mm256_set1_ps, _mm256_setr_epi32, _mm256_setzero_ps, _mm256_shuffle_ps,
+    _mm256_slli_epi32, _mm256_sqrt_ps, _mm256_srli_epi32, _mm256_storeu_ps, _mm256_sub_ps,
+    _mm256_unpackhi_epi16, _mm256_unpackhi_ps, _mm256_unpacklo_epi16, _mm256_unpacklo_ps,
 };
 use core::sync::atomic::AtomicU32;
 
 use super::x86::{one_instruction, shared_memory};
-use super::{FLUSHED_BELOW, Isa, Source};
+use super::{FLUSHED_BELOW, HALVES_FLUSHED_BELOW, Isa, Source};
 
 /// Proof that the machine has AVX2 and FMA.
 #[derive(Clone, Copy)]
@@ -38,6 +40,37 @@ impl Avx2 {
         unsafe {
             let lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
             _mm256_cmpgt_epi32(_mm256_set1_epi32(count), lane)
+        }
+    }
+}
+
+impl Avx2 {
+    /// The lower and the upper halves of words, as f32s.
+    #[inline(always)]
+    fn halves(self, words: __m256) -> [__m256; 2] {
+        // SAFETY: as above.
+        unsafe {
+            let upper = _mm256_castsi256_ps(_mm256_set1_epi32(!0xffff));
+            let lower = _mm256_slli_epi32::<16>(_mm256_castps_si256(words));
+            [_mm256_castsi256_ps(lower), _mm256_and_ps(words, upper)]
+        }
+    }
+
+    /// The bf16s of [`Isa::round`], in the lower halves of words.
+    #[inline(always)]
+    fn upper_half(self, x: __m256) -> __m256i {
+        // SAFETY: as above.
+        unsafe {
+            let size = _mm256_andnot_ps(self.splat(-0.0), x);
+            let small = _mm256_cmp_ps::<_CMP_LT_OQ>(size, self.splat(HALVES_FLUSHED_BELOW));
+            let kept = _mm256_castps_si256(_mm256_andnot_ps(small, x));
+            let upper = _mm256_srli_epi32::<16>(kept);
+            let even = _mm256_and_si256(upper, _mm256_set1_epi32(1));
+            let up = _mm256_add_epi32(even, _mm256_set1_epi32(0x7fff));
+            let rounded = _mm256_srli_epi32::<16>(_mm256_add_epi32(kept, up));
+            let quiet = _mm256_or_si256(upper, _mm256_set1_epi32(0x40));
+            let is_nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(x, x));
+            _mm256_blendv_epi8(rounded, quiet, is_nan)
         }
     }
 }
@@ -90,6 +123,36 @@ impl Isa for Avx2 {
     }
 
     #[inline(always)]
+    fn round(self, low: __m256, high: __m256) -> __m256 {
+        // SAFETY: as above.
+        unsafe {
+            let packed = _mm256_packus_epi32(self.upper_half(low), self.upper_half(high));
+            // Quarters of low, high, low, high.
+            _mm256_castsi256_ps(_mm256_permute4x64_epi64::<0b11_01_10_00>(packed))
+        }
+    }
+
+    #[inline(always)]
+    fn pair(self, a: __m256, b: __m256) -> [__m256; 2] {
+        // SAFETY: as above.
+        unsafe {
+            let (a, b) = (_mm256_castps_si256(a), _mm256_castps_si256(b));
+            let low = _mm256_castsi256_ps(_mm256_unpacklo_epi16(a, b));
+            let high = _mm256_castsi256_ps(_mm256_unpackhi_epi16(a, b));
+            [_mm256_permute2f128_ps::<0x20>(low, high), _mm256_permute2f128_ps::<0x31>(low, high)]
+        }
+    }
+
+    #[inline(always)]
+    fn dot_halves(self, a: __m256, b: __m256, c: __m256) -> __m256 {
+        // SAFETY: as above.
+        unsafe {
+            let ([lower_a, upper_a], [lower_b, upper_b]) = (self.halves(a), self.halves(b));
+            _mm256_fmadd_ps(lower_a, lower_b, _mm256_fmadd_ps(upper_a, upper_b, c))
+        }
+    }
+
+    #[inline(always)]
     unsafe fn load_part(self, from: *const f32, count: usize) -> __m256 {
         // SAFETY: and the caller has promised the place.
         unsafe { _mm256_maskload_ps(from, self.mask(count)) }
@@ -115,21 +178,26 @@ impl Isa for Avx2 {
     ) {
         // SAFETY: as above.
         unsafe {
-            let r: [__m256; 8] = core::array::from_fn(|i| from.advance(i * from_stride).load(self));
-            let pairs: [__m256; 8] = core::array::from_fn(|i| {
+            let (mut r, mut pairs, mut quads) =
+                ([self.zero(); 8], [self.zero(); 8], [self.zero(); 8]);
+            for (i, r) in r.iter_mut().enumerate() {
+                *r = from.advance(i * from_stride).load(self);
+            }
+            for (i, pair) in pairs.iter_mut().enumerate() {
                 let (a, b) = (r[i / 2 * 2], r[i / 2 * 2 + 1]);
-                if i % 2 == 0 { _mm256_unpacklo_ps(a, b) } else { _mm256_unpackhi_ps(a, b) }
-            });
+                *pair =
+                    if i % 2 == 0 { _mm256_unpacklo_ps(a, b) } else { _mm256_unpackhi_ps(a, b) };
+            }
             // quads[4 h + c]: column c (and c + 4 in the upper half) of rows 4 h … 4 h + 3.
-            let quads: [__m256; 8] = core::array::from_fn(|i| {
+            for (i, quad) in quads.iter_mut().enumerate() {
                 let (h, c) = (i / 4, i % 4);
                 let (a, b) = (pairs[4 * h + c / 2], pairs[4 * h + 2 + c / 2]);
-                if c % 2 == 0 {
+                *quad = if c % 2 == 0 {
                     _mm256_shuffle_ps::<0x44>(a, b)
                 } else {
                     _mm256_shuffle_ps::<0xee>(a, b)
-                }
-            });
+                };
+            }
             for c in 0..4 {
                 let (a, b) = (quads[c], quads[4 + c]);
                 self.store(to.add(c * to_stride), _mm256_permute2f128_ps::<0x20>(a, b));

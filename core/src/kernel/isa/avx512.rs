@@ -2,25 +2,30 @@
 
 use core::arch::asm;
 use core::arch::x86_64::{
-    __m512, __mmask16, _CMP_NLE_UQ, _CMP_NLT_UQ, _CMP_UNORD_Q, _mm_setzero_ps, _mm512_abs_ps,
-    _mm512_add_ps, _mm512_castpd_ps, _mm512_castps_pd, _mm512_cmp_ps_mask, _mm512_div_ps,
-    _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps,
-    _mm512_maskz_mov_ps, _mm512_mul_ps, _mm512_set1_ps, _mm512_setzero_ps, _mm512_shuffle_f32x4,
-    _mm512_sqrt_ps, _mm512_storeu_ps, _mm512_sub_ps, _mm512_unpackhi_pd, _mm512_unpackhi_ps,
-    _mm512_unpacklo_pd, _mm512_unpacklo_ps,
+    __m256i, __m512, __m512bh, __mmask16, _CMP_NLE_UQ, _CMP_NLT_UQ, _CMP_UNORD_Q, _mm_setzero_ps,
+    _mm512_abs_ps, _mm512_add_epi32, _mm512_add_ps, _mm512_and_si512, _mm512_castpd_ps,
+    _mm512_castps_pd, _mm512_castps_si512, _mm512_castsi256_si512, _mm512_castsi512_ps,
+    _mm512_castsi512_si256, _mm512_cmp_ps_mask, _mm512_cvtepi32_epi16, _mm512_cvtepu16_epi32,
+    _mm512_cvtne2ps_pbh, _mm512_div_ps, _mm512_dpbf16_ps, _mm512_extracti64x4_epi64,
+    _mm512_fmadd_ps, _mm512_inserti64x4, _mm512_loadu_ps, _mm512_loadu_si512,
+    _mm512_mask_mov_epi32, _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps, _mm512_maskz_mov_ps,
+    _mm512_mul_ps, _mm512_or_si512, _mm512_permutex2var_epi16, _mm512_set1_epi32, _mm512_set1_ps,
+    _mm512_setzero_ps, _mm512_shuffle_f32x4, _mm512_slli_epi32, _mm512_sqrt_ps, _mm512_srli_epi32,
+    _mm512_storeu_ps, _mm512_sub_ps, _mm512_unpackhi_pd, _mm512_unpackhi_ps, _mm512_unpacklo_pd,
+    _mm512_unpacklo_ps,
 };
 use core::sync::atomic::AtomicU32;
 
 use super::x86::{one_instruction, shared_memory};
-use super::{FLUSHED_BELOW, Isa, Source};
+use super::{FLUSHED_BELOW, HALVES_FLUSHED_BELOW, Isa, Source};
 
-/// Proof that the machine has AVX-512 F.
+/// Proof that the machine has AVX-512 F; `HALVES`: and BW and BF16.
 #[derive(Clone, Copy)]
-pub(in super::super) struct Avx512(());
+pub(in super::super) struct Avx512<const HALVES: bool>(());
 
-impl Avx512 {
+impl<const HALVES: bool> Avx512<HALVES> {
     /// # Safety
-    /// The machine has AVX-512 F.
+    /// The machine has AVX-512 F; if `HALVES`, BW and BF16.
     pub(in super::super) const unsafe fn assume() -> Self {
         Self(())
     }
@@ -34,7 +39,56 @@ impl Avx512 {
     }
 }
 
-impl Isa for Avx512 {
+impl<const HALVES: bool> Avx512<HALVES> {
+    /// Kept where it is not as small as [`Isa::round`] says.
+    #[inline(always)]
+    fn large(self, x: __m512) -> __m512 {
+        // SAFETY: holding `self` proves that the machine has the instructions, here and below.
+        unsafe {
+            let least = self.splat(HALVES_FLUSHED_BELOW);
+            _mm512_maskz_mov_ps(_mm512_cmp_ps_mask::<_CMP_NLT_UQ>(_mm512_abs_ps(x), least), x)
+        }
+    }
+
+    /// Words of halves.
+    #[inline(always)]
+    fn words(self, lower: __m256i, upper: __m256i) -> __m512 {
+        // SAFETY: as above.
+        unsafe {
+            let upper = _mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(upper));
+            _mm512_castsi512_ps(_mm512_or_si512(_mm512_cvtepu16_epi32(lower), upper))
+        }
+    }
+
+    /// The lower and the upper halves of words, as f32s.
+    #[inline(always)]
+    fn halves(self, words: __m512) -> [__m512; 2] {
+        // SAFETY: as above.
+        unsafe {
+            let words = _mm512_castps_si512(words);
+            let upper = _mm512_and_si512(words, _mm512_set1_epi32(!0xffff));
+            [_mm512_castsi512_ps(_mm512_slli_epi32::<16>(words)), _mm512_castsi512_ps(upper)]
+        }
+    }
+
+    /// The bf16s of [`Isa::round`].
+    #[inline(always)]
+    fn upper_half(self, x: __m512) -> __m256i {
+        // SAFETY: as above.
+        unsafe {
+            let kept = _mm512_castps_si512(self.large(x));
+            let upper = _mm512_srli_epi32::<16>(kept);
+            let even = _mm512_and_si512(upper, _mm512_set1_epi32(1));
+            let up = _mm512_add_epi32(even, _mm512_set1_epi32(0x7fff));
+            let rounded = _mm512_srli_epi32::<16>(_mm512_add_epi32(kept, up));
+            let quiet = _mm512_or_si512(upper, _mm512_set1_epi32(0x40));
+            let is_nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x, x);
+            _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(rounded, is_nan, quiet))
+        }
+    }
+}
+
+impl<const HALVES: bool> Isa for Avx512<HALVES> {
     type Vector = __m512;
     const LANES: usize = 16;
     /// 14 × 32: 28 sums and 2 vectors in 32 registers; the broadcast is part of the instruction.
@@ -83,6 +137,45 @@ impl Isa for Avx512 {
     }
 
     #[inline(always)]
+    fn round(self, low: __m512, high: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe {
+            if HALVES {
+                return round_halves(self.large(low), self.large(high));
+            }
+            let low = _mm512_castsi256_si512(self.upper_half(low));
+            _mm512_castsi512_ps(_mm512_inserti64x4::<1>(low, self.upper_half(high)))
+        }
+    }
+
+    #[inline(always)]
+    fn pair(self, a: __m512, b: __m512) -> [__m512; 2] {
+        // SAFETY: as above.
+        unsafe {
+            if HALVES {
+                return pair_halves(a, b);
+            }
+            let (a, b) = (_mm512_castps_si512(a), _mm512_castps_si512(b));
+            [
+                self.words(_mm512_castsi512_si256(a), _mm512_castsi512_si256(b)),
+                self.words(_mm512_extracti64x4_epi64::<1>(a), _mm512_extracti64x4_epi64::<1>(b)),
+            ]
+        }
+    }
+
+    #[inline(always)]
+    fn dot_halves(self, a: __m512, b: __m512, c: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe {
+            if HALVES {
+                return dot_halves(a, b, c);
+            }
+            let ([lower_a, upper_a], [lower_b, upper_b]) = (self.halves(a), self.halves(b));
+            _mm512_fmadd_ps(lower_a, lower_b, _mm512_fmadd_ps(upper_a, upper_b, c))
+        }
+    }
+
+    #[inline(always)]
     unsafe fn load_part(self, from: *const f32, count: usize) -> __m512 {
         // SAFETY: and the caller has promised the place; masked lanes are not touched.
         unsafe { _mm512_maskz_loadu_ps(self.mask(count), from) }
@@ -113,23 +206,27 @@ impl Isa for Avx512 {
     ) {
         // SAFETY: as above.
         unsafe {
-            let r: [__m512; 16] =
-                core::array::from_fn(|i| from.advance(i * from_stride).load(self));
-            let pairs: [__m512; 16] = core::array::from_fn(|i| {
+            let (mut r, mut pairs, mut quads) =
+                ([self.zero(); 16], [self.zero(); 16], [self.zero(); 16]);
+            for (i, r) in r.iter_mut().enumerate() {
+                *r = from.advance(i * from_stride).load(self);
+            }
+            for (i, pair) in pairs.iter_mut().enumerate() {
                 let (a, b) = (r[i / 2 * 2], r[i / 2 * 2 + 1]);
-                if i % 2 == 0 { _mm512_unpacklo_ps(a, b) } else { _mm512_unpackhi_ps(a, b) }
-            });
+                *pair =
+                    if i % 2 == 0 { _mm512_unpacklo_ps(a, b) } else { _mm512_unpackhi_ps(a, b) };
+            }
             // quads[4 q + c]: column c of rows 4 q … 4 q + 3, in every quarter p column c + 4 p.
-            let quads: [__m512; 16] = core::array::from_fn(|i| {
+            for (i, quad) in quads.iter_mut().enumerate() {
                 let (q, c) = (i / 4, i % 4);
                 let a = _mm512_castps_pd(pairs[4 * q + c / 2]);
                 let b = _mm512_castps_pd(pairs[4 * q + 2 + c / 2]);
-                _mm512_castpd_ps(if c % 2 == 0 {
+                *quad = _mm512_castpd_ps(if c % 2 == 0 {
                     _mm512_unpacklo_pd(a, b)
                 } else {
                     _mm512_unpackhi_pd(a, b)
-                })
-            });
+                });
+            }
             for c in 0..4 {
                 // Quarters 0 and 2 of two quads each, quarters 1 and 3 of two quads each.
                 let even = [
@@ -151,6 +248,47 @@ impl Isa for Avx512 {
             }
         }
     }
+}
+
+/// One instruction.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bf16")]
+fn round_halves(low: __m512, high: __m512) -> __m512 {
+    // SAFETY: both are 512 bits, of which any are valid.
+    unsafe { core::mem::transmute(_mm512_cvtne2ps_pbh(high, low)) }
+}
+
+/// Halves of `a` have numbers up to 31, those of `b` from 32 on: 0, 32, 1, 33 and so on.
+const PAIRS: [[u32; 16]; 2] = {
+    let (mut pairs, mut at, mut word) = ([[0; 16]; 2], 0, 32 << 16);
+    while at < 32 {
+        pairs[at / 16][at % 16] = word;
+        (at, word) = (at + 1, word + 0x1_0001);
+    }
+    pairs
+};
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn pair_halves(a: __m512, b: __m512) -> [__m512; 2] {
+    let (a, b) = (_mm512_castps_si512(a), _mm512_castps_si512(b));
+    // SAFETY: sixteen words are read.
+    let [first, second] = unsafe {
+        [_mm512_loadu_si512(PAIRS[0].as_ptr().cast()), _mm512_loadu_si512(PAIRS[1].as_ptr().cast())]
+    };
+    [
+        _mm512_castsi512_ps(_mm512_permutex2var_epi16(a, first, b)),
+        _mm512_castsi512_ps(_mm512_permutex2var_epi16(a, second, b)),
+    ]
+}
+
+/// One instruction.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bf16")]
+fn dot_halves(a: __m512, b: __m512, c: __m512) -> __m512 {
+    // SAFETY: as above.
+    let (a, b): (__m512bh, __m512bh) = unsafe { core::mem::transmute((a, b)) };
+    _mm512_dpbf16_ps(c, a, b)
 }
 
 /// A store whose only lane is outside its mask.

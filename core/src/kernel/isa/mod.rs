@@ -27,12 +27,17 @@ pub(super) use avx2::Avx2;
 pub(super) use avx512::Avx512;
 pub(crate) use plain::Plain;
 
-use super::{Simd, selected};
+use super::simd::{Simd, multiplies_halves, selected};
 
 /// What an update leaves of smaller numbers is 0. Numbers below 1.2e-38 (denormal) take several
 /// times as long on every processor; this much above them, products with rates and shares are not
 /// denormal either.
 pub(crate) const FLUSHED_BELOW: f32 = 1e-30;
+
+/// Smaller numbers are 0 as bf16 operands of a product. No sum of products of larger ones has bits
+/// below 2^-126, so no sum is ever denormal: processors that multiply bf16 take denormal numbers
+/// for 0, others do not, and with this they all compute the same.
+pub(crate) const HALVES_FLUSHED_BELOW: f32 = 1.0 / (1u64 << 56) as f32;
 
 /// An instruction set. Making one asserts that the machine has it; that is all the safety of the
 /// arithmetic below needs. Functions that take pointers say what the pointers must be good for.
@@ -69,6 +74,17 @@ pub(crate) trait Isa: Copy {
     fn flush(self, x: Self::Vector) -> Self::Vector;
     /// Whether a lane is a NaN.
     fn has_nan(self, x: Self::Vector) -> bool;
+
+    /// The lanes of `low`, then those of `high`, each rounded to the nearest bf16, the even one of
+    /// two: two to a word, the first in the lower half. 0 where |x| < [`HALVES_FLUSHED_BELOW`]; a
+    /// NaN stays a NaN.
+    fn round(self, low: Self::Vector, high: Self::Vector) -> Self::Vector;
+    /// Words of the halves of `a`, in the lower half, and of `b` at the same places: the words of
+    /// the first `LANES` halves, then those of the others.
+    fn pair(self, a: Self::Vector, b: Self::Vector) -> [Self::Vector; 2];
+    /// `c` plus the product of the upper halves of every word, rounded, plus that of the lower
+    /// halves, rounded. The products are exact.
+    fn dot_halves(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
 
     /// Reads `LANES` private f32s.
     ///
@@ -257,6 +273,26 @@ pub(crate) fn run(kernel: impl Kernel) {
     unsafe { dispatch(selected(), kernel) }
 }
 
+/// As [`run`], for a kernel that multiplies halves or makes them: with the instructions for that, if
+/// the machine has them.
+#[inline]
+pub(crate) fn run_halves(kernel: impl Kernel) {
+    #[cfg(target_arch = "x86_64")]
+    if selected() == Simd::Avx512 && multiplies_halves() {
+        // SAFETY: the machine has both.
+        return unsafe { run_avx512_bf16(kernel) };
+    }
+    run(kernel);
+}
+
+/// As [`run_halves`] on the given set, with the instructions for halves.
+#[cfg(all(test, target_arch = "x86_64"))]
+pub(crate) fn run_halves_on_avx512(kernel: impl Kernel) {
+    assert!(Simd::Avx512.is_supported() && multiplies_halves());
+    // SAFETY: just checked.
+    unsafe { run_avx512_bf16(kernel) }
+}
+
 /// Runs a kernel with the given instruction set: for tests, since `select` is one for the process.
 #[cfg(test)]
 pub(crate) fn run_on(simd: Simd, kernel: impl Kernel) {
@@ -286,7 +322,14 @@ unsafe fn dispatch(simd: Simd, kernel: impl Kernel) {
 #[target_feature(enable = "avx512f,avx2,fma")]
 fn run_avx512(kernel: impl Kernel) {
     // SAFETY: this function has the features.
-    kernel.run(unsafe { Avx512::assume() });
+    kernel.run(unsafe { Avx512::<false>::assume() });
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16,avx2,fma")]
+fn run_avx512_bf16(kernel: impl Kernel) {
+    // SAFETY: this function has the features.
+    kernel.run(unsafe { Avx512::<true>::assume() });
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -3,7 +3,7 @@
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use super::{FLUSHED_BELOW, Isa, Source};
+use super::{FLUSHED_BELOW, HALVES_FLUSHED_BELOW, Isa, Source};
 use crate::float;
 
 /// Four floats in an array.
@@ -22,6 +22,38 @@ const LANES: usize = 4;
 #[inline(always)]
 fn lanes(f: impl FnMut(usize) -> f32) -> [f32; LANES] {
     core::array::from_fn(f)
+}
+
+/// The bf16 nearest to `x`, as [`Isa::round`] says it.
+#[inline(always)]
+const fn rounded(x: f32) -> u16 {
+    let word = x.to_bits();
+    if x.is_nan() {
+        // What makes it not a number may stand in the lower half alone.
+        return (word >> 16) as u16 | 0x40;
+    }
+    if x.abs() < HALVES_FLUSHED_BELOW {
+        return 0;
+    }
+    ((word + 0x7fff + (word >> 16 & 1)) >> 16) as u16
+}
+
+/// A word of two halves.
+#[inline(always)]
+const fn word(lower: u16, upper: u16) -> f32 {
+    f32::from_bits(lower as u32 | (upper as u32) << 16)
+}
+
+/// The lower and the upper half of a word.
+#[inline(always)]
+#[expect(clippy::cast_possible_truncation, reason = "halves of a word")]
+const fn halves(word: f32) -> [u16; 2] {
+    [word.to_bits() as u16, (word.to_bits() >> 16) as u16]
+}
+
+#[inline(always)]
+const fn f32_of(half: u16) -> f32 {
+    f32::from_bits((half as u32) << 16)
 }
 
 impl Isa for Plain {
@@ -89,6 +121,26 @@ impl Isa for Plain {
     #[inline(always)]
     fn has_nan(self, x: Self::Vector) -> bool {
         x.into_iter().any(f32::is_nan)
+    }
+
+    #[inline(always)]
+    fn round(self, low: Self::Vector, high: Self::Vector) -> Self::Vector {
+        let half = |at: usize| rounded(if at < LANES { low[at] } else { high[at - LANES] });
+        lanes(|lane| word(half(2 * lane), half(2 * lane + 1)))
+    }
+
+    #[inline(always)]
+    fn pair(self, a: Self::Vector, b: Self::Vector) -> [Self::Vector; 2] {
+        let half = |x: Self::Vector, at: usize| halves(x[at / 2])[at % 2];
+        [0, LANES].map(|first| lanes(|lane| word(half(a, first + lane), half(b, first + lane))))
+    }
+
+    #[inline(always)]
+    fn dot_halves(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector {
+        lanes(|lane| {
+            let ([a, upper_a], [b, upper_b]) = (halves(a[lane]), halves(b[lane]));
+            c[lane] + f32_of(upper_a) * f32_of(upper_b) + f32_of(a) * f32_of(b)
+        })
     }
 
     #[inline(always)]
