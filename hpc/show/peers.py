@@ -22,6 +22,8 @@ from show import Show
 
 FULL = os.environ.get("FULL") == "1"
 PHASES = os.environ.get("PHASES", "99")
+# What `make show-speed` takes of it.
+SPEED = "speed"
 BATCHES = [128, 512, 2048]
 ROUNDS = 5 if FULL else 3
 SECONDS = 5.0 if FULL else 2.0
@@ -42,12 +44,13 @@ SGEMM_SHARE = 0.9
 
 @dataclass(frozen=True)
 class Peer:
-    """A variant of peer.py in a process of its own kind. `f32`: counts in the ratios over the fastest."""
+    """A variant of peer.py in a process of its own kind. `f32`: counts in the ratios over the fastest. `precision`: umbra's beside it."""
 
     variant: str
     threads: int = 1
     processes: int = 1
     f32: bool = True
+    precision: str = "f32"
 
     def __str__(self):
         return self.variant if self.processes == 1 or self.variant == "ddp" else f"hogwild {self.variant}"
@@ -62,7 +65,8 @@ def phases():
         Peer("ddp", processes=2),
     ]
     more = [Peer("eager"), Peer("bags")]
-    lower = [Peer("compile_step_medium", f32=False), Peer("compile_step_bf16", f32=False)]
+    bf16 = [Peer("compile_step_bf16", f32=False, precision="bf16")]
+    lower = [Peer("compile_step_medium", f32=False), *bf16]
     torchrec = [Peer("torchrec", threads=2)]
     every = [
         Peer("compile", processes=2),
@@ -71,6 +75,10 @@ def phases():
         Peer("eager", threads=2),
         Peer("bags", threads=2),
     ]
+    if PHASES == SPEED:
+        yield 1, "sgd", one[:2] + bf16
+        yield 2, "sgd", two[:2]
+        return
     if FULL:
         for optimizer in ("sgd", "rowwise_adagrad"):
             yield 1, optimizer, one + more + lower
@@ -122,13 +130,14 @@ class Server:
         self.process.wait(60)
 
 
-def umbra(optimizer, workers, cores):
-    """umbra's step at all batch sizes: {batch: figures}"""
+def umbra(optimizer, workers, cores, precisions):
+    """umbra's step at all batch sizes: {(batch, precision): figures}"""
     command = [
         *shlex.split(os.environ["UMBRA_BENCH"]),
         "--steps-only",
         *("--batch", ",".join(map(str, BATCHES))),
         *("--optimizer", optimizer),
+        *("--precision", ",".join(precisions)),
         *("--workers", str(workers)),
         *("--seconds", str(UMBRA_SECONDS)),
         *("--samples", "1"),
@@ -143,7 +152,8 @@ def umbra(optimizer, workers, cores):
     )
     if done.returncode != 0:
         sys.exit(f"show: {shlex.join(command)} failed:\n{done.stderr}")
-    return {step["batch"]: step for step in json.loads(done.stdout)["steps"]}
+    name = lambda step: "bf16" if step["optimizer"].endswith(" bf16") else "f32"
+    return {(step["batch"], name(step)): step for step in json.loads(done.stdout)["steps"]}
 
 
 class Track:
@@ -163,16 +173,16 @@ class Track:
 
 def measure(workers, optimizer, peers, servers, cores):
     """All rounds of a phase: {(name, batch): Track}"""
-    tracks = {}
+    tracks, precisions = {}, sorted({"f32", *(peer.precision for peer in peers)}, reverse=True)
 
     def track(name, batch, figures, load):
         tracks.setdefault((name, batch), Track()).add(figures, load)
 
     def ours():
         load = Load()
-        figures = umbra(optimizer, workers, cores)
-        for batch in BATCHES:
-            track("umbra", batch, figures[batch], load.cores())
+        figures = umbra(optimizer, workers, cores, precisions)
+        for (batch, precision), own in figures.items():
+            track("umbra" if precision == "f32" else f"umbra {precision}", batch, own, load.cores())
         return figures
 
     for peer in peers:  # Compiles, and chooses the steps of a sample.
@@ -191,7 +201,7 @@ def measure(workers, optimizer, peers, servers, cores):
                 theirs[batch] = figures
             after = ours()
             for batch in BATCHES:
-                near = lambda rate: mean(side[batch][rate] for side in (before, after)) / theirs[batch][rate]
+                near = lambda rate: mean(side[batch, peer.precision][rate] for side in (before, after)) / theirs[batch][rate]
                 tracks[peer, batch].ratios.append(near("examples_per_second"))
                 tracks[peer, batch].cpu_ratios.append(near("examples_per_cpu_second"))
             before = after
@@ -208,7 +218,7 @@ def row(show, name, workers, optimizer, batch, track, sgemm):
     """`sgemm`: GFLOP/s of a core in the products of the program's library."""
     show.row(
         program=str(name),
-        precision="f32" if getattr(name, "f32", True) else "lower",
+        precision="f32" if getattr(name, "f32", not str(name).endswith("bf16")) else "lower",
         cores=workers,
         optimizer=optimizer,
         batch=batch,
@@ -221,7 +231,7 @@ def row(show, name, workers, optimizer, batch, track, sgemm):
         ratios=" ".join(f"{ratio:.2f}" for ratio in track.ratios),
         cpu_ratio=median(track.cpu_ratios) if track.cpu_ratios else None,
         peak_gflops=round(median(track.peaks), 1) if track.peaks else None,
-        sgemm_gflops=None if name == "umbra" else round(sgemm, 1),
+        sgemm_gflops=round(sgemm, 1) if isinstance(name, Peer) else None,
     )
 
 
@@ -240,7 +250,7 @@ def check(show, workers, optimizer, peers, tracks):
             id = f"ratio_{peer.variant}_{workers}t_{batch}{suffix}"
             if peer.variant == "torchrec" and (workers, optimizer, batch) == (1, "sgd", 128):
                 show.at_least(id, ratio[peer], TORCHREC_BOUND)
-            elif peer.variant == "torchrec" or peer == Peer("compile"):
+            elif peer.variant == "torchrec" or peer.precision == "bf16" or peer == Peer("compile"):
                 show.measured(id, ratio[peer])
 
 
@@ -250,12 +260,12 @@ def main(python, torchrec_python):
     allowed = sorted(os.sched_getaffinity(0))
     if len(allowed) < 2:
         sys.exit("show: two cores are needed")
-    if not PHASES.isdigit() or int(PHASES) == 0:
+    if PHASES != SPEED and (not PHASES.isdigit() or int(PHASES) == 0):
         print(f"show: PHASES={PHASES}: here it is how many of the phases to run, 1 or more", file=sys.stderr)
         sys.exit(2)
     start = time.monotonic()
     servers, versions, loads = {}, {}, []
-    for workers, optimizer, peers in itertools.islice(phases(), int(PHASES)):
+    for workers, optimizer, peers in itertools.islice(phases(), None if PHASES == SPEED else int(PHASES)):
         cores = allowed[-workers:]
         needed = {server_of(peer) for peer in peers}
         # Each holds tables of 2 GB: those no longer needed go.
@@ -270,7 +280,7 @@ def main(python, torchrec_python):
         print(f"== {workers}-core {optimizer}, after {time.monotonic() - start:.0f} s", flush=True)
         tracks = measure(workers, optimizer, peers, servers, cores)
         for (name, batch), track in tracks.items():
-            sgemm = 0 if name == "umbra" else servers[server_of(name)].versions["sgemm_gflops"]
+            sgemm = servers[server_of(name)].versions["sgemm_gflops"] if isinstance(name, Peer) else 0
             row(show, name, workers, optimizer, batch, track, sgemm)
             loads += track.loads
         # The fastest is known by now: slower ones are rows alone.

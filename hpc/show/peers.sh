@@ -9,6 +9,7 @@
 #     UMBRA_TORCHREC_PYTHON   a Python that has torchrec already
 #     UMBRA_BENCH             what to run as `umbra bench`
 #     PHASES=2                one and two cores with SGD alone: about 10 minutes
+#     PHASES=rows             models whose time goes into rows instead, over nn.EmbeddingBag and TorchRec: about 20
 #     FULL=1                  every variant, longer samples and more rounds: about an hour
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -47,7 +48,7 @@ if ! "$python" -c 'import torch, numpy' 2>/dev/null; then
     "$python" -m pip install -q torch numpy
 fi
 torchrec_python=${UMBRA_TORCHREC_PYTHON:-$folder/torchrec/bin/python}
-if ! "$torchrec_python" -c 'import torchrec' 2>/dev/null; then
+if [ "${PHASES:-}" != speed ] && ! "$torchrec_python" -c 'import torchrec' 2>/dev/null; then
     [ -z "${UMBRA_TORCHREC_PYTHON:-}" ] ||
         fail "$torchrec_python has no torchrec; install it there or unset UMBRA_TORCHREC_PYTHON"
     environment $folder/torchrec
@@ -79,6 +80,10 @@ fi
 
 echo "== the variants train alike"
 OMP_NUM_THREADS=1 LD_PRELOAD=${UMBRA_PEERS_PRELOAD:-} "$python" hpc/bench/peer.py --check eager compile compile_step
-OMP_NUM_THREADS=1 LD_PRELOAD=${UMBRA_PEERS_PRELOAD:-} "$torchrec_python" hpc/bench/peer.py --check torchrec 2>/dev/null
+[ "${PHASES:-}" = speed ] ||
+    OMP_NUM_THREADS=1 LD_PRELOAD=${UMBRA_PEERS_PRELOAD:-} "$torchrec_python" hpc/bench/peer.py --check torchrec 2>/dev/null
 
+if [ "${PHASES:-}" = rows ]; then
+    exec python3 -B hpc/show/row_peers.py "$python" "$torchrec_python"
+fi
 python3 -B hpc/show/peers.py "$python" "$torchrec_python"

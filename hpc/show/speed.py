@@ -3,9 +3,12 @@
 steps  the share of the arithmetic's floor that a step of the Criteo-Kaggle DLRM reaches, and what a second worker adds
 norm   what batch norm and dropout of .2 cost that step together
 rows   the share of the floor of rows that steps of models reach whose time goes into rows
+ranks  a light model on two ranks that hold the rows together, over one rank with two workers
 bf16   steps whose products are of bf16s over the same in f32
 inlined  that no vector instruction of a kernel is a function of its own: a closure in a kernel has not the features of the function
        around it, and where the compiler leaves it outside each of its instructions becomes a call
+peers  the f32 and the bf16 step over PyTorch's fastest, of the same accuracy class (peers.py)
+row_peers  the row-bound models over TorchRec and nn.EmbeddingBag (row_peers.py)
 auc    what those learn: Frappe by its published recipe and synthetic clicks, five seeds, each in both precisions
 
 Shares are of the time for which threads had a core, ratios are of neighbours in time, and what counts is their median.
@@ -16,11 +19,13 @@ Python's standard library only.
 import json
 import os
 import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from statistics import mean, median, stdev
 
 from load import Load
-from runs import UMBRA, Runs
+from runs import UMBRA, Runs, mpirun, speed
 from show import Show, phases
 
 BATCHES = (128, 512, 2048)
@@ -124,12 +129,60 @@ def bf16():
         show.at_least(f"bf16_over_f32_{name}", median(over.values()), bound)
 
 
+def ranks():
+    print("== ranks", flush=True)
+    files = runs.frappe_files()
+    if files is None:
+        return
+    sets = {"data.train": files["train"], "train.batch_size": 256, "train.epochs": 8}
+    ratios, rates = [], {"one": [], "two": []}
+    for number in range(ROUNDS):
+        load = Load()
+        for name, more, launch in (
+            ("one", {"train.worker_threads": 2, "sync.method": "none"}, []),
+            ("two", {"train.worker_threads": 1, "sync.method": "shadow_ma"}, mpirun(2)),
+        ):
+            run = runs.train(f"ranks-{name}-{number}", "hpc/show/shadow-frappe.toml", sets | more, launch)
+            rates[name].append(speed(run))
+        loads.append(load.cores())
+        ratios.append(rates["two"][-1] / rates["one"][-1])
+    show.row(what="Frappe's DeepFM, 64-64-32", two_workers=median(rates["one"]), two_ranks=median(rates["two"]),
+             low=min(ratios), high=max(ratios))
+    show.at_least("collocated_over_threads", median(ratios), 0.9)
+
+
 def inlined():
     print("== inlined", flush=True)
     names = subprocess.run(["nm", "-C", UMBRA], capture_output=True, text=True, check=True).stdout.splitlines()
     sets = [f"core_arch::x86::{name}" for name in ("avx::", "avx2::", "avx512", "fma::")]
     show.at_least("kernels_found", sum("umbra_core::kernel::" in name for name in names), 1)
     show.at_most("instructions_outside", sum(any(of in name for of in sets) for name in names), 0)
+
+
+def beside_peers(phase, name):
+    """What hpc/show/peers.sh found: value by id."""
+    done = subprocess.run(["hpc/show/peers.sh"], env=os.environ | {"PHASES": phase, "UMBRA_BENCH": f"{UMBRA} bench"})
+    # 1: a bound of that program's own does not hold.
+    if done.returncode not in (0, 1):
+        sys.exit(done.returncode)
+    return {check["id"]: check["value"] for check in json.loads(Path(f"target/show/{name}.json").read_text())["checks"]}
+
+
+def row_peers():
+    print("== row_peers", flush=True)
+    found = beside_peers("rows", "row_peers")
+    show.at_least("ratio_torchrec_rows_min", found["ratio_torchrec_rows_min"], 2)
+    show.at_least("ratio_embeddingbag_rows_min", found["ratio_embeddingbag_rows_min"], 3)
+
+
+def peers():
+    print("== peers", flush=True)
+    found = beside_peers("speed", "peers")
+    least = lambda name: min(found[f"{name}_{batch}"] for batch in BATCHES)
+    show.at_least("torch_sgemm_share_of_peak", found["sgemm_share_torch"], 0.9)
+    show.at_least("ratio_torch_f32_1t_min", least("ratio_best_1t"), 1.3)
+    show.at_least("ratio_torch_f32_2t_min", least("ratio_best_2t"), 1.4)
+    show.at_least("ratio_torch_bf16_min", least("ratio_compile_step_bf16_1t"), 1.2)
 
 
 CLICKS = 2_000_000
@@ -163,7 +216,7 @@ def auc():
         show.at_most(f"auc_difference_bf16_{task}", abs(mean(more)), max(0.0003, 2 * error))
 
 
-for phase in phases(steps, norm, rows, bf16, inlined, auc):
+for phase in phases(steps, norm, rows, ranks, bf16, inlined, auc, more=[peers, row_peers]):
     phase()
 if loads:
     show.alone(loads)

@@ -1,5 +1,5 @@
-//! Memory for tables and replicas, page-aligned words, and for a worker's steps: in huge pages where
-//! the system grants them.
+//! Memory for tables and replicas, page-aligned words, and for a worker's steps: in huge pages
+//! where the system grants them.
 //!
 //! A table of gigabytes is read at random, so with pages of 4 KiB nearly every row costs a walk
 //! through the page tables as well. Linux gives pages of 2 MiB to memory that asks for them

@@ -154,6 +154,30 @@ fn dcn_v2_and_wide_deep_learn_the_same_bits_on_any_ranks() {
     }
 }
 
+/// Products of bf16s too; and without them a run learns other bits.
+#[test]
+fn bf16_learns_the_same_bits_on_any_ranks() {
+    let folder = Folder::new();
+    folder.synth("train.h5", 3001, 0);
+    folder.synth("test.h5", 503, 3001);
+    let job = Job {
+        model: "kind = \"dlrm\"\nembedding_dim = 32\nbottom = [40, 32]\ntop = [64, 33]\n\
+                batch_norm = true\ndropout = 0.2",
+        ..DLRM
+    };
+    folder.write("job.toml", job.text());
+    let alone = spread("1 rank", 1, 1, &[]);
+    let expected = train(&folder, &alone, "alone", &["train.precision=bf16"]);
+    for spread in [
+        spread("1 rank × 2 threads", 1, 2, &["train.worker_threads=2"]),
+        spread("4 ranks", 4, 4, &[]),
+    ] {
+        same(&spread, &train(&folder, &spread, spread.name, &["train.precision=bf16"]), &expected);
+    }
+    let exact = train(&folder, &alone, "exact", &["train.precision=f32"]);
+    assert!(exact.losses != expected.losses && exact.model != expected.model);
+}
+
 /// A checkpoint holds all of a model: what is read back scores as the run did.
 #[test]
 fn saved_models_score_as_their_runs_did() {

@@ -290,8 +290,8 @@ impl<O: Operand> Kernel for DotBackward<'_, O> {
     }
 }
 
-/// S and T of an example in bf16: words of two columns of S `[F, side / 2]`, words of two vectors of T
-/// `[F / 2, d]`.
+/// S and T of an example in bf16: words of two columns of S `[F, side / 2]`, words of two vectors
+/// of T `[F / 2, d]`.
 ///
 /// # Safety
 /// `t` is good for reading `[F, d]`.

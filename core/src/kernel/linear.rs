@@ -83,8 +83,8 @@ pub fn data_gradient(
     }
 }
 
-/// d_W = d_Yᵀ·X, or d_W += d_Yᵀ·X unless `fresh`. `d_weight`: panels of `[outputs, inputs]`; in bf16
-/// `x` and `d_y` are words of neighbouring examples
+/// d_W = d_Yᵀ·X, or d_W += d_Yᵀ·X unless `fresh`. `d_weight`: panels of `[outputs, inputs]`; in
+/// bf16 `x` and `d_y` are words of neighbouring examples
 ///
 /// # Panics
 /// When shapes do not fit together.

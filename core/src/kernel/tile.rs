@@ -1,9 +1,10 @@
 //! The micro-kernel: a tile of sums that stays in registers.
 //!
-//! `sums(i, j) = Σ_k A(i, k) · B(k, j)`, over words of f32s or of halves (`operand.rs`), for up to `ROWS` rows and two vectors of columns. One step
-//! of k adds the outer product of a column of A, broadcast element by element, and a row of B. Each
-//! sum runs over k in increasing order in one register: it depends on its row of A and its column
-//! of B alone, not on its place. An [`Epilogue`] then does what remains with the sums in registers.
+//! `sums(i, j) = Σ_k A(i, k) · B(k, j)`, over words of f32s or of halves (`operand.rs`), for up to
+//! `ROWS` rows and two vectors of columns. One step of k adds the outer product of a column of A,
+//! broadcast element by element, and a row of B. Each sum runs over k in increasing order in one
+//! register: it depends on its row of A and its column of B alone, not on its place. An
+//! [`Epilogue`] then does what remains with the sums in registers.
 
 use core::sync::atomic::AtomicU32;
 

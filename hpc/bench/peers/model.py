@@ -4,7 +4,12 @@ Dense part 13-512-256-64-16 below, 367-512-256-1 above, dot products of all pair
 elements between, binary cross-entropy; f32. Batches are cut from one pool of examples that is made
 before anything is measured: one uniform id per table, as many examples as umbra's own measurement
 cycles through.
+
+$UMBRA_PEERS_SHAPE names another of the shapes of `umbra bench --shape`: models whose time goes into rows.
 """
+
+import os
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
@@ -14,11 +19,20 @@ TABLE_ROWS = [
     1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194,
     27, 14992, 5461306, 10, 5652, 2173, 4, 7046547, 18, 15, 286181, 105, 142572,
 ]  # fmt: skip
-DIM = 16
-BOTTOM = [13, 512, 256, 64, DIM]
+# Rows of the tables, elements of a row, hidden layers below and above, ids of a bag.
+SHAPES = {
+    "criteo-kaggle": (TABLE_ROWS, 16, [512, 256, 64], [512, 256], 1),
+    "rows64": ([1_000_000] * 26, 64, [], [16], 1),
+    "rows128": ([1_000_000] * 26, 128, [], [16], 1),
+    "bags10": ([1_000_000] * 8, 64, [], [16], 10),
+    "bags50": ([1_000_000] * 8, 64, [], [16], 50),
+}
+SHAPE = os.environ.get("UMBRA_PEERS_SHAPE", "criteo-kaggle")
+TABLE_ROWS, DIM, LOWER, UPPER, BAG = SHAPES[SHAPE]
+BOTTOM = [13, *LOWER, DIM]
 PAIRS = (len(TABLE_ROWS) + 1) * len(TABLE_ROWS) // 2
-TOP = [DIM + PAIRS, 512, 256, 1]
-EXAMPLES = 131072
+TOP = [DIM + PAIRS, *UPPER, 1]
+EXAMPLES = 131072 if BAG == 1 else 16384
 LEARNING_RATE = 0.01
 
 
@@ -57,19 +71,20 @@ def loss_of(logits, labels):
 
 
 class Pool:
-    """Examples in memory: dense features [EXAMPLES, 13], labels [EXAMPLES], and ids [EXAMPLES, 26], both
-    within each table and numbering the rows of all tables together."""
+    """Examples in memory: dense features [EXAMPLES, 13], labels [EXAMPLES], and ids [EXAMPLES, T], both
+    within each table and numbering the rows of all tables together; of bags [EXAMPLES, T, BAG], within tables."""
 
     def __init__(self, tables, seed):
         draw = torch.Generator().manual_seed(seed)
         self.x = torch.rand(EXAMPLES, BOTTOM[0], generator=draw)
-        ids = [torch.randint(0, rows, (EXAMPLES,), generator=draw) for rows in tables.table_rows]
+        size = (EXAMPLES,) if BAG == 1 else (EXAMPLES, BAG)
+        ids = [torch.randint(0, rows, size, generator=draw) for rows in tables.table_rows]
         self.ids = torch.stack(ids, 1)
-        self.numbered = self.ids + tables.first_row
+        self.numbered = self.ids + tables.first_row if BAG == 1 else None
         self.labels = (torch.rand(EXAMPLES, generator=draw) < 0.25).float()
 
     def batches(self, batch):
-        """(x [B, 13], ids within tables [B, 26], labels [B]) of every batch."""
+        """(x [B, 13], ids within tables [B, T] or [B, T, BAG], labels [B]) of every batch."""
         return list(zip(*(of.split(batch) for of in (self.x, self.ids, self.labels))))
 
     def numbered_batches(self, batch):
@@ -78,7 +93,7 @@ class Pool:
 
 
 class Tables:
-    """All tables as one matrix [sum of rows, 16], and the row-wise Adagrad state of its rows.
+    """All tables as one matrix [sum of rows, DIM], and the row-wise Adagrad state of its rows.
 
     The variants of a process take turns with them, and two processes share them: what is compared
     does not depend on the values.
@@ -87,13 +102,17 @@ class Tables:
     def __init__(self, table_rows, shared):
         self.table_rows = table_rows
         self.first_row = torch.tensor([0, *table_rows[:-1]]).cumsum(0)
-        self.rows = torch.empty(sum(table_rows), DIM)
         self.state = torch.zeros(sum(table_rows))
         self.collections = {}  # Other libraries' own tables, by optimizer.
         if shared:
             self.rows.share_memory_()
             self.state.share_memory_()
-        self.rows.uniform_(-0.01, 0.01, generator=torch.Generator().manual_seed(1))
+
+    @cached_property
+    def rows(self):
+        """Made when they are first asked for: of the larger shapes there is memory for one program's."""
+        rows = torch.empty(sum(self.table_rows), DIM)
+        return rows.uniform_(-0.01, 0.01, generator=torch.Generator().manual_seed(1))
 
     def split(self):
         """The tables one by one, as views."""

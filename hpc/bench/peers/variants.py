@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from . import model
-from .model import DIM, LEARNING_RATE, loss_of
+from .model import BAG, DIM, LEARNING_RATE, SHAPE, loss_of
 
 ROW_EPSILON = 1e-8
 DENSE_EPSILON = 1e-10
@@ -68,16 +68,21 @@ def update_rows(optimizer, rows, state, ids, gradients):
     rows.index_add_(0, ids, gradients * scale.unsqueeze(1), alpha=-LEARNING_RATE)
 
 
+def by_table(ids):
+    """Ids of a batch, table by table: [T, B] or [T, B · BAG]."""
+    return ids.transpose(0, 1).reshape(ids.shape[1], -1).contiguous()
+
+
 def bags(setting):
-    """The straightforward program: 26 nn.EmbeddingBag with sparse gradients, torch.optim."""
-    ones = torch.arange(setting.batch)
+    """The straightforward program: an nn.EmbeddingBag for every table, with sparse gradients; torch.optim."""
+    firsts = torch.arange(setting.batch) * BAG
     bags = nn.ModuleList(
         nn.EmbeddingBag(*table.shape, mode="sum", sparse=True, _weight=table)
         for table in setting.tables.split()
     )
     states = setting.tables.state.split(setting.tables.table_rows)
     batches = [
-        (x, ids.t().contiguous().unbind(), labels)
+        (x, by_table(ids).unbind(), labels)
         for x, ids, labels in setting.pool.batches(setting.batch)
     ]
     optimizer = dense_optimizer(setting)
@@ -95,7 +100,7 @@ def bags(setting):
 
     def step(i):
         x, ids, labels = batches[i % len(batches)]
-        rows = torch.stack([bag(column, ones) for bag, column in zip(bags, ids)], 1)
+        rows = torch.stack([bag(column, firsts) for bag, column in zip(bags, ids)], 1)
         loss = loss_of(setting.dense(x, rows), labels)
         optimizer.zero_grad()
         row_optimizer.zero_grad()
@@ -207,26 +212,28 @@ def fused_collection(setting):
 
     collections = setting.tables.collections
     if setting.optimizer not in collections:
-        tables = setting.tables.split()
+        table_rows = setting.tables.table_rows
         sgd = setting.optimizer == "sgd"
         collection = FusedEmbeddingBagCollection(
             [
                 EmbeddingBagConfig(
                     name=f"table_{i}",
                     embedding_dim=DIM,
-                    num_embeddings=len(rows),
+                    num_embeddings=rows,
                     feature_names=[f"field_{i}"],
                 )
-                for i, rows in enumerate(tables)
+                for i, rows in enumerate(table_rows)
             ],
             optimizer_type=torch.optim.SGD if sgd else RowWiseAdagrad,
             optimizer_kwargs={"lr": LEARNING_RATE} | ({} if sgd else {"eps": ROW_EPSILON}),
             device=torch.device("cpu"),
         )
-        with torch.no_grad():
-            state = collection.state_dict()
-            for i, rows in enumerate(tables):
-                state[f"embedding_bags.table_{i}.weight"].copy_(rows)
+        # Of the larger shapes there is memory for one program's tables, and values do not matter.
+        if SHAPE == "criteo-kaggle":
+            with torch.no_grad():
+                state = collection.state_dict()
+                for i, rows in enumerate(setting.tables.split()):
+                    state[f"embedding_bags.table_{i}.weight"].copy_(rows)
         collections[setting.optimizer] = collection
     return collections[setting.optimizer]
 
@@ -246,9 +253,9 @@ def torchrec(setting):
         for its, ours in zip(parameters.values(), setting.dense.parameters(), strict=True):
             its.copy_(ours)
     optimizer = dense_optimizer(setting, parameters)
-    ends = torch.arange(len(keys) * setting.batch + 1)
+    ends = torch.arange(len(keys) * setting.batch + 1) * BAG
     batches = [
-        (x, KeyedJaggedTensor(keys=keys, values=ids.t().reshape(-1), offsets=ends), labels)
+        (x, KeyedJaggedTensor(keys=keys, values=by_table(ids).reshape(-1), offsets=ends), labels)
         for x, ids, labels in setting.pool.batches(setting.batch)
     ]
 

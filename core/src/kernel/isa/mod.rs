@@ -273,8 +273,8 @@ pub(crate) fn run(kernel: impl Kernel) {
     unsafe { dispatch(selected(), kernel) }
 }
 
-/// As [`run`], for a kernel that multiplies halves or makes them: with the instructions for that, if
-/// the machine has them.
+/// As [`run`], for a kernel that multiplies halves or makes them: with the instructions for that,
+/// if the machine has them.
 #[inline]
 pub(crate) fn run_halves(kernel: impl Kernel) {
     #[cfg(target_arch = "x86_64")]
