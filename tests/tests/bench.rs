@@ -113,7 +113,7 @@ fn a_file_takes_the_json_and_stdout_the_table() {
 #[test]
 fn mistakes_have_their_exit_codes() {
     let folder = folder();
-    let cases: [(&[&str], i32, &str); 12] = [
+    let cases: [(&[&str], i32, &str); 14] = [
         (&["--batch", "0"], 2, "--batch"),
         (&["--batch", "128,x"], 2, "--batch"),
         (&["--optimizer", "adam"], 2, "possible values: sgd, rowwise_adagrad"),
@@ -121,7 +121,9 @@ fn mistakes_have_their_exit_codes() {
         (&["--seconds", "0"], 2, "expected seconds from 0.001 to 3600"),
         (&["--samples", "0"], 2, "--samples"),
         (&["-c", "job.toml", "--optimizer", "sgd"], 2, "cannot be used with"),
-        (&["--shape", "rows"], 2, "possible values: criteo-kaggle, rows64"),
+        (&["--shape", "rows"], 2, "possible values: criteo-kaggle, mlperf"),
+        (&["--precision", "f16"], 2, "possible values: f32, bf16"),
+        (&["-c", "job.toml", "--precision", "bf16"], 2, "cannot be used with"),
         (&["-c", "job.toml", "--shape", "rows64"], 2, "cannot be used with"),
         (&["-c", "no.toml"], 2, "no.toml"),
         (&["--data", "no.h5"], 3, "no.h5"),
