@@ -93,9 +93,8 @@ pub fn fit(memory: &mut Vec<f32>, len: usize) {
     memory.resize(len, 0.0);
 }
 
-/// Asks for huge pages for those of `memory` that are not there yet. A step passes through more
-/// memory than the processor remembers small pages of: products of bf16s on layers of 1024 are a
-/// tenth faster so.
+/// Asks for huge pages for those of `memory` that are not there yet. A step of wide layers passes
+/// through more memory than the processor remembers small pages of.
 fn prefer_huge_pages(memory: &[f32]) {
     // SAFETY: asks for a number.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };

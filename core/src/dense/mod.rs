@@ -5,7 +5,7 @@
 //! - `cross.rs`: the cross network of DCN v2
 //! - `norm.rs`: batch normalisation over the global batch
 //! - `dropout.rs`: masks that depend on the example, not on its place
-//! - `interaction.rs`: dot products of DLRM, the second order of factorization machines
+//! - `interaction.rs`: the shape of interacting vectors; what they do is in `kernel/`
 //! - `split.rs`: layers whose outputs are dealt to several ranks
 //! - `loss.rs`: sigmoid and cross entropy in one
 //! - `replica.rs`: the parameters that workers share

@@ -98,7 +98,7 @@ pub static KEYS: &[Key] = &[
     key(
         "train.precision",
         Kind::Name { built: &["f32", "bf16"] },
-        "of the MLPs' products; weights and sums are f32",
+        "what training steps multiply; weights and sums are f32",
     ),
     key("train.pin_workers", Kind::Flag, "a core for each worker; other threads beside them"),
     key("train.eval_every", at_least(0), "steps between evaluations; 0: at the end of an epoch"),

@@ -248,7 +248,7 @@ pub struct TrainConfig {
     /// Worker threads per trainer; decided by the launch when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker_threads: Option<usize>,
-    /// In what the operands of the MLPs' products are rounded.
+    /// In what the operands of products are rounded, of MLPs and of DLRM's interaction.
     pub precision: Precision,
     /// Worker threads stay on a core each, synchronizing threads on the others.
     pub pin_workers: bool,

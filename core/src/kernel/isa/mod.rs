@@ -285,7 +285,7 @@ pub(crate) fn run_halves(kernel: impl Kernel) {
     run(kernel);
 }
 
-/// As [`run_halves`] on the given set, with the instructions for halves.
+/// As [`run_halves`] with those instructions, whatever set is selected: for tests.
 #[cfg(all(test, target_arch = "x86_64"))]
 pub(crate) fn run_halves_on_avx512(kernel: impl Kernel) {
     assert!(Simd::Avx512.is_supported() && multiplies_halves());
