@@ -3,14 +3,19 @@
 //!
 //! A table of gigabytes is read at random, so with pages of 4 KiB nearly every row costs a walk
 //! through the page tables as well. Linux gives pages of 2 MiB to memory that asks for them
-//! (`madvise`, transparent huge pages).
+//! (`madvise`, transparent huge pages), and to memory that processes share only where its owner has
+//! said so (`/sys/kernel/mm/transparent_hugepage/shmem_enabled`).
 #![allow(unsafe_code)]
 
 use core::ops::{Deref, Range};
 use core::sync::atomic::AtomicU32;
+use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 
-use memmap2::{Advice, MmapMut, MmapRaw, UncheckedAdvice};
+use memmap2::{Advice, MmapMut, MmapOptions, MmapRaw, UncheckedAdvice};
+use rustix::fs::{MemfdFlags, memfd_create};
 
 /// Shared words, all 0 at first.
 #[derive(Debug)]
@@ -18,6 +23,31 @@ pub struct Words {
     /// Nobody but `deref` looks at it again.
     map: Option<MmapRaw>,
     len: usize,
+    seen: Seen,
+}
+
+/// By whom words are seen.
+#[derive(Debug)]
+enum Seen {
+    /// By this process alone.
+    Here,
+    /// By whomever it tells of them: they are those of a file in memory.
+    Lent(File),
+    /// They are another's.
+    Borrowed,
+}
+
+/// Where another process of the same system finds words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Whereabouts {
+    /// Number of the process that has them.
+    pub process: u32,
+    /// Number of their file there.
+    pub descriptor: u32,
+    /// What tells that file from all others of the system.
+    pub device: u64,
+    /// The same.
+    pub inode: u64,
 }
 
 impl Words {
@@ -27,7 +57,7 @@ impl Words {
     /// When the system has no memory for them.
     pub fn new(len: usize) -> io::Result<Self> {
         if len == 0 {
-            return Ok(Self { map: None, len });
+            return Ok(Self { map: None, len, seen: Seen::Here });
         }
         let map = MmapMut::map_anon(len * size_of::<AtomicU32>()).map_err(|error| {
             let gigabytes = (len * size_of::<AtomicU32>()) as f64 / 1e9;
@@ -36,17 +66,59 @@ impl Words {
         })?;
         // A hint: without huge pages everything works, slower.
         let _ = map.advise(Advice::HugePage);
-        Ok(Self { map: Some(map.into()), len })
+        Ok(Self { map: Some(map.into()), len, seen: Seen::Here })
+    }
+
+    /// The same, which other processes can [borrow](Self::borrow).
+    ///
+    /// # Errors
+    /// When the system has no memory that processes can share.
+    pub fn to_lend(len: usize) -> io::Result<Self> {
+        let file = File::from(memfd_create("umbra", MemfdFlags::CLOEXEC)?);
+        file.set_len((len * size_of::<AtomicU32>()) as u64)?;
+        let map = map_file(&file, len)?;
+        Ok(Self { map, len, seen: Seen::Lent(file) })
+    }
+
+    /// Where others find them; `None` of those that this process has for itself.
+    ///
+    /// # Errors
+    /// When the system does not say.
+    pub fn whereabouts(&self) -> io::Result<Option<Whereabouts>> {
+        let Seen::Lent(file) = &self.seen else { return Ok(None) };
+        let about = file.metadata()?;
+        Ok(Some(Whereabouts {
+            process: std::process::id(),
+            descriptor: file.as_raw_fd().unsigned_abs(),
+            device: about.dev(),
+            inode: about.ino(),
+        }))
+    }
+
+    /// The `len` words of another process, which has them for as long as either wants.
+    ///
+    /// # Errors
+    /// When this process may not see them, or what is there is something else.
+    pub fn borrow(from: &Whereabouts, len: usize) -> io::Result<Self> {
+        let Whereabouts { process, descriptor, device, inode } = *from;
+        let path = format!("/proc/{process}/fd/{descriptor}");
+        let file = File::options().read(true).write(true).open(path)?;
+        let about = file.metadata()?;
+        let bytes = (len * size_of::<AtomicU32>()) as u64;
+        if (about.dev(), about.ino(), about.len()) != (device, inode, bytes) {
+            return Err(io::Error::other("another process is there by now"));
+        }
+        Ok(Self { map: map_file(&file, len)?, len, seen: Seen::Borrowed })
     }
 
     /// Gives the memory of words back until they are written again: those of whole pages are 0
-    /// then, the others as they were.
+    /// then, the others as they were. Words that others can see stay.
     ///
     /// # Panics
     /// When there are fewer words.
     pub fn release(&self, range: Range<usize>) {
         assert!(range.end <= self.len, "words to be released");
-        let Some(map) = &self.map else { return };
+        let (Some(map), Seen::Here) = (&self.map, &self.seen) else { return };
         // SAFETY: asks for a number.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
         let page = usize::try_from(page).unwrap_or(1 << 16) / size_of::<AtomicU32>();
@@ -67,12 +139,23 @@ impl Deref for Words {
 
     fn deref(&self) -> &[AtomicU32] {
         let Some(map) = &self.map else { return &[] };
-        // SAFETY: the map is private, page-aligned, zeroed, `len` words long and lives as long as
-        // `self`. It is only ever seen as atomic words, which may be written through shared
-        // references; so the pointer must be one for writing, and no `&[u8]` of the map is ever
-        // made.
+        // SAFETY: the map is page-aligned, zeroed, `len` words long, and so is its file, which
+        // nobody makes shorter; it lives as long as `self`. It is only ever seen as atomic words,
+        // by other processes too, which may be written through shared references; so the pointer
+        // must be one for writing, and no `&[u8]` of the map is ever made.
         unsafe { core::slice::from_raw_parts(map.as_mut_ptr().cast_const().cast(), self.len) }
     }
+}
+
+/// All words of `file`; `None` where there are none.
+fn map_file(file: &File, len: usize) -> io::Result<Option<MmapRaw>> {
+    if len == 0 {
+        return Ok(None);
+    }
+    let map = MmapOptions::new().len(len * size_of::<AtomicU32>()).map_raw(file)?;
+    // As for memory of one process.
+    let _ = map.advise(Advice::HugePage);
+    Ok(Some(map))
 }
 
 /// Zeros for one thread.
@@ -149,5 +232,32 @@ mod tests {
         assert_eq!(words[7].load(Relaxed), 9);
         assert!(Words::new(0).unwrap().is_empty());
         assert!(Words::new(usize::MAX / 8).is_err());
+    }
+
+    #[test]
+    fn what_is_lent_is_seen_twice_and_outlives_its_owner() {
+        assert_eq!(Words::new(3).unwrap().whereabouts().unwrap(), None);
+        let own = Words::to_lend(5000).unwrap();
+        let from = own.whereabouts().unwrap().unwrap();
+        let other = Words::borrow(&from, 5000).unwrap();
+        own[4999].store(7, Relaxed);
+        assert_eq!(other[4999].load(Relaxed), 7);
+        other[0].store(8, Relaxed);
+        assert_eq!(own[0].load(Relaxed), 8);
+        // Others may need them.
+        own.release(0..5000);
+        drop(own);
+        assert_eq!((other[0].load(Relaxed), other[4999].load(Relaxed)), (8, 7));
+        assert!(Words::borrow(&from, 5000).is_err(), "its file is closed");
+    }
+
+    #[test]
+    fn something_else_at_the_same_place_is_not_borrowed() {
+        let own = Words::to_lend(8).unwrap();
+        let from = own.whereabouts().unwrap().unwrap();
+        assert!(Words::borrow(&from, 9).is_err(), "as many words");
+        assert!(Words::borrow(&Whereabouts { inode: from.inode + 1, ..from }, 8).is_err());
+        assert!(Words::borrow(&Whereabouts { process: u32::MAX, ..from }, 8).is_err());
+        assert!(Words::to_lend(0).unwrap().is_empty());
     }
 }

@@ -21,6 +21,7 @@ use umbra_mpi::launch::roles::Roles;
 use umbra_mpi::launch::signals::Signals;
 use umbra_mpi::measure::counters::{Reading, WorkerCounters};
 use umbra_mpi::measure::trace::Track;
+use umbra_mpi::rows::near::Reach;
 use umbra_mpi::rows::servers::{ServiceConfig, Services};
 use umbra_mpi::rows::tables::{Partition, TableLayout};
 use umbra_mpi::trainer::batches::Batches;
@@ -138,6 +139,7 @@ fn each_way(scenario: impl Fn(&mut Rig<'_>)) {
             permits: 1,
             local: way == Way::Local,
             pooled: matches!(way, Way::Pooled | Way::PooledBsp).then_some(Coding::ALL),
+            reach: Reach::Nowhere,
             watch: &watch,
         };
         let (services, mut clients) = Services::start(&service, &model, 1, vec![], None).unwrap();

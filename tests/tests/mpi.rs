@@ -6,7 +6,7 @@ use std::path::Path;
 
 use umbra_tests::{Ended, Folder, LIMIT, start};
 
-const NAMES: [&str; 38] = [
+const NAMES: [&str; 39] = [
     "all_gather",
     "all_gather_varied",
     "exchange",
@@ -34,6 +34,7 @@ const NAMES: [&str; 38] = [
     "selecting_receive",
     "missing_endpoint",
     "row_traffic",
+    "near_rows",
     "scores",
     "evaluation",
     "trace",

@@ -2,8 +2,8 @@
 //!
 //! A row and its optimizer state are one record, `[values | state]`, so that they travel, are saved
 //! and are recovered together. Words are relaxed atomics like the dense replica's: on one rank the
-//! workers share a store Hogwild-fashion; on an embedding PS each partition has one thread that
-//! writes to it, and the words cost nothing more.
+//! workers share a store Hogwild-fashion, and so do those of ranks of one node; else each partition
+//! has one thread that writes to it, and the words cost nothing more.
 
 use core::sync::atomic::AtomicU32;
 
@@ -56,7 +56,15 @@ impl<'a> Table<'a> {
     /// Copies the values of the rows at `indices` out, one behind the other. `out: [indices,
     /// width]`
     pub fn read(&self, indices: impl Iterator<Item = usize> + Clone, out: &mut [f32]) {
-        run(Read { table: *self, indices, out });
+        run(Read { table: *self, rows: indices.zip(0..), out });
+    }
+
+    /// The same of `rows`, each with its place in `out: [places, width]`, whose others stay.
+    ///
+    /// # Panics
+    /// When there are fewer places.
+    pub fn read_to(&self, rows: impl Iterator<Item = (usize, usize)> + Clone, out: &mut [f32]) {
+        run(Read { table: *self, rows, out });
     }
 
     /// Updates the rows at `indices` with their gradients: distinct rows, each with the whole
@@ -69,8 +77,22 @@ impl<'a> Table<'a> {
         indices: impl Iterator<Item = usize> + Clone,
         gradients: &[f32],
     ) -> usize {
+        self.update_from(optimizer, rate, indices.zip(0..), gradients)
+    }
+
+    /// The same of `rows`, each with the place of its gradient. `gradients: [places, width]`
+    ///
+    /// # Panics
+    /// When there are fewer places.
+    pub fn update_from(
+        &self,
+        optimizer: &SparseOptimizer,
+        rate: f32,
+        rows: impl Iterator<Item = (usize, usize)> + Clone,
+        gradients: &[f32],
+    ) -> usize {
         let mut refused = 0;
-        run(Update { table: *self, optimizer, rate, indices, gradients, refused: &mut refused });
+        run(Update { table: *self, optimizer, rate, rows, gradients, refused: &mut refused });
         refused
     }
 
@@ -140,20 +162,22 @@ const LINE: usize = 16;
 
 struct Read<'a, T> {
     table: Table<'a>,
-    indices: T,
+    /// Index and place of each.
+    rows: T,
     out: &'a mut [f32],
 }
 
-impl<T: Iterator<Item = usize> + Clone> Kernel for Read<'_, T> {
+impl<T: Iterator<Item = (usize, usize)> + Clone> Kernel for Read<'_, T> {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        let Self { table, indices, out } = self;
-        let mut ahead = indices.clone();
-        ahead.by_ref().take(table.ahead()).for_each(|index| table.prefetch(index));
-        for (index, out) in indices.zip(out.chunks_exact_mut(table.width)) {
-            if let Some(index) = ahead.next() {
+        let Self { table, rows, out } = self;
+        let mut ahead = rows.clone();
+        ahead.by_ref().take(table.ahead()).for_each(|(index, _)| table.prefetch(index));
+        for (index, place) in rows {
+            if let Some((index, _)) = ahead.next() {
                 table.prefetch(index);
             }
+            let out = &mut out[place * table.width..][..table.width];
             load_with(isa, &table.record(index)[..table.width], out);
         }
     }
@@ -163,27 +187,29 @@ struct Update<'a, T> {
     table: Table<'a>,
     optimizer: &'a SparseOptimizer,
     rate: f32,
-    indices: T,
+    /// Index of each, and the place of its gradient.
+    rows: T,
     gradients: &'a [f32],
     /// Rows left as they are.
     refused: &'a mut usize,
 }
 
-impl<T: Iterator<Item = usize> + Clone> Kernel for Update<'_, T> {
+impl<T: Iterator<Item = (usize, usize)> + Clone> Kernel for Update<'_, T> {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        let Self { table, optimizer, rate, indices, gradients, refused } = self;
+        let Self { table, optimizer, rate, rows, gradients, refused } = self;
         let usage = table.usage.of_a_call();
-        let mut ahead = indices.clone();
-        let prefetch = |index| {
+        let mut ahead = rows.clone();
+        let prefetch = |(index, _)| {
             table.prefetch(index);
             usage.prefetch(index);
         };
         ahead.by_ref().take(table.ahead()).for_each(prefetch);
-        for (index, gradient) in indices.zip(gradients.chunks_exact(table.width)) {
-            if let Some(index) = ahead.next() {
-                prefetch(index);
+        for (index, place) in rows {
+            if let Some(next) = ahead.next() {
+                prefetch(next);
             }
+            let gradient = &gradients[place * table.width..][..table.width];
             if table.update_one(isa, optimizer, rate, index, gradient) {
                 usage.count(index);
             } else {
@@ -233,6 +259,10 @@ mod tests {
         let mut rows = [9.0; 6];
         table.read([2, 1, 0].into_iter(), &mut rows);
         assert_eq!(rows, [0.0, 0.0, -0.5, 1.0, 0.0, 0.0]);
+        table.update_from(&sgd, 1.0, [(2, 1), (0, 2)].into_iter(), &[9.0, 9.0, 1.0, 2.0, 3.0, 4.0]);
+        let mut rows = [7.0; 8];
+        table.read_to([(0, 3), (2, 1)].into_iter(), &mut rows);
+        assert_eq!(rows, [7.0, 7.0, -1.0, -2.0, 7.0, 7.0, -3.0, -4.0]);
     }
 
     #[test]

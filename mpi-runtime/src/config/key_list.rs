@@ -134,6 +134,11 @@ pub static KEYS: &[Key] = &[
         "who makes a vector of a bag's rows: who trains with it, who holds the rows, or by bytes",
     ),
     key("embedding.links", integer(1, 64), "threads per rank that carry rows between ranks"),
+    key(
+        "embedding.shared_memory",
+        Kind::Flag,
+        "rows of ranks on the same node are used where they are; not bsp, gba and its kin",
+    ),
     key("sync.method", METHODS, "auto: none with one trainer, bsp with more"),
     key("sync.every", integer(1, i64::MAX), "gated methods: steps between rounds; 16, ds_sync: 1"),
     key(

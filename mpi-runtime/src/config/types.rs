@@ -356,6 +356,8 @@ pub struct EmbeddingConfig {
     pub links: usize,
     /// Where bags are pooled.
     pub pool_at: PoolAt,
+    /// Ranks of a node use each other's rows where they are, with methods that allow it.
+    pub shared_memory: bool,
 }
 
 /// Where the rows of a bag become one vector.
@@ -413,7 +415,8 @@ impl Default for TrainConfig {
 
 impl Default for EmbeddingConfig {
     fn default() -> Self {
-        Self { prefetch: 2, partitions: 2, links: 1, pool_at: PoolAt::default() }
+        let pool_at = PoolAt::default();
+        Self { prefetch: 2, partitions: 2, links: 1, pool_at, shared_memory: true }
     }
 }
 

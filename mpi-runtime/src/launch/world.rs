@@ -16,13 +16,15 @@ use crate::comm::{self, Alarm, Comm, Everyone};
 use crate::error::Error;
 use crate::launch::environment::{self, Cores};
 
-/// What the launch gives the busiest node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What the launch gives the busiest node, and which rank is where.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeFacts {
     /// Most ranks on any node.
     pub ranks: usize,
     /// Fewest cores that the ranks of a node may use between them.
     pub cores: usize,
+    /// A number for the node of every rank. `[ranks]`
+    pub node_of: Vec<usize>,
 }
 
 /// This process among the ranks. Dropped last: it finalises MPI.
@@ -129,7 +131,7 @@ impl World {
         version.lines().next().unwrap_or("unknown").trim_end_matches('\0').to_owned()
     }
 
-    /// The most crowded node: most ranks, fewest cores. *Collective.*
+    /// The most crowded node, most ranks and fewest cores, and where ranks are. *Collective.*
     ///
     /// # Errors
     /// When not all ranks come.
@@ -137,9 +139,12 @@ impl World {
         let own = format!("{}\n{cores}", self.host);
         let all = control.all_gather_varied(own.as_bytes(), "hosts and cores")?;
         let mut nodes: BTreeMap<String, (usize, Cores)> = BTreeMap::new();
+        let mut first = BTreeMap::new();
+        let mut node_of = vec![];
         for rank in &all {
             let text = String::from_utf8_lossy(rank);
             let (host, list) = text.split_once('\n').unwrap_or((&text, ""));
+            node_of.push(*first.entry(host.to_owned()).or_insert(node_of.len()));
             let node = nodes.entry(host.to_owned()).or_default();
             node.0 += 1;
             node.1.join(&Cores::parse(list));
@@ -147,6 +152,7 @@ impl World {
         Ok(NodeFacts {
             ranks: nodes.values().map(|node| node.0).max().unwrap_or(1),
             cores: nodes.values().map(|node| node.1.count()).min().unwrap_or(1),
+            node_of,
         })
     }
 

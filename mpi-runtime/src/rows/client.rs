@@ -7,31 +7,27 @@
 //!
 //! Two ways to the rows: *local*, one rank without a synchronization method, where workers share
 //! the tables Hogwild-fashion, pool longer bags from them (`direct.rs`) and send nothing; and
-//! *routed*, through the partitions' threads, here or on other ranks. The second has two things to
+//! *routed*, through the partitions' threads, here or on other ranks, but for rows on this node
+//! where pushes are applied as they come (`near.rs`). The second (`routes.rs`) has two things to
 //! ask for: rows, or bags that those who hold the rows have pooled (`bags.rs`).
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::time::Instant;
 
-use crossbeam_channel::Receiver;
 use umbra_core::model::Pooling;
-use umbra_core::rows::permits::{Misuse, Permits, Slot};
 use umbra_core::sparse::{coalesce, heads_len};
 use umbra_core::sync::token::Ticket;
 use umbra_datasets::BatchBuffer;
 
-use crate::comm::watch::{Lost, Watch};
+use crate::comm::loss;
+use crate::comm::watch::Lost;
 use crate::memory::fit;
-use crate::rows::bags::{BagScratch, Places, Pooled};
+use crate::rows::bags::{BagScratch, Places};
 use crate::rows::direct::{self, DirectScratch};
 use crate::rows::lookup::Lookup;
-use crate::rows::outbox::Outbox;
-use crate::rows::router::Answer;
+use crate::rows::routes::{Brought, Routes, fits};
 use crate::rows::tables::{Partition, TableLayout};
-use crate::rows::wire::{
-    Asker, Header, Kind, LookupToken, PushToken, values, write_lookup, write_push,
-};
+use crate::rows::wire::Kind;
 
 /// Access of one worker to all tables.
 pub struct Client {
@@ -49,40 +45,6 @@ pub struct Client {
 enum Way {
     Local(Partition, Pooling),
     Routed(Routes),
-}
-
-/// How a worker reaches the partitions.
-pub struct Routes {
-    worker: u32,
-    /// The worker's number on this rank.
-    local: usize,
-    outbox: Arc<Outbox>,
-    /// Answers for this worker.
-    answers: Receiver<Answer>,
-    permits: Permits<Vec<Slot>>,
-    /// The batch under way, where batches are handed out.
-    ticket: Option<Ticket>,
-    /// Where those who hold rows pool.
-    pooled: Option<Pooled>,
-    watch: Arc<Watch>,
-}
-
-impl Routes {
-    /// The way of a worker: its number over all trainers and on this rank; `permits` steps may be
-    /// between lookup and taken push. `pooled`: bags are pooled elsewhere.
-    #[must_use]
-    pub fn new(
-        (worker, local): (u32, usize),
-        outbox: &Arc<Outbox>,
-        answers: Receiver<Answer>,
-        permits: usize,
-        pooled: Option<Pooled>,
-        watch: &Arc<Watch>,
-    ) -> Self {
-        let permits = Permits::new(vec![Slot::default(); permits]);
-        let (outbox, watch) = (Arc::clone(outbox), Arc::clone(watch));
-        Self { worker, local, outbox, answers, permits, ticket: None, pooled, watch }
-    }
 }
 
 impl Client {
@@ -228,7 +190,13 @@ impl Client {
                     routes.sort_in(answer, &mut self.ahead, &self.layout);
                 }
                 if let Some(lookup) = self.ahead.front_mut() {
+                    // Who has waited has heard of it; rows that are near wait for nobody.
+                    if loss::has_happened() {
+                        let what = format!("embedding rows of step {}", lookup.clock);
+                        return Err(Lost::Gone { what });
+                    }
                     routes.add_up(lookup, self.layout.width, &mut self.bag_scratch);
+                    routes.near.read(lookup, &self.layout);
                 }
             }
         }
@@ -254,6 +222,10 @@ impl Client {
                 partition.table().update(optimizer, rate, rows, gradients);
             }
             Way::Routed(routes) => {
+                if !gradients.is_empty() {
+                    let how = (&self.layout.optimizer, rate);
+                    routes.near.update(lookup, &self.layout, how, gradients);
+                }
                 let (ticket, scratch) = (routes.ticket.take(), &mut self.bag_scratch);
                 let brought = Brought { lookup, gradients, width, rate };
                 let owed = match ticket {
@@ -291,198 +263,6 @@ impl Client {
         }
         Ok(nanoseconds(start))
     }
-}
-
-impl Routes {
-    /// The places of destinations, from one of its own for each worker: they share its lock.
-    fn in_turn(&self) -> impl Iterator<Item = usize> + use<> {
-        let count = self.outbox.destinations().len();
-        let first = self.local;
-        (0..count).map(move |at| (first + at) % count)
-    }
-
-    fn header(&self, kind: Kind, clock: u32) -> Header {
-        let now = matches!(kind, Kind::LookupNow | Kind::BagLookupNow);
-        let joint = self.outbox.joint() && !now;
-        let asker = if joint { Asker::All } else { Asker::Worker(self.worker) };
-        Header { kind, clock, asker }
-    }
-
-    fn send_lookups(&self, lookup: &mut Lookup, kind: Kind) {
-        let header = self.header(kind, lookup.clock);
-        lookup.joint = header.asker == Asker::All;
-        lookup.before.clear();
-        lookup.before.resize(self.outbox.destinations().len(), 0);
-        for to in self.in_turn() {
-            let partitions = &self.outbox.destinations()[to].partitions;
-            let rows = self.rows_at(lookup, to);
-            let handed = matches!(kind, Kind::TokenLookup | Kind::TokenBagLookup);
-            let token = self.ticket.filter(|_| handed);
-            let write = |words: &mut Vec<u32>| {
-                if let Some(Ticket { version, .. }) = token {
-                    LookupToken { version }.write(words);
-                }
-                if let Some(bags) = &lookup.bags {
-                    return bags.write_lookup(words, to, self.worker);
-                }
-                for partition in partitions {
-                    let count @ 1.. = lookup.count(*partition) else { continue };
-                    let places = lookup.places(*partition).iter();
-                    let rows = places.map(|place| lookup.unique[*place as usize]);
-                    write_lookup(words, *partition, count, rows);
-                }
-            };
-            match header.asker {
-                Asker::All => {
-                    let before = self.outbox.join(to, header, rows, write);
-                    lookup.before[to] = before;
-                }
-                Asker::Worker(_) if rows > 0 => self.outbox.send(to, header, write),
-                Asker::Worker(_) => {}
-            }
-            lookup.awaited += usize::from(rows > 0);
-        }
-    }
-
-    /// Returns how many acknowledgements will come.
-    fn send_pushes(&self, brought: &Brought<'_>, scratch: &mut BagScratch) -> u32 {
-        let Brought { lookup, gradients, .. } = brought;
-        let bags = lookup.bags.is_some();
-        let kind = if bags { Kind::BagPush } else { Kind::Push };
-        let header = self.header(kind, lookup.clock);
-        let mut owed = 0;
-        for to in self.in_turn() {
-            // Who has pooled hears that no gradients come, too: it keeps what it has sent for them.
-            let heard = bags || !gradients.is_empty();
-            let rows = if heard { self.rows_at(lookup, to) } else { 0 };
-            let write = |words: &mut Vec<u32>| self.write_sections(words, to, brought, scratch);
-            match header.asker {
-                Asker::All => {
-                    self.outbox.join(to, header, rows, write);
-                }
-                Asker::Worker(_) if rows > 0 => self.outbox.send(to, header, write),
-                Asker::Worker(_) => continue,
-            }
-            owed += 1;
-        }
-        owed
-    }
-
-    /// The push of a batch that was handed out: every rank that holds rows hears of it. Returns
-    /// how many acknowledgements will come.
-    fn push_token(&self, it: &Brought<'_>, ticket: Ticket, scratch: &mut BagScratch) -> u32 {
-        let bags = it.lookup.bags.is_some();
-        let kind = if bags { Kind::TokenBagPush } else { Kind::TokenPush };
-        let header = self.header(kind, it.lookup.clock);
-        // The rule of a coordinator has fewer places than that.
-        let place = u32::try_from(ticket.place).unwrap_or(u32::MAX);
-        let token = PushToken { place, batch: ticket.batch, rate: it.rate };
-        for to in self.in_turn() {
-            self.outbox.send(to, header, |words| {
-                token.write(words);
-                self.write_sections(words, to, it, scratch);
-            });
-        }
-        u32::try_from(self.outbox.destinations().len()).unwrap_or(u32::MAX)
-    }
-
-    /// What a lookup's gradients have for the destination at place `to`.
-    fn write_sections(
-        &self,
-        words: &mut Vec<u32>,
-        to: usize,
-        &Brought { lookup, gradients, width, rate }: &Brought<'_>,
-        scratch: &mut BagScratch,
-    ) {
-        if gradients.is_empty() {
-            return;
-        }
-        if let (Some(bags), Some(Pooled { values, .. })) = (&lookup.bags, &self.pooled) {
-            let own = (self.worker, rate);
-            bags.write_push(words, to, own, (gradients, width), *values, scratch);
-            return;
-        }
-        for partition in &self.outbox.destinations()[to].partitions {
-            let places = lookup.places(*partition);
-            let count @ 1.. = lookup.count(*partition) else { continue };
-            let rows = places.iter().map(|place| lookup.unique[*place as usize]);
-            write_push(words, *partition, (self.worker, rate), count, rows);
-            for place in places {
-                let gradient = &gradients[*place as usize * width..][..width];
-                words.extend_from_slice(bytemuck::cast_slice(gradient));
-            }
-        }
-    }
-
-    /// Rows of a lookup that the destination at place `to` holds, or bags that it has a part in.
-    fn rows_at(&self, lookup: &Lookup, to: usize) -> u32 {
-        if let Some(bags) = &lookup.bags {
-            return bags.at(to);
-        }
-        let partitions = &self.outbox.destinations()[to].partitions;
-        partitions.iter().map(|partition| lookup.count(*partition)).sum()
-    }
-
-    /// Adds the vectors up that have come of a lookup's bags.
-    fn add_up(&self, lookup: &mut Lookup, width: usize, scratch: &mut BagScratch) {
-        let Lookup { bags: Some(bags), rows, clock, .. } = lookup else { return };
-        bags.add_up(rows, width, self.worker, scratch, |words| self.outbox.recycle(words))
-            .unwrap_or_else(|malformed| panic!("pooled bags of step {clock}: {malformed}"));
-    }
-
-    fn wait(&self, what: &dyn core::fmt::Display) -> Result<Answer, Lost> {
-        Ok(self.watch.receive(&self.answers, what)?.unwrap_or_else(|| {
-            panic!("the threads that answer this worker have ended; it waited for {what}")
-        }))
-    }
-
-    /// Puts an answer where it belongs.
-    fn sort_in(&mut self, answer: Answer, ahead: &mut VecDeque<Lookup>, layout: &TableLayout) {
-        let Some(Header { kind, clock, asker }) = Header::read(&answer.words) else { return };
-        let joint = asker == Asker::All;
-        let is_its = |lookup: &&mut Lookup| (lookup.clock, lookup.joint) == (clock, joint);
-        if kind == Kind::Ack {
-            fits(self.permits.acknowledge(clock));
-        } else if let Some(to) = self.outbox.place_of(answer.from)
-            && let Some(lookup) = ahead.iter_mut().find(is_its)
-            && self.rows_at(lookup, to) > 0
-        {
-            lookup.awaited -= 1;
-            if let Some(bags) = &mut lookup.bags {
-                bags.came(to, answer.words);
-                return;
-            }
-            let start = lookup.before[to] as usize * layout.width;
-            let mut rest = values(&answer.words)[start..].chunks_exact(layout.width);
-            for partition in &self.outbox.destinations()[to].partitions {
-                let (places, rows) = lookup.split(*partition);
-                for (place, row) in places.iter().zip(&mut rest) {
-                    let start = *place as usize * layout.width;
-                    rows[start..start + layout.width].copy_from_slice(row);
-                }
-            }
-        } else {
-            // The answer to a joint lookup comes to all workers, also to those without rows there.
-            assert!(joint, "rows of step {clock} that nobody asked for");
-        }
-        if let Some(words) = Arc::into_inner(answer.words) {
-            self.outbox.recycle(words);
-        }
-    }
-}
-
-/// Gradients on their way to those who hold the rows.
-struct Brought<'a> {
-    lookup: &'a Lookup,
-    /// `[rows, width]` or `[0]`
-    gradients: &'a [f32],
-    width: usize,
-    rate: f32,
-}
-
-/// A worker that misuses its permits is a defect of the training loop.
-fn fits(outcome: Result<(), Misuse>) {
-    outcome.unwrap_or_else(|misuse| panic!("{misuse}"));
 }
 
 fn nanoseconds(since: Instant) -> u64 {

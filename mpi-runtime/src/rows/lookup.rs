@@ -92,10 +92,10 @@ impl Lookup {
         &self.places[self.range(partition)]
     }
 
-    /// A partition's places, and the values of all rows to be filled in.
-    pub(super) fn split(&mut self, partition: u32) -> (&[u32], &mut [f32]) {
+    /// A partition's places, the numbers of all rows, and their values to be filled in.
+    pub(super) fn split(&mut self, partition: u32) -> (&[u32], &[u32], &mut [f32]) {
         let range = self.range(partition);
-        (&self.places[range], &mut self.rows)
+        (&self.places[range], &self.unique, &mut self.rows)
     }
 
     pub(super) fn count(&self, partition: u32) -> u32 {

@@ -7,8 +7,9 @@
 //!   messages between ranks
 //! - [`servers`]: starts and ends these threads
 //! - [`usage`]: which rows are saved first
-//! - [`client`]: a worker's side · [`lookup`]: a batch on its way · [`outbox`]: what the workers of
-//!   a rank send together
+//! - [`client`]: a worker's side · [`routes`]: its messages · [`lookup`]: a batch on its way ·
+//!   [`outbox`]: what the workers of a rank send together · [`near`]: rows of ranks on this node,
+//!   used where they are
 //! - [`pooling`]: bags that are pooled where their rows are · [`bags`]: a worker's side of that ·
 //!   [`bag_wire`]: what the two say to each other · [`direct`]: bags that a worker pools from a
 //!   table it shares
@@ -21,11 +22,13 @@ pub mod client;
 pub mod direct;
 pub mod link;
 pub mod lookup;
+pub mod near;
 pub mod outbox;
 pub mod partition;
 pub mod pooled_traffic;
 pub mod pooling;
 pub mod router;
+pub mod routes;
 pub mod servers;
 pub mod tables;
 pub mod traffic;

@@ -1,6 +1,7 @@
 //! The embedding PS: one thread owns one partition of rows.
 //!
-//! Only the owner writes to its rows, so there are no locks. When pushes are applied and lookups
+//! Only the owner writes to its rows, and workers of its node where they use rows in place
+//! (`near.rs`), Hogwild-fashion: there are no locks. When pushes are applied and lookups
 //! answered is the intake's affair (`umbra_core::rows::intake`); the thread moves messages and
 //! calls the table.
 
@@ -307,7 +308,7 @@ impl Service<'_> {
         let count: usize = own.clone().map(|section| section.rows.len()).sum();
         let found = (count > 0).then(|| {
             let mut found = self.router.pool.take();
-            found.clear();
+            // Whatever is in it is written over.
             found.resize(HEADER_LEN + count * width, 0);
             let values = bytemuck::cast_slice_mut(&mut found[HEADER_LEN..]);
             let partitioning = self.layout.partitioning;

@@ -136,7 +136,7 @@ mod tests {
     const WIDTH: usize = 5;
     const SERVERS: usize = 2;
     const WORKERS: u32 = 3;
-    const TRAINER: Duties = Duties { trains: true, serves: None };
+    const TRAINER: Duties = Duties { trains: true, serves: None, near: None };
 
     /// How vectors travel, and what becomes of bags.
     #[derive(Clone, Copy, Debug)]
@@ -311,7 +311,7 @@ mod tests {
         ] {
             for joint in [true, false] {
                 let what = format!("{case:?}, joint: {joint}");
-                let step = shape(joint).pooled_steps(&[1.0; SERVERS], &counted(case)).of(TRAINER);
+                let step = shape(joint).pooled_steps(&[1.0; SERVERS], &counted(case)).of(&TRAINER);
                 let expected = [step.sent, step.received];
                 for (found, expected) in messages(case, joint).into_iter().zip(expected) {
                     let near = |a: f64, b: f64| (a - b).abs() <= 1e-9 * b;
@@ -327,7 +327,7 @@ mod tests {
     #[test]
     fn few_elements_are_no_more_bytes_than_expected() {
         let case = Case { coding: keep(0.02, Values::Bf16), examples: 400, ..PLAIN };
-        let step = shape(true).pooled_steps(&[1.0; SERVERS], &counted(case)).of(TRAINER);
+        let step = shape(true).pooled_steps(&[1.0; SERVERS], &counted(case)).of(&TRAINER);
         let [sent, received] = messages(case, true);
         assert_eq!(sent, step.sent);
         let (found, expected) = (received.bytes, step.received.bytes);
@@ -342,7 +342,7 @@ mod tests {
         assert!(touched.iter().any(|share| (0.1..0.9).contains(share)), "{touched:?}");
         let lookups = |joint: bool| {
             let pushes = if joint { SERVERS as f64 } else { 0.0 };
-            let step = shape(joint).pooled_steps(&[1.0; SERVERS], &counts).of(TRAINER);
+            let step = shape(joint).pooled_steps(&[1.0; SERVERS], &counts).of(&TRAINER);
             step.sent.messages - pushes
         };
         let any: f64 = touched.iter().map(|share| 1.0 - (1.0 - share).powi(3)).sum();
@@ -357,16 +357,16 @@ mod tests {
     fn a_rank_holds_what_it_has_of_steps_under_way() {
         let (counts, rows) = (counted(PLAIN), [7.0, 8.0]);
         let steps = shape(true).pooled_steps(&rows, &counts);
-        let held = |duties| steps.of(duties).held_bytes;
+        let held = |duties: Duties| steps.of(&duties).held_bytes;
         let acks = SERVERS as f64 * 4.0 * HEADER_LEN as f64;
         let vectors = 4.0 * counts.vectors as f64 * WIDTH as f64;
-        let own = vectors + steps.of(TRAINER).received.bytes - acks;
+        let own = vectors + steps.of(&TRAINER).received.bytes - acks;
         assert!((held(TRAINER) - 3.0 * own).abs() < 1e-6);
-        let server = |number| Duties { trains: false, serves: Some(number) };
-        let of_rows = |number| shape(true).steps(&rows).of(server(number)).held_bytes;
+        let server = |number| Duties { trains: false, serves: Some(number), near: None };
+        let of_rows = |number| shape(true).steps(&rows).of(&server(number)).held_bytes;
         for number in 0..SERVERS {
             let masks = counts.servers[number].bags as f64 * WIDTH as f64 / 8.0;
-            let expected = steps.of(server(number)).received.bytes + masks;
+            let expected = steps.of(&server(number)).received.bytes + masks;
             assert!((held(server(number)) - 3.0 * expected - of_rows(number)).abs() < 1e-6);
         }
     }

@@ -311,8 +311,16 @@ impl Router {
             kind if kind.is_bag_lookup() => Kind::Pooled,
             _ => Kind::Rows,
         };
+        let header = Header { kind: answers, clock, asker };
+        // All rows are one partition's: as it has written them, they leave.
+        if let (Kind::Rows, [_]) = (answers, &found[..])
+            && let Some((_, mut words)) = found.pop()
+        {
+            header.write_before(&mut words);
+            return words;
+        }
         let mut answer = self.pool.take();
-        Header { kind: answers, clock, asker }.write(&mut answer);
+        header.write(&mut answer);
         if let (Kind::Pooled, Some(pooling)) = (answers, &self.pooling) {
             pooling.answer(bundle, &mut found, &mut answer);
             found.drain(..).for_each(|(_, words)| self.pool.give(words));

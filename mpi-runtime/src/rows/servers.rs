@@ -13,12 +13,14 @@ use crate::comm::watch::{Backoff, Lost, Waiting, Watch};
 use crate::comm::{Comm, Mailbox};
 use crate::launch::roles::Roles;
 use crate::rows::bags::Pooled;
-use crate::rows::client::{Client, Routes};
+use crate::rows::client::Client;
 use crate::rows::link::{Ending, carry};
+use crate::rows::near::{Near, Reach};
 use crate::rows::outbox::{Destination, Outbox};
 use crate::rows::partition::{Contributors, Taking, TokenRule, serve};
 use crate::rows::pooling::{PoolLedger, PoolRules, Pooling};
 use crate::rows::router::{Counters, Errand, Pool, Router, Traffic};
+use crate::rows::routes::Routes;
 use crate::rows::tables::{Partition, TableLayout};
 
 /// How this rank takes part in serving rows.
@@ -44,6 +46,9 @@ pub struct ServiceConfig<'a> {
     /// Bags are pooled by those who hold their rows, and this of the vectors is sent; `None`: by
     /// workers.
     pub pooled: Option<Coding>,
+    /// How far workers reach for rows themselves: nowhere, unless pushes are applied as they come
+    /// and rows travel.
+    pub reach: Reach<'a>,
     /// Deadlines.
     pub watch: &'a Arc<Watch>,
 }
@@ -54,6 +59,9 @@ pub enum ServiceError {
     /// No more memory or threads.
     #[error(transparent)]
     Resources(#[from] io::Error),
+    /// Not all ranks came.
+    #[error(transparent)]
+    Lost(#[from] Lost),
     /// Workers are numbered over all trainers, and one number stands for all of them.
     #[error("{workers} workers over all trainers; fewer than {} can be numbered", u32::MAX)]
     Workers {
@@ -78,11 +86,12 @@ pub struct Services {
 
 impl Services {
     /// Makes this rank's partitions, if they are not there `before`, and starts their threads;
-    /// returns a client per worker. `links` are the embedding communicators, none on one rank. *Not
-    /// collective.*
+    /// returns a client per worker. `links` are the embedding communicators, none on one rank.
+    /// *Collective where workers reach for the rows of their node, main thread only.*
     ///
     /// # Errors
-    /// When the system gives no more memory or threads, or there are too many workers.
+    /// When the system gives no more memory or threads, there are too many workers, or not all
+    /// ranks come.
     pub fn start(
         config: &ServiceConfig<'_>,
         model: &Model,
@@ -95,7 +104,11 @@ impl Services {
             let own = roles.partitions_of(rank);
             own.map(|number| Partition::initialized(number, layout, model, seed)).collect()
         };
-        let partitions = before.map_or_else(initial, io::Result::Ok)?;
+        let mut partitions = before.map_or_else(initial, io::Result::Ok)?;
+        if let Reach::Node(..) = config.reach {
+            partitions = partitions.into_iter().map(Partition::to_lend).collect();
+        }
+        let near = Near::find(config.reach, layout, &partitions)?;
         let mut services = Self {
             partitions,
             router: None,
@@ -166,8 +179,8 @@ impl Services {
                     .pooled
                     .map(|coding| Pooled::new(model.pooling(), coding.values, &outbox));
                 let permits = config.permits;
-                let routes = Routes::new(numbers, &outbox, answers, permits, pooled, config.watch);
-                Client::routed(layout.clone(), routes)
+                let routes = Routes::new(numbers, &outbox, answers, permits, config.watch);
+                Client::routed(layout.clone(), routes.pooled(pooled).beside(near.clone()))
             });
         let clients = clients.collect();
         Ok((services, clients))

@@ -5,6 +5,7 @@
 
 use core::ops::Range;
 use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering::Relaxed;
 use std::io;
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use umbra_core::model::Model;
 use umbra_core::optim::SparseOptimizer;
 use umbra_core::sparse::{Numbering, NumberingError, Partitioning, Table};
 
-use crate::memory::Words;
+use crate::memory::{Whereabouts, Words};
 use crate::rows::usage::{SaveFirst, UsageMemory};
 
 /// How rows are laid out, the same on every rank.
@@ -33,6 +34,9 @@ pub struct TableLayout {
     pub optimizer: SparseOptimizer,
     /// Which rows are saved before others; `None`: all at once.
     pub save_first: Option<SaveFirst>,
+    /// New partitions stand in memory that other processes of the node can see, where the system
+    /// has such.
+    pub lent: bool,
 }
 
 impl TableLayout {
@@ -56,6 +60,7 @@ impl TableLayout {
             state_len: optimizer.state_len(width),
             optimizer,
             save_first: None,
+            lent: false,
         })
     }
 
@@ -84,10 +89,16 @@ impl TableLayout {
         place(self.first[table])..place(self.first[table + 1])
     }
 
+    /// Words of a partition's records.
+    #[must_use]
+    pub fn len_of(&self, partition: u32) -> usize {
+        self.rows_of(partition) as usize * self.record_len()
+    }
+
     /// Bytes of a partition's records.
     #[must_use]
     pub fn bytes_of(&self, partition: u32) -> u64 {
-        u64::from(self.rows_of(partition)) * 4 * self.record_len() as u64
+        4 * self.len_of(partition) as u64
     }
 }
 
@@ -113,8 +124,9 @@ impl Partition {
         model: &Model,
         seed: u64,
     ) -> io::Result<Self> {
-        let length = layout.rows_of(number) as usize * layout.record_len();
-        let words = Words::new(length)?;
+        let length = layout.len_of(number);
+        let lent = layout.lent.then(|| Words::to_lend(length).ok()).flatten();
+        let words = lent.map_or_else(|| Words::new(length), Ok)?;
         let indices = (0..layout.rows_of(number)).into_par_iter();
         indices.zip(words.par_chunks(layout.record_len())).for_each_init(
             || vec![0.0; layout.record_len()],
@@ -137,6 +149,33 @@ impl Partition {
         let words = Arc::new(words);
         let usage = UsageMemory::new(layout, number)?.map(Arc::new);
         Ok(Self { number, words, width: layout.width, state_len: layout.state_len, usage })
+    }
+
+    /// The same records in memory that others can see, if the system has such.
+    #[must_use]
+    pub fn to_lend(self) -> Self {
+        if !matches!(self.words.whereabouts(), Ok(None)) {
+            return self;
+        }
+        let Ok(words) = Words::to_lend(self.words.len()) else { return self };
+        let both = words.par_iter().zip(self.words.par_iter());
+        both.for_each(|(to, from)| to.store(from.load(Relaxed), Relaxed));
+        Self { words: Arc::new(words), ..self }
+    }
+
+    /// Where others find the records; `None` where they can't.
+    #[must_use]
+    pub fn whereabouts(&self) -> Option<Whereabouts> {
+        self.words.whereabouts().ok().flatten()
+    }
+
+    /// Partition `number` of another process. What is remembered of updates is not there.
+    ///
+    /// # Errors
+    /// When this process may not see it.
+    pub fn borrowed(number: u32, layout: &TableLayout, from: &Whereabouts) -> io::Result<Self> {
+        let words = Arc::new(Words::borrow(from, layout.len_of(number))?);
+        Ok(Self { number, words, width: layout.width, state_len: layout.state_len, usage: None })
     }
 
     /// The records.

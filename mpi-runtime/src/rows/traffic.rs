@@ -2,8 +2,9 @@
 //! of ranks.
 //!
 //! Per pair of ranks and step a lookup, its rows, a push and its acknowledgement: under `bsp` one
-//! of each for all workers, else for each worker. Rows on the same rank do not travel. Where those
-//! who hold rows pool there are as many messages, of other lengths (`pooled_traffic.rs`).
+//! of each for all workers, else for each worker. Rows on the same rank do not travel, nor those
+//! within reach of its workers (`near.rs`). Where those who hold rows pool there are as many
+//! messages, of other lengths (`pooled_traffic.rs`).
 //!
 //! Rows fall on partitions at random, so how many of a worker's are in one is Poisson
 //! distributed: with λ expected, a share 1 − exp(−λ) has any at all (W. Feller, "An introduction
@@ -31,12 +32,23 @@ pub struct Shape {
 }
 
 /// What a rank is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Duties {
     /// It trains.
     pub trains: bool,
     /// It holds rows: its number among those that do.
     pub serves: Option<usize>,
+    /// Where workers use rows in place: the others whose rows they use so.
+    pub near: Option<NearRanks>,
+}
+
+/// Other ranks within reach.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NearRanks {
+    /// How many of them train.
+    pub trainers: usize,
+    /// Numbers of those that hold rows, among all that do.
+    pub servers: Vec<usize>,
 }
 
 /// Messages and bytes of a step.
@@ -176,23 +188,35 @@ impl Steps {
 
     /// What a rank with these duties sends, receives and holds.
     #[must_use]
-    pub fn of(&self, Duties { trains, serves }: Duties) -> StepTraffic {
+    pub fn of(&self, Duties { trains, serves, near }: &Duties) -> StepTraffic {
         let Shape { trainers, permits, .. } = self.shape;
         let own = serves.map(|server| &self.pairs[server]);
+        let beside = near.as_ref().map_or(&[][..], |near| &near.servers);
+        let beside = beside.iter().map(|server| &self.pairs[*server]);
+        let here = own.into_iter().chain(beside);
+        let far = |flow: fn(&Pair) -> Flow, all: Flow| {
+            // Where all are near, what is left of the difference would be rounding.
+            if here.clone().count() == self.pairs.len() {
+                return Flow::default();
+            }
+            here.clone().map(flow).fold(all, |rest, near| rest.plus(near.times(-1.0)))
+        };
         let mut step = StepTraffic::default();
         let mut held = 0.0;
-        if trains {
-            // What is on the same rank does not travel.
-            let here = |flow: fn(&Pair) -> Flow| own.map_or(Flow::default(), flow);
-            step.sent = self.asks.plus(here(Pair::asks).times(-1.0));
-            step.received = self.answers.plus(here(Pair::answers).times(-1.0));
+        if *trains {
+            // What is near does not travel.
+            step.sent = far(Pair::asks, self.asks);
+            step.received = far(Pair::answers, self.answers);
             held += self.own_bytes;
         }
         if let Some(own) = own {
-            let others = (trainers - usize::from(trains)) as f64;
-            step.sent = step.sent.plus(own.answers().times(others));
-            step.received = step.received.plus(own.asks().times(others));
-            held += own.kept_bytes * trainers as f64;
+            let near_trainers = near.as_ref().map_or(0, |near| near.trainers);
+            let others = trainers - usize::from(*trains) - near_trainers;
+            step.sent = step.sent.plus(own.answers().times(others as f64));
+            step.received = step.received.plus(own.asks().times(others as f64));
+            // Pushes in place are not kept, those of the own rank neither.
+            let kept = if near.is_some() { others } else { trainers };
+            held += own.kept_bytes * kept as f64;
         }
         StepTraffic { held_bytes: permits as f64 * held, ..step }
     }
@@ -207,9 +231,9 @@ fn touched(expected: f64) -> f64 {
 mod tests {
     use super::*;
 
-    const BOTH: Duties = Duties { trains: true, serves: Some(0) };
-    const TRAINER: Duties = Duties { trains: true, serves: None };
-    const SERVER: Duties = Duties { trains: false, serves: Some(0) };
+    const BOTH: Duties = Duties { trains: true, serves: Some(0), near: None };
+    const TRAINER: Duties = Duties { trains: true, serves: None, near: None };
+    const SERVER: Duties = Duties { trains: false, serves: Some(0), near: None };
 
     fn collocated(ranks: usize, joint: bool) -> Shape {
         Shape {
@@ -225,7 +249,7 @@ mod tests {
 
     /// A step of a layout with as many rows in every partition.
     fn step(shape: Shape, rows: f64, duties: Duties) -> StepTraffic {
-        shape.steps(&vec![rows; shape.servers]).of(duties)
+        shape.steps(&vec![rows; shape.servers]).of(&duties)
     }
 
     fn near(got: f64, expected: f64) {
@@ -276,7 +300,7 @@ mod tests {
             let (trainer, server) = (step(shape, 50.0, TRAINER), step(shape, 50.0, SERVER));
             near(3.0 * trainer.sent.bytes, 2.0 * server.received.bytes);
             near(3.0 * trainer.received.messages, 2.0 * server.sent.messages);
-            let idle = step(shape, 50.0, Duties { trains: false, serves: None });
+            let idle = step(shape, 50.0, Duties { trains: false, serves: None, near: None });
             assert_eq!(idle, StepTraffic::default());
         }
     }
@@ -285,11 +309,30 @@ mod tests {
     fn a_rank_with_more_rows_answers_more() {
         let shape = Shape { trainers: 3, servers: 2, ..collocated(1, true) };
         let steps = shape.steps(&[10.0, 30.0]);
-        let server = |number| steps.of(Duties { trains: false, serves: Some(number) });
+        let server = |number| steps.of(&Duties { serves: Some(number), ..SERVER });
         let (one, other) = (server(0), server(1));
         // Two workers, two partitions, 20 rows more of 8 words in answers to three trainers.
         near(other.sent.bytes - one.sent.bytes, (3 * 4 * 2 * 2 * 20 * 8) as f64);
-        near(steps.of(TRAINER).received.bytes * 3.0, one.sent.bytes + other.sent.bytes);
+        near(steps.of(&TRAINER).received.bytes * 3.0, one.sent.bytes + other.sent.bytes);
+    }
+
+    /// Four ranks, two by two on a node: of three others one is near.
+    #[test]
+    fn what_is_near_does_not_travel() {
+        let shape = collocated(4, false);
+        let far = step(shape, 50.0, BOTH);
+        let beside = NearRanks { trainers: 1, servers: vec![1] };
+        let both = Duties { near: Some(beside), ..BOTH };
+        let half = step(shape, 50.0, both);
+        near(half.sent.messages, far.sent.messages * 2.0 / 3.0);
+        near(half.received.bytes, far.received.bytes * 2.0 / 3.0);
+        // Pushes of two trainers are kept instead of four.
+        let push = shape.pair(50.0).kept_bytes;
+        near(far.held_bytes - half.held_bytes, 3.0 * 2.0 * push);
+        let all = NearRanks { trainers: 3, servers: vec![1, 2, 3] };
+        let alone = step(shape, 50.0, Duties { near: Some(all), ..BOTH });
+        near(alone.sent.bytes, 0.0);
+        near(alone.received.messages, 0.0);
     }
 
     /// Many partitions, few rows: most lookups have nothing to ask of a rank.

@@ -216,12 +216,24 @@ const ALL: u32 = u32::MAX;
 impl Header {
     /// Starts a message in an empty buffer.
     pub fn write(&self, words: &mut Vec<u32>) {
+        words.clear();
+        words.extend(self.words());
+    }
+
+    /// Heads a message for which there is room before its words.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub fn write_before(&self, words: &mut [u32]) {
+        words[..HEADER_LEN].copy_from_slice(&self.words());
+    }
+
+    fn words(&self) -> [u32; HEADER_LEN] {
         let asker = match self.asker {
             Asker::Worker(worker) => worker,
             Asker::All => ALL,
         };
-        words.clear();
-        words.extend([self.kind as u32, self.clock, asker]);
+        [self.kind as u32, self.clock, asker]
     }
 
     /// The header of a message, or `None` if it is no message of ours.

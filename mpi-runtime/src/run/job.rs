@@ -357,6 +357,7 @@ pub(crate) fn plan(
             return Ok(plan);
         }
         plan.check_memory(world.rank, facts.ranks)?;
+        plan.node_of.clone_from(&facts.node_of);
         let trains = plan.roles.trainers.contains(world.rank);
         if plan.job.config.train.pin_workers && trains {
             plan.pins = Pins::new(&Cores::allowed(), plan.job.worker_threads, &facts)?;

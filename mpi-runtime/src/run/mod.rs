@@ -230,12 +230,14 @@ impl<'w> Run<'w> {
             permits: config.embedding.prefetch + 1,
             local: plan.local,
             pooled: config.pooled(),
+            reach: plan.reach(control, &world.host),
             watch: &watch,
         };
         let started =
             Services::start(&service, &plan.model, config.seed, embedding, before.partitions);
         let (services, clients) = started.map_err(|error| match error {
             ServiceError::Resources(error) => no_resources(&error),
+            ServiceError::Lost(lost) => lost.into(),
             ServiceError::Workers { .. } => Error::Launch(error.to_string()),
         })?;
         let names = (0..workers).map(|worker| format!("worker {worker}"));

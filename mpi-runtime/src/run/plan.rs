@@ -7,6 +7,7 @@ use umbra_core::sync::server::PLACES_MAX;
 use umbra_core::sync::{Dealing, Instances, Method};
 use umbra_datasets::{Dataset, TrainOrder, steps_per_epoch};
 
+use crate::comm::Comm;
 use crate::config::convert;
 use crate::config::{Config, Job, Layout, Save, SyncMethod};
 use crate::dense::parts::Parts;
@@ -15,6 +16,7 @@ use crate::launch::processor::Pins;
 use crate::launch::roles::Roles;
 use crate::recovery::planner::save_first;
 use crate::rows::bag_wire::bag_lookup_words_max;
+use crate::rows::near::Reach;
 use crate::rows::partition::TokenRule;
 use crate::rows::tables::TableLayout;
 use crate::rows::wire::push_words_max;
@@ -55,6 +57,8 @@ pub struct Plan {
     pub compresses: bool,
     /// Who pools bags, where that was chosen by bytes.
     pub pool_choice: Option<PoolChoice>,
+    /// A number for the node of every rank; empty where none is known, and each has one of its own.
+    pub node_of: Vec<usize>,
 }
 
 impl Plan {
@@ -92,6 +96,7 @@ impl Plan {
         )
         .map_err(|error| Error::Data(error.to_string()))?;
         layout.save_first = save_first(&config.recovery, train.cardinality());
+        layout.lent = ranks > 1 && config.embedding.shared_memory;
         let (slices, order) = cut(&job);
         let (steps_per_epoch, steps) = steps(&job, &order, &train);
         let plan = Self {
@@ -110,6 +115,7 @@ impl Plan {
             job,
             compresses: true,
             pool_choice: None,
+            node_of: vec![],
         };
         plan.check_counts()?;
         plan.part(0)?;
@@ -149,6 +155,7 @@ impl Plan {
         config.embedding_ps = config.embedding_ps.map(|_| roles.embedding_ps.len());
         config.sync_ps = config.sync_ps.map(|_| roles.sync_ps.len());
         self.roles = roles;
+        self.node_of = left.iter().filter_map(|rank| self.node_of.get(*rank).copied()).collect();
         (self.slices, self.order) = cut(&self.job);
         (self.steps_per_epoch, self.steps) = steps(&self.job, &self.order, &self.train);
         self.valid = open_compatible(&self.job.config.data.valid, &self.train)?;
@@ -374,6 +381,26 @@ impl Plan {
     #[must_use]
     pub fn synchronous(&self) -> bool {
         self.job.method == SyncMethod::Bsp
+    }
+
+    /// Whether workers use rows that are near where they are: where pushes are applied as they
+    /// come, rows travel and not vectors, and nobody counts the updates of his own.
+    #[must_use]
+    pub fn uses_rows_in_place(&self) -> bool {
+        let at_once = !self.synchronous() && !self.job.method.is_served();
+        let travel = self.job.config.pooled().is_none() && self.layout.save_first.is_none();
+        at_once && travel && !self.local
+    }
+
+    /// How far workers of a rank reach for rows themselves. `control`: of all ranks; `host`: of
+    /// this one.
+    #[must_use]
+    pub fn reach<'a>(&self, control: &'a Comm, host: &'a str) -> Reach<'a> {
+        match self.uses_rows_in_place() {
+            false => Reach::Nowhere,
+            true if self.layout.lent => Reach::Node(control, host),
+            true => Reach::Rank,
+        }
     }
 }
 

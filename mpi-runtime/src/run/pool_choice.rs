@@ -18,7 +18,7 @@ use crate::comm::Comm;
 use crate::comm::watch::Watch;
 use crate::config::{Config, PoolAt};
 use crate::error::Error;
-use crate::rows::traffic::Steps;
+use crate::rows::traffic::{Duties, Steps};
 use crate::run::first_batches::FirstBatches;
 use crate::run::plan::Plan;
 
@@ -96,10 +96,13 @@ impl Plan {
     /// who hold rows do. *Not collective.*
     fn bytes_of_pooling(&self, ranks: usize, watch: &Watch) -> Result<[f64; 2], Error> {
         let (shape, first) = (self.shape(), FirstBatches::count(self, Some(Coding::ALL), watch)?);
-        let sent = |steps: &Steps| -> f64 {
-            (0..ranks).map(|rank| steps.of(self.duties(rank)).sent.bytes).sum()
+        let sent = |steps: &Steps, of: fn(Duties) -> Duties| -> f64 {
+            (0..ranks).map(|rank| steps.of(&of(self.duties(rank))).sent.bytes).sum()
         };
-        Ok([sent(&first.steps_of_rows(shape)), sent(&first.steps(shape))])
+        let rows = sent(&first.steps_of_rows(shape), |duties| duties);
+        // Vectors travel between ranks of a node, too.
+        let vectors = sent(&first.steps(shape), |duties| Duties { near: None, ..duties });
+        Ok([rows, vectors])
     }
 }
 

@@ -114,7 +114,7 @@ impl Prediction {
         let evaluation = evaluation_bytes(plan);
         let of_rank = |rank| {
             let trainer = roles.trainers.number_of(rank);
-            let step = steps.of(plan.duties(rank));
+            let step = steps.of(&plan.duties(rank));
             let dense = trainer.map(|trainer| of_step(&sums, (trainers, trainer), coded));
             RankPrediction {
                 rank,

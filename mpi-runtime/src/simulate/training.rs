@@ -27,6 +27,7 @@ use crate::launch::signals::Signals;
 use crate::measure::counters::{Reading, WorkerCounters};
 use crate::measure::trace::Track;
 use crate::rows::client::Client;
+use crate::rows::near::Reach;
 use crate::rows::servers::{ServiceConfig, Services};
 use crate::rows::tables::{Partition, TableLayout};
 use crate::run::plan::Plan;
@@ -95,6 +96,7 @@ impl Learners {
             permits: 1,
             local: !plan.synchronous() && !plan.job.method.is_served(),
             pooled: None,
+            reach: Reach::Nowhere,
             watch,
         };
         let (services, clients) = Services::start(&service, &plan.model, config.seed, vec![], None)

@@ -33,7 +33,7 @@ use umbra_mpi::launch::world::World;
 /// A check; collective over all ranks. Communicators are made by the check, on the main thread.
 type Check = fn(&World, &Arc<Watch>, &Comm);
 
-const CHECKS: [(&str, Check); 38] = [
+const CHECKS: [(&str, Check); 39] = [
     ("all_gather", collectives::all_gather),
     ("all_gather_varied", collectives::all_gather_varied),
     ("exchange", collectives::exchange),
@@ -61,6 +61,7 @@ const CHECKS: [(&str, Check); 38] = [
     ("selecting_receive", driver::selects),
     ("missing_endpoint", driver::missing_endpoint),
     ("row_traffic", rows::traffic),
+    ("near_rows", rows::near_rows),
     ("scores", scores::figures),
     ("evaluation", memory::evaluation),
     ("trace", memory::trace),

@@ -10,10 +10,11 @@ use umbra_mpi::comm::watch::Watch;
 use umbra_mpi::launch::roles::Roles;
 use umbra_mpi::launch::world::World;
 use umbra_mpi::rows::client::Client;
+use umbra_mpi::rows::near::Reach;
 use umbra_mpi::rows::router::{Amount, Traffic};
 use umbra_mpi::rows::servers::{ServiceConfig, Services};
 use umbra_mpi::rows::tables::TableLayout;
-use umbra_mpi::rows::traffic::{Duties, Flow, Shape};
+use umbra_mpi::rows::traffic::{Duties, Flow, NearRanks, Shape};
 
 const SEED: u64 = 3;
 const RATE: f32 = 0.5;
@@ -33,11 +34,19 @@ struct Case {
     links: usize,
     joint: bool,
     rows: u32,
+    /// Nodes that ranks are dealt to like cards, which use each other's rows on them; `None`: none
+    /// does.
+    nodes: Option<usize>,
 }
 
-/// Distinct rows of a worker's step: others every step, and some that other workers have.
-fn rows_of(case: &Case, partitions: u32, worker: u32, step: u32) -> Vec<u32> {
-    let index = move |i: u32| (worker * 5 + step * 7 + i) % ROWS;
+/// Distinct rows of a worker's step: others every step, and some that other workers have; where
+/// several update rows at the same time, each has its own.
+fn rows_of(case: &Case, partitions: u32, workers: u32, worker: u32, step: u32) -> Vec<u32> {
+    let nodes = case.nodes;
+    let index = move |i: u32| match nodes {
+        Some(_) => (worker + i * workers) % ROWS,
+        None => (worker * 5 + step * 7 + i) % ROWS,
+    };
     let rows = case.rows;
     (0..rows).flat_map(|i| (0..partitions).map(move |p| index(i) * partitions + p)).collect()
 }
@@ -51,7 +60,7 @@ fn batch(rows: Vec<u32>) -> BatchBuffer {
 fn pushes(case: &Case, partitions: u32, workers: u32, end: u32) -> Vec<u32> {
     let mut pushes = vec![0; (partitions * ROWS) as usize];
     for (worker, step) in (0..end).flat_map(|step| (0..workers).map(move |worker| (worker, step))) {
-        for row in rows_of(case, partitions, worker, step) {
+        for row in rows_of(case, partitions, workers, worker, step) {
             pushes[row as usize] += 1;
         }
     }
@@ -84,11 +93,11 @@ fn work(
     for step in 0..STEPS {
         client.settle(false).unwrap();
         while asked < STEPS && client.may_ask() {
-            client.ask(batch(rows_of(case, partitions, worker, asked)), asked);
+            client.ask(batch(rows_of(case, partitions, workers, worker, asked)), asked);
             asked += 1;
         }
         let (lookup, _) = client.take().unwrap().unwrap();
-        let rows = rows_of(case, partitions, worker, step);
+        let rows = rows_of(case, partitions, workers, worker, step);
         let width = first.len() / (partitions * ROWS) as usize;
         assert_eq!(lookup.rows.len(), rows.len() * width);
         if case.joint {
@@ -130,6 +139,7 @@ fn check(world: &World, watch: &Arc<Watch>, control: &Comm, case: &Case) {
     let cardinality = [u64::from(partitions * ROWS)];
     let optimizer = SparseOptimizer::Elementwise(sgd);
     let layout = TableLayout::new(&cardinality, partitions, model.row_width(), optimizer).unwrap();
+    let node = case.nodes.map(|nodes| format!("node {}", world.rank % nodes));
     let service = ServiceConfig {
         tokens: None,
         first_step: 0,
@@ -141,6 +151,7 @@ fn check(world: &World, watch: &Arc<Watch>, control: &Comm, case: &Case) {
         permits: PERMITS,
         local: false,
         pooled: None,
+        reach: node.as_ref().map_or(Reach::Nowhere, |node| Reach::Node(control, node)),
         watch,
     };
     let links = if world.size > 1 { case.links } else { 0 };
@@ -184,9 +195,16 @@ fn check(world: &World, watch: &Arc<Watch>, control: &Comm, case: &Case) {
     let duties = Duties {
         trains: roles.trainers.contains(world.rank),
         serves: roles.embedding_ps.number_of(world.rank),
+        near: case.nodes.map(|nodes| {
+            let beside = |rank: &usize| *rank != world.rank && rank % nodes == world.rank % nodes;
+            let trainers = roles.trainers.ranks().iter().copied().filter(beside).count();
+            let servers = roles.embedding_ps.ranks().iter().copied().filter(beside);
+            let number = |rank| roles.embedding_ps.number_of(rank);
+            NearRanks { trainers, servers: servers.filter_map(number).collect() }
+        }),
     };
     let rows = vec![f64::from(case.rows); shape.servers];
-    let expected = shape.steps(&rows).of(duties);
+    let expected = shape.steps(&rows).of(&duties);
     let Traffic { sent, received } = after;
     as_predicted([before.sent, sent], expected.sent, "sent");
     as_predicted([before.received, received], expected.received, "received");
@@ -219,6 +237,7 @@ pub(super) fn traffic(world: &World, watch: &Arc<Watch>, control: &Comm) {
         links,
         joint,
         rows,
+        nodes: None,
     };
     let apart = |joint, trainers, links| Case {
         separate: Some((trainers, world.size - trainers)),
@@ -235,5 +254,25 @@ pub(super) fn traffic(world: &World, watch: &Arc<Watch>, control: &Comm) {
     }
     for case in &cases {
         check(world, watch, control, case);
+    }
+}
+
+/// Ranks of a node use each other's rows where they are: no update is lost that nobody makes at the
+/// same time, and no message is sent for them; ranks of other nodes are asked as ever.
+pub(super) fn near_rows(world: &World, watch: &Arc<Watch>, control: &Comm) {
+    let size = world.size;
+    for nodes in [1, 2, size] {
+        for separate in [None, Some((1, size - 1)), Some((size - 1, 1))] {
+            let case = Case {
+                separate,
+                workers: 2,
+                partitions: 2,
+                links: 2,
+                joint: false,
+                rows: 5,
+                nodes: Some(nodes),
+            };
+            check(world, watch, control, &case);
+        }
     }
 }
