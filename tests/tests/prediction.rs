@@ -81,8 +81,37 @@ fn a_trainer_with_rows_elsewhere_sends_what_was_predicted() {
     let folder = folder();
     for ranks in [2, 4] {
         let servers = format!("roles.embedding_ps={}", ranks - 1);
-        let sets = ["roles.layout=separate", "roles.trainers=1", &servers];
+        let messages = "embedding.shared_memory=false";
+        let sets = ["roles.layout=separate", "roles.trainers=1", &servers, messages];
         counts_what_was_predicted(&folder, ranks, &format!("apart-{ranks}"), &sets);
+    }
+}
+
+/// A launch knows which of its ranks are on one node.
+#[test]
+fn ranks_of_a_node_send_each_other_no_rows_as_predicted() {
+    let folder = folder();
+    let apart = ["roles.layout=separate", "roles.trainers=1", "roles.embedding_ps=1"];
+    let together = ["sync.method=independent", "train.batch_size=128"];
+    for (run, sets) in [("apart", &apart[..]), ("together", &together[..])] {
+        let arguments = ["train", "-c", "job.toml", "--dry-run", "--json"].into_iter();
+        let sets_of_run = Folder::sets(run, sets);
+        let arguments: Vec<&str> =
+            arguments.chain(sets_of_run.iter().map(String::as_str)).collect();
+        let planned = folder.umbra(2, &arguments).fine().stdout;
+        let planned: Value = serde_json::from_str(&planned).unwrap();
+        folder.train(2, "job.toml", run, sets);
+        let counted = &folder.summary(run)["wire"]["ranks"];
+        for rank in 0..2 {
+            for figure in ["messages_sent", "bytes_sent", "messages_received", "bytes_received"] {
+                let [predicted, counted] = [&planned["ranks"], counted]
+                    .map(|ranks| ranks[rank]["embedding"][figure].as_f64().unwrap());
+                assert_eq!((predicted, counted), (0.0, 0.0), "{run}, rank {rank}, {figure}");
+            }
+        }
+        let elsewhere = dry_run(&folder, sets, &["--ranks", "2"]);
+        let sent = elsewhere["ranks"][0]["embedding"]["bytes_sent"].as_f64().unwrap();
+        assert!(sent > 0.0, "{run}: ranks that are not there have a node each");
     }
 }
 

@@ -311,7 +311,7 @@ fn local_sgd_learns_what_one_trainer_learns() {
     }
 }
 
-/// One trainer with two threads, rows on other ranks.
+/// One trainer with two threads, rows on other ranks: asked for by messages, and in place.
 #[test]
 fn one_trainer_learns_with_rows_elsewhere() {
     let folder = Folder::new();
@@ -321,13 +321,16 @@ fn one_trainer_learns_with_rows_elsewhere() {
     folder.write("job.toml", job.text());
     folder.train(1, "job.toml", "alone", &["train.epochs=2"]);
     let separate = ["roles.layout=separate", "roles.trainers=1", "roles.embedding_ps=2"];
-    let sets = [&separate[..], &["train.epochs=2", "train.worker_threads=2"]].concat();
-    folder.train(3, "job.toml", "apart", &sets);
-    let summary = folder.summary("apart");
-    assert_eq!(summary["sync"]["method"], "none");
-    assert_eq!(summary["examples"], 120_000);
-    assert!(summary["wire"]["embedding_bytes"].as_u64().unwrap() > 0);
-    let (got, expected) = (auc(&folder, "apart"), auc(&folder, "alone"));
-    assert!(expected > 0.6 && (got - expected).abs() < 0.03, "{got}, alone {expected}");
-    assert_eq!(folder.eval(1, "apart", "test.h5"), summary["test"]);
+    for (run, in_place) in [("apart", false), ("beside", true)] {
+        let memory = format!("embedding.shared_memory={in_place}");
+        let own = ["train.epochs=2", "train.worker_threads=2", &memory];
+        folder.train(3, "job.toml", run, &[&separate[..], &own].concat());
+        let summary = folder.summary(run);
+        assert_eq!(summary["sync"]["method"], "none");
+        assert_eq!(summary["examples"], 120_000);
+        assert_eq!(summary["wire"]["embedding_bytes"] == 0, in_place, "{}", summary["wire"]);
+        let (got, expected) = (auc(&folder, run), auc(&folder, "alone"));
+        assert!(expected > 0.6 && (got - expected).abs() < 0.03, "{got}, alone {expected}");
+        assert_eq!(folder.eval(1, run, "test.h5"), summary["test"]);
+    }
 }

@@ -32,7 +32,8 @@ pub(super) struct TrainArguments {
     /// Check every input on every rank, print the plan, and exit
     #[arg(long)]
     dry_run: bool,
-    /// With --dry-run: plan for so many ranks, and say what each would send, receive and hold
+    /// With --dry-run: plan for so many ranks, on a node each if this launch has not as many, and
+    /// say what each would send, receive and hold
     #[arg(long, value_name = "N", requires = "dry_run", value_parser = ranks)]
     ranks: Option<usize>,
     /// With --dry-run: print what each rank would send, receive and hold, as JSON, not the plan
