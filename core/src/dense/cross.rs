@@ -16,7 +16,7 @@ use super::linear::Linear;
 use super::mlp::MAX_LAYERS;
 use super::replica::Update;
 use crate::kernel::isa::{Isa, Kernel, run};
-use crate::kernel::{Activations, ActivationsMut, Strides, blocked_len, padded_len};
+use crate::kernel::{Activations, ActivationsMut, Strides, Transposed, blocked_len, padded_len};
 
 /// One layer: shapes and offsets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -180,7 +180,7 @@ impl CrossNetwork {
             match layer.down {
                 None => {
                     let of = layer.up.operands((x, of_u), true, &[], &mut []);
-                    layer.up.data_gradient(of, transposed, None, &mut of_x);
+                    layer.up.data_gradient(of, Transposed::Made(transposed), None, &mut of_x);
                     layer.up.gradient(of, fresh, update, parameters);
                 }
                 Some(down) => {
@@ -190,10 +190,10 @@ impl CrossNetwork {
                     let low = Activations::blocked(low, n, rank);
                     let mut d_low = ActivationsMut::blocked(&mut *scratch, n, rank);
                     let of = layer.up.operands((low, of_u), true, &[], &mut []);
-                    layer.up.data_gradient(of, of_up, None, &mut d_low);
+                    layer.up.data_gradient(of, Transposed::Made(of_up), None, &mut d_low);
                     layer.up.gradient(of, fresh, update, parameters);
                     let of = down.operands((x, d_low.view()), true, &[], &mut []);
-                    down.data_gradient(of, of_down, None, &mut of_x);
+                    down.data_gradient(of, Transposed::Made(of_down), None, &mut of_x);
                     down.gradient(of, fresh, update, parameters);
                 }
             }

@@ -10,9 +10,9 @@ use core::sync::atomic::AtomicU32;
 
 use super::replica::Update;
 use crate::kernel::{
-    Activations, ActivationsMut, Mask, Precision, bias_gradient, blocked_len, data_gradient,
-    forward, forward_halves, half_panels_len, round_activations, round_weight, transpose,
-    weight_gradient,
+    Activations, ActivationsMut, Mask, Precision, Transposed, bias_gradient, blocked_len,
+    data_gradient, forward, forward_halves, half_panels_len, round_activations, round_weight,
+    transpose, weight_gradient,
 };
 
 /// Layers narrower than this on either side stay f32: half their words would be empty, or their
@@ -136,11 +136,28 @@ impl Linear {
         }
     }
 
-    /// Writes the panels of Wᵀ, which the gradient of X needs, unless [`Self::round`] did: before
-    /// the first backward pass of a step. `prepared: [prepared_len]`
-    pub fn transpose(&self, parameters: &[AtomicU32], prepared: &mut [f32]) {
-        if self.precision == Precision::F32 {
-            transpose(self.w(parameters), self.outputs, self.inputs, prepared);
+    /// Writes the panels of Wᵀ, in f32. `transposed: [matrix_len]`
+    pub fn transpose(&self, parameters: &[AtomicU32], transposed: &mut [f32]) {
+        transpose(self.w(parameters), self.outputs, self.inputs, transposed);
+    }
+
+    /// The panels of Wᵀ for the gradient of X: in the first backward pass of a step, for which
+    /// there are the `parameters`, to be written, unless [`Self::round`] did; then those of that
+    /// pass, if it was told that they are needed `again`. `prepared: [prepared_len]`
+    pub fn transposed<'a>(
+        &self,
+        parameters: Option<&'a [AtomicU32]>,
+        again: bool,
+        prepared: &'a mut [f32],
+    ) -> Transposed<'a> {
+        match (self.precision, parameters) {
+            (Precision::F32, Some(parameters)) => {
+                Transposed::Fresh { weight: self.w(parameters), panels: prepared, again }
+            }
+            (Precision::F32, None) => Transposed::Made(prepared),
+            (Precision::Bf16, _) => {
+                Transposed::Made(&prepared[half_panels_len(self.outputs, self.inputs)..])
+            }
         }
     }
 
@@ -171,19 +188,14 @@ impl Linear {
         }
     }
 
-    /// Writes d_X = d_Y·W, times the mask. `prepared` as [`Self::round`] or [`Self::transpose`]
-    /// left it
+    /// Writes d_X = d_Y·W, times the mask.
     pub fn data_gradient(
         &self,
         of: Operands<'_>,
-        prepared: &[f32],
+        transposed: Transposed<'_>,
         mask: Option<Mask<'_>>,
         d_x: &mut ActivationsMut<'_>,
     ) {
-        let transposed = match self.precision {
-            Precision::F32 => prepared,
-            Precision::Bf16 => &prepared[half_panels_len(self.outputs, self.inputs)..],
-        };
         data_gradient(self.precision, of.columns, transposed, mask, d_x);
     }
 

@@ -327,21 +327,20 @@ impl Mlp {
             let prepared_start = prepared_end - own.prepared_len();
             let prepared = &mut scratch.prepared[prepared_start..prepared_end];
             let wants_d_x = below.is_some() || d_x.is_some();
-            if out.fresh && wants_d_x {
-                own.transpose(stored.parameters, prepared);
-            }
+            let fresh = out.fresh.then_some(stored.parameters);
+            let transposed = own.transposed(fresh, out.update.is_none(), prepared);
             let of = own.operands((x, d_y), wants_d_x, operand, scratch.operands);
             match (below, &mut d_x) {
                 (Some(below), _) => {
                     let mask = below.relu.then(|| below.mask(x));
                     let d_x = &mut ActivationsMut::blocked(&mut *other, n, inputs);
-                    own.data_gradient(of, prepared, mask, d_x);
+                    own.data_gradient(of, transposed, mask, d_x);
                     if let (true, Some(at)) = (layer.is_split(), &below.boundary) {
                         let d = ActivationsMut::blocked(&mut *other, n, inputs);
                         (out.exchange)(Crossing::Gradient { at, y: x, d });
                     }
                 }
-                (None, Some(d_x)) => own.data_gradient(of, prepared, None, d_x),
+                (None, Some(d_x)) => own.data_gradient(of, transposed, None, d_x),
                 (None, None) => {}
             }
             layer.gradient(of, out.fresh, out.update, out.parameters);

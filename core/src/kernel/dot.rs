@@ -8,10 +8,9 @@
 
 use super::isa::{InPlace, Isa, Kernel, run, run_halves};
 use super::layout::{Activations, ActivationsMut, PANEL, width_at};
-use super::linear::Sum;
 use super::operand::{Halves, Operand, Precision, Whole};
 use super::round::{round_row, round_rows, store_pairs};
-use super::tile::{Epilogue, Left, Right, copy, even, store, tile};
+use super::tile::{Epilogue, Left, Right, Sum, copy, even, store, tile};
 use super::transpose::transpose_part;
 
 /// Most lanes of an instruction set: what [`dot`] reads behind the last example, less one.
@@ -193,7 +192,8 @@ impl<O: Operand> Kernel for Dot<'_, '_, O> {
                 for first in (0..columns).step_by(2 * I::LANES) {
                     let panel = first / PANEL * PANEL;
                     let from = panels[panel * width + first % PANEL..].as_ptr();
-                    let b = Right { first: InPlace(from), stride: width_at(side, panel) };
+                    let stride = width_at(side, panel);
+                    let b = Right { first: InPlace(from), stride, ahead: () };
                     let z = row[lead..].as_mut_ptr();
                     let exact = columns > 2 * I::LANES;
                     let pairs = Triangle { z, row: at, column: first, exact };
@@ -278,7 +278,8 @@ impl<O: Operand> Kernel for DotBackward<'_, O> {
                 let first = s.wrapping_add(at * row_of_s);
                 let a = Left { first, row: row_of_s, step: 1, run: depth, block: 0 };
                 for d in (0..width).step_by(2 * I::LANES) {
-                    let b = Right { first: InPlace(t.wrapping_add(d)), stride: width };
+                    let first = InPlace(t.wrapping_add(d));
+                    let b = Right { first, stride: width, ahead: () };
                     let to = d_t.wrapping_add(at * width + d);
                     let size = (rows, (width - d).min(2 * I::LANES));
                     let sum = Sum { add: false, to, row: width };

@@ -14,7 +14,7 @@ use core::ops::Range;
 pub const PANEL: usize = 32;
 
 /// f32s of a cache line.
-const LINE: usize = 16;
+pub(super) const LINE: usize = 16;
 
 /// Place of W(output, input) in the panels of W `[outputs, inputs]`.
 #[must_use]

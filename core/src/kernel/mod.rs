@@ -1,9 +1,10 @@
 //! The loops that decide how fast a step is, and the only `unsafe` of this crate.
 //!
 //! From the outside in:
-//! - `linear.rs`: the products of a linear layer, forward and back
+//! - `linear.rs`: the products of a linear layer, forward and back; `weight.rs`: the gradients of
+//!   its parameters
 //! - `dot.rs`: pairwise dot products; `second_order.rs`: those of a factorization machine
-//! - `tile.rs`: the micro-kernel under all of them
+//! - `tile.rs`: the micro-kernel under them
 //! - `operand.rs`: what is multiplied, f32s or bf16s; `round.rs`: bf16s from f32s
 //! - `transpose.rs`: panels of transposed matrices
 //! - `update.rs`: optimizer updates, in a pass, of a row, or as the end of a weight gradient
@@ -32,20 +33,22 @@ mod simd;
 mod tile;
 mod transpose;
 pub(crate) mod update;
+mod weight;
 pub(crate) mod words;
 
 pub use dot::{DotShape, dot, dot_backward};
 pub use layout::{
     Activations, ActivationsMut, PANEL, Strides, blocked_len, padded_len, panel_index,
 };
-pub(crate) use linear::weight_update;
-pub use linear::{Mask, bias_gradient, data_gradient, forward, forward_halves, weight_gradient};
+pub use linear::{Mask, Transposed, data_gradient, forward, forward_halves};
 pub use operand::Precision;
 pub use peak::peak_burst;
 pub use round::{half_panels_len, round_activations, round_weight};
 pub use second_order::{second_order, second_order_backward};
 pub use simd::{NAMES, Simd, UnknownSimd, UnsupportedSimd, multiplies_halves, select, selected};
 pub use transpose::transpose;
+pub(crate) use weight::weight_update;
+pub use weight::{bias_gradient, weight_gradient};
 pub use words::shared;
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
 //! What stands in a word of a product's operands: an f32, or two bf16s.
 //!
-//! The kernels of `linear.rs` count words and are the same for both. Of *halves*, a word holds two
-//! neighbours of the sum, the first in its lower half: of a product over columns, columns 2 k and
-//! 2 k + 1 of an example; of one over examples, examples 2 k and 2 k + 1 of a column. Where their
-//! number is odd, the last word's upper half is 0. So a matrix of activations has two forms of
-//! halves, `[n, width / 2]` and `[n / 2, width]` words, both in the layouts of `layout.rs`
-//! (`round.rs` makes them).
+//! The kernels of `linear.rs` and `weight.rs` count words and are the same for both. Of *halves*, a
+//! word holds two neighbours of the sum, the first in its lower half: of a product over columns,
+//! columns 2 k and 2 k + 1 of an example; of one over examples, examples 2 k and 2 k + 1 of a
+//! column. Where their number is odd, the last word's upper half is 0. So a matrix of activations
+//! has two forms of halves, `[n, width / 2]` and `[n / 2, width]` words, both in the layouts of
+//! `layout.rs` (`round.rs` makes them).
 //!
 //! A step of a product of halves adds the term of the upper halves and then that of the lower ones,
 //! each sum rounded to f32, as VDPBF16PS does; terms are exact. Operands are never so small that a

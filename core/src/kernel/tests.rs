@@ -158,31 +158,33 @@ fn check(set: Simd, n: usize, outputs: usize, inputs: usize, bits: usize) {
 
     let dy = numbers(4, n * outputs);
     let d_y = Placed::of(&dy, n, outputs, blocked);
-    let mut d_x = Placed::new(n, inputs, blocked);
     let mask = relu.then(|| Mask { y: placed.view(), scale: 1.25 });
     let d_y = d_y.view();
-    run_on(
-        set,
-        linear::DataGradient {
-            operand: Whole,
-            d_y,
-            transposed: &transposed,
-            mask,
-            d_x: &mut d_x.view_mut(),
-        },
-    );
+    let data_gradient = |transposed: Transposed<'_>| {
+        let mut d_x = Placed::new(n, inputs, blocked);
+        let d_x_view = &mut d_x.view_mut();
+        run_on(set, linear::DataGradient { operand: Whole, d_y, transposed, mask, d_x: d_x_view });
+        d_x.elements()
+    };
+    let d_x = data_gradient(Transposed::Made(&transposed));
+    for again in [false, true] {
+        let mut panels = vec![f32::NAN; w.len()];
+        let fresh = Transposed::Fresh { weight, panels: &mut panels, again };
+        assert_eq!(data_gradient(fresh), d_x, "{what}: d_x of fresh panels");
+        assert!(!again || n == 0 || panels == transposed, "{what}: panels for the next time");
+    }
     let mut expected =
         product(n, inputs, outputs, |i, p| dy[i * outputs + p], |p, j| w[p * inputs + j]);
     for (d, x) in expected.iter_mut().zip(&x).filter(|_| relu) {
         *d = if *x > 0.0 { *d * 1.25 } else { 0.0 };
     }
-    close(&format!("{what}: d_x"), &d_x.elements(), &expected, outputs + outputs / 4);
+    close(&format!("{what}: d_x"), &d_x, &expected, outputs + outputs / 4);
 
     let before = numbers(5, w.len());
     let mut d_weight = panels(outputs, inputs, &before);
     run_on(
         set,
-        linear::WeightGradient {
+        weight::WeightGradient {
             operand: Whole,
             x: placed.view(),
             d_y,

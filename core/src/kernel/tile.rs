@@ -9,7 +9,12 @@
 use core::sync::atomic::AtomicU32;
 
 use super::isa::{Isa, Source};
+use super::layout::{LINE, PANEL};
 use super::operand::Operand;
+use super::words::prefetch_at;
+
+/// Most rows of a tile, of any instruction set.
+pub(super) const ROWS_MAX: usize = 14;
 
 /// The left operand: A(i, k) is `first[i * row + k / run * block + k % run * step]`.
 #[derive(Clone, Copy)]
@@ -23,15 +28,72 @@ pub(super) struct Left {
     pub(super) block: usize,
 }
 
-/// The right operand: row k starts at `first + k * stride`.
+/// The right operand: row k starts at `first + k * stride`; meanwhile `ahead` is asked for.
 ///
 /// It is shared memory, or private memory that is read in place: the loads are single instructions
 /// then, which the compiler leaves where they are. Told about plain f32s it broadcasts A into
 /// registers first and spills the sums, which takes more than twice the time.
 #[derive(Clone, Copy)]
-pub(super) struct Right<S> {
+pub(super) struct Right<S, A> {
     pub(super) first: S,
     pub(super) stride: usize,
+    pub(super) ahead: A,
+}
+
+/// What will be read after the tile. Asked for step by step, cache lines come while there is time
+/// for them, and no faster than they are used.
+pub(super) trait Ahead: Copy {
+    /// Asks for the line of a step.
+    fn ask(self);
+    /// The next step's.
+    fn step(self) -> Self;
+    /// That of the first step behind a run of the left operand, from that of the run's first.
+    fn jump(self) -> Self;
+}
+
+/// Nothing.
+impl Ahead for () {
+    #[inline(always)]
+    fn ask(self) {}
+
+    #[inline(always)]
+    fn step(self) {}
+
+    #[inline(always)]
+    fn jump(self) {}
+}
+
+/// A line of every [`PANEL`] elements.
+#[derive(Clone, Copy)]
+pub(super) struct Lines {
+    pub(super) at: *const f32,
+    /// From run to run.
+    pub(super) block: usize,
+}
+
+impl Lines {
+    /// The lines in between, in every other tile.
+    #[inline(always)]
+    pub(super) fn of_tile(self, number: usize) -> Self {
+        Self { at: self.at.wrapping_add(number % 2 * LINE), ..self }
+    }
+}
+
+impl Ahead for Lines {
+    #[inline(always)]
+    fn ask(self) {
+        prefetch_at(self.at);
+    }
+
+    #[inline(always)]
+    fn step(self) -> Self {
+        Self { at: self.at.wrapping_add(PANEL), ..self }
+    }
+
+    #[inline(always)]
+    fn jump(self) -> Self {
+        Self { at: self.at.wrapping_add(self.block), ..self }
+    }
 }
 
 /// What happens to a vector of sums.
@@ -44,7 +106,7 @@ pub(super) trait Epilogue {
     unsafe fn put<I: Isa>(&self, isa: I, row: usize, column: usize, count: usize, sum: I::Vector);
 
     /// Told of every vector of the tile before its sums are made, which takes longer than lines
-    /// take from core to core: takes those that will be changed.
+    /// take from memory or from core to core: asks for those that will be changed.
     ///
     /// # Safety
     /// The tile is one the epilogue was made for.
@@ -72,6 +134,32 @@ pub(super) trait Epilogue {
     }
 }
 
+/// Writes or adds a tile to rows `row` apart.
+pub(super) struct Sum {
+    pub(super) add: bool,
+    pub(super) to: *mut f32,
+    pub(super) row: usize,
+}
+
+impl Epilogue for Sum {
+    #[inline(always)]
+    unsafe fn put<I: Isa>(&self, isa: I, row: usize, column: usize, count: usize, sum: I::Vector) {
+        // SAFETY: the caller's promise: the tile is inside the matrix.
+        unsafe {
+            let to = self.to.add(row * self.row + column);
+            let sum = if self.add { isa.add(sum, load(isa, to.cast_const(), count)) } else { sum };
+            store(isa, to, count, sum);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn claim<I: Isa>(&self, _: I, row: usize, column: usize) {
+        if self.add {
+            prefetch_at(self.to.wrapping_add(row * self.row + column));
+        }
+    }
+}
+
 /// Computes a tile of `rows` ≤ `ROWS` rows and `columns` ≤ 2 · `LANES` columns, both 1 or more,
 /// over `depth` steps.
 ///
@@ -83,7 +171,7 @@ pub(super) unsafe fn tile<I: Isa, O: Operand>(
     (rows, columns): (usize, usize),
     depth: usize,
     a: Left,
-    b: Right<impl Source>,
+    b: Right<impl Source, impl Ahead>,
     epilogue: &impl Epilogue,
 ) {
     let whole = columns.is_multiple_of(I::LANES);
@@ -112,9 +200,10 @@ unsafe fn of_width<I: Isa, O: Operand, const NV: usize, const WHOLE: bool>(
     (rows, columns): (usize, usize),
     depth: usize,
     a: Left,
-    b: Right<impl Source>,
+    b: Right<impl Source, impl Ahead>,
     epilogue: &impl Epilogue,
 ) {
+    const { assert!(I::ROWS <= ROWS_MAX, "heights below") }
     debug_assert!(rows <= I::ROWS);
     macro_rules! heights {
         ($($height:literal)*) => {
@@ -140,7 +229,7 @@ unsafe fn of_size<I: Isa, O: Operand, const MR: usize, const NV: usize, const WH
     columns: usize,
     depth: usize,
     a: Left,
-    b: Right<impl Source>,
+    b: Right<impl Source, impl Ahead>,
     epilogue: &impl Epilogue,
 ) {
     let part = columns - (NV - 1) * I::LANES;
@@ -151,13 +240,14 @@ unsafe fn of_size<I: Isa, O: Operand, const MR: usize, const NV: usize, const WH
         }
     }
     let mut sums = [[isa.zero(); NV]; MR];
-    let (mut left, mut run, mut row) = (depth, a.first, b.first);
+    let (mut left, mut run, mut row, mut lines) = (depth, a.first, b.first, b.ahead);
     // SAFETY: the caller's promise.
     unsafe {
         while left > 0 {
             let steps = a.run.min(left);
-            let mut column = run;
+            let (mut column, mut line) = (run, lines);
             for _ in 0..steps {
+                line.ask();
                 let mut vectors = [isa.zero(); NV];
                 for (j, vector) in vectors.iter_mut().enumerate() {
                     let from = row.advance(j * I::LANES);
@@ -177,9 +267,11 @@ unsafe fn of_size<I: Isa, O: Operand, const MR: usize, const NV: usize, const WH
                 // anywhere.
                 column = column.wrapping_add(a.step);
                 row = row.advance(b.stride);
+                line = line.step();
             }
             left -= steps;
             run = run.wrapping_add(a.block);
+            lines = lines.jump();
         }
         epilogue.put_tile::<I, MR, NV>(isa, if WHOLE { I::LANES } else { part }, sums);
     }

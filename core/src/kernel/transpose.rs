@@ -25,26 +25,39 @@ pub(super) struct Transpose<'a> {
 impl Kernel for Transpose<'_> {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        let Self { outputs, inputs, .. } = self;
-        let (from, to) = (self.weight.as_ptr(), self.transposed.as_mut_ptr());
-        for first in (0..outputs).step_by(PANEL) {
-            let width = width_at(outputs, first);
-            for input in (0..inputs).step_by(I::LANES) {
-                let block = input / PANEL * PANEL;
-                let block_width = width_at(inputs, block);
-                let down = I::LANES.min(inputs - input);
-                for output in (0..width).step_by(I::LANES) {
-                    let across = I::LANES.min(width - output);
-                    let from = from.wrapping_add(first * inputs + input * width + output);
-                    let to = to.wrapping_add(
-                        block * outputs + (first + output) * block_width + input - block,
-                    );
-                    // SAFETY: a square, or what there is of it, of panels of both layouts, whose
-                    // lengths `transpose` checked.
-                    unsafe {
-                        transpose_part(isa, (down, across), (from, width), (to, block_width));
-                    }
-                }
+        let Self { weight, outputs, inputs, transposed } = self;
+        for first in (0..inputs).step_by(PANEL) {
+            let to = transposed[first * outputs..].as_mut_ptr();
+            // SAFETY: `transpose` checked the lengths.
+            unsafe { transpose_panel(isa, weight, (outputs, inputs), first, to) }
+        }
+    }
+}
+
+/// The panel of Wᵀ that starts at input `first`. `weight`: panels of `[outputs, inputs]`
+///
+/// # Safety
+/// It has that many elements, and `to` is good for writing the panel.
+#[inline(always)]
+pub(super) unsafe fn transpose_panel<I: Isa>(
+    isa: I,
+    weight: &[AtomicU32],
+    (outputs, inputs): (usize, usize),
+    first: usize,
+    to: *mut f32,
+) {
+    let panel = width_at(inputs, first);
+    for block in (0..outputs).step_by(PANEL) {
+        let width = width_at(outputs, block);
+        let from = weight.as_ptr().wrapping_add(block * inputs + first * width);
+        for input in (0..panel).step_by(I::LANES) {
+            let down = I::LANES.min(panel - input);
+            for output in (0..width).step_by(I::LANES) {
+                let across = I::LANES.min(width - output);
+                let from = from.wrapping_add(input * width + output);
+                let to = to.wrapping_add((block + output) * panel + input);
+                // SAFETY: a square, or what there is of it, of panels of both layouts.
+                unsafe { transpose_part(isa, (down, across), (from, width), (to, panel)) }
             }
         }
     }

@@ -8,7 +8,8 @@ use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
 
 use super::isa::{Isa, Kernel, run};
-use super::tile::{Epilogue, load, store_shared};
+use super::tile::{Epilogue, ROWS_MAX, load, store_shared};
+use super::words::prefetch_at;
 
 /// What an optimizer does to a vector of elements.
 pub(crate) trait Rule {
@@ -168,6 +169,9 @@ impl<R: Rule> Epilogue for Apply<'_, R> {
     unsafe fn claim<I: Isa>(&self, isa: I, row: usize, column: usize) {
         let at = row * self.row + column;
         for plane in self.planes.into_iter().take(1 + self.rule.planes()) {
+            // The next tile's rows, which are behind this one's: stores wait for their lines one
+            // after another, reads do not.
+            prefetch_at(plane.wrapping_add(at + ROWS_MAX * self.row));
             // SAFETY: the caller's promise: the tile is inside the elements.
             unsafe { isa.claim(plane.add(at)) }
         }

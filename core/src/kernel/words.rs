@@ -226,13 +226,17 @@ pub(crate) fn prefetch_row<T>(row: &[T]) {
 /// Asks for the cache line of `of` ahead of its use.
 #[inline(always)]
 pub(crate) fn prefetch<T>(of: &T) {
+    prefetch_at(of);
+}
+
+/// Asks for the cache line at `at`, wherever that is: nothing is read.
+#[inline(always)]
+pub(super) fn prefetch_at<T>(at: *const T) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint; it reads nothing. SSE is part of the architecture.
+    // SAFETY: a hint. SSE is part of the architecture.
     unsafe {
-        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(
-            core::ptr::from_ref(of).cast(),
-        );
+        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(at.cast());
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = of;
+    let _ = at;
 }

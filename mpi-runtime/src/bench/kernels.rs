@@ -10,8 +10,8 @@ use std::collections::{BTreeSet, VecDeque};
 
 use umbra_core::dense::replica;
 use umbra_core::kernel::{
-    Activations, ActivationsMut, DotShape, Mask, Precision, blocked_len, data_gradient, dot,
-    dot_backward, forward, shared, transpose, weight_gradient,
+    Activations, ActivationsMut, DotShape, Mask, Precision, Transposed, blocked_len, data_gradient,
+    dot, dot_backward, forward, shared, transpose, weight_gradient,
 };
 use umbra_core::optim::StepSize;
 use umbra_datasets::BatchBuffer;
@@ -142,6 +142,7 @@ impl Bench {
                 let d_y = Activations::blocked(y.get(), n, outputs);
                 let mask = Mask { y: Activations::blocked(below.get(), n, inputs), scale: 1.0 };
                 let d_x = &mut ActivationsMut::blocked(x.get(), n, inputs);
+                let transposed = Transposed::Made(transposed);
                 data_gradient(Precision::F32, d_y, transposed, Some(mask), d_x);
             });
         }

@@ -162,6 +162,8 @@ pub(crate) trait Isa: Copy {
 pub(crate) trait Source: Copy {
     /// The place `elements` further, wherever that is: to be read only if it is in the buffer.
     fn advance(self, elements: usize) -> Self;
+    /// Its place.
+    fn address(self) -> *const f32;
     /// One element.
     ///
     /// # Safety
@@ -180,6 +182,11 @@ pub(crate) trait Source: Copy {
 }
 
 impl Source for *const f32 {
+    #[inline(always)]
+    fn address(self) -> *const f32 {
+        self
+    }
+
     #[inline(always)]
     fn advance(self, elements: usize) -> Self {
         self.wrapping_add(elements)
@@ -205,6 +212,11 @@ impl Source for *const f32 {
 }
 
 impl Source for *const AtomicU32 {
+    #[inline(always)]
+    fn address(self) -> *const f32 {
+        self.cast()
+    }
+
     #[inline(always)]
     fn advance(self, elements: usize) -> Self {
         self.wrapping_add(elements)
@@ -236,6 +248,11 @@ impl Source for *const AtomicU32 {
 pub(crate) struct InPlace(pub(crate) *const f32);
 
 impl Source for InPlace {
+    #[inline(always)]
+    fn address(self) -> *const f32 {
+        self.0
+    }
+
     #[inline(always)]
     fn advance(self, elements: usize) -> Self {
         Self(self.0.wrapping_add(elements))

@@ -2,9 +2,10 @@
 
 use super::*;
 use crate::kernel::dot::{Dot, DotBackward};
-use crate::kernel::linear::{DataGradient, Forward, WeightGradient};
+use crate::kernel::linear::{DataGradient, Forward};
 use crate::kernel::operand::Halves;
 use crate::kernel::round::{RoundActivations, RoundWeight};
+use crate::kernel::weight::WeightGradient;
 
 /// An instruction set, or the best one with its instructions for bf16.
 #[derive(Clone, Copy, Debug)]
@@ -212,7 +213,7 @@ fn products_of_halves_have_the_same_bits_everywhere() {
             way.run(DataGradient {
                 operand: Halves,
                 d_y,
-                transposed: &transposed,
+                transposed: Transposed::Made(&transposed),
                 mask: None,
                 d_x: d_x_view,
             });

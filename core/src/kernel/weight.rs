@@ -1,0 +1,231 @@
+//! The gradients of a linear layer's parameters.
+//!
+//! Shapes: X `[n, inputs]`, d_Y `[n, outputs]`, d_W `[outputs, inputs]` in panels, d_b `[outputs]`.
+//!
+//! - [`weight_gradient`]: d_W = d_Yᵀ·X, added up over tiles of examples
+//! - [`weight_update`]: the same as far as the update of W by it
+//! - [`bias_gradient`]: d_b, the column sums of d_Y
+
+use super::isa::{InPlace, Isa, Kernel, run, run_halves};
+use super::layout::{Activations, PANEL, place, width_at};
+use super::operand::{Halves, Operand, Precision, Whole};
+use super::tile::{Epilogue, Left, Right, Sum, even, load, store, tile};
+use super::update::{Apply, Elements, Rule};
+
+/// d_W = d_Yᵀ·X, or d_W += d_Yᵀ·X unless `fresh`. `d_weight`: panels of `[outputs, inputs]`; in
+/// bf16 `x` and `d_y` are words of neighbouring examples
+///
+/// # Panics
+/// When shapes do not fit together.
+pub fn weight_gradient(
+    precision: Precision,
+    x: Activations<'_>,
+    d_y: Activations<'_>,
+    fresh: bool,
+    d_weight: &mut [f32],
+) {
+    check_gradient(x, d_y, d_weight.len());
+    if x.n() == 0 && fresh {
+        d_weight.fill(0.0);
+    }
+    match precision {
+        Precision::F32 => run(WeightGradient { operand: Whole, x, d_y, fresh, d_weight }),
+        Precision::Bf16 => run_halves(WeightGradient { operand: Halves, x, d_y, fresh, d_weight }),
+    }
+}
+
+/// Completes the gradient of [`weight_gradient`] with these examples, of which there is at least
+/// one, and updates the parameters by it, where its last sums are made. What `d_weight` holds then
+/// is not the gradient.
+///
+/// # Panics
+/// When shapes do not fit together, or there are no examples.
+pub(crate) fn weight_update(
+    precision: Precision,
+    x: Activations<'_>,
+    d_y: Activations<'_>,
+    fresh: bool,
+    d_weight: &mut [f32],
+    rule: &impl Rule,
+    weight: Elements<'_>,
+) {
+    check_gradient(x, d_y, d_weight.len());
+    assert!(x.n() > 0, "an update needs examples");
+    assert_eq!(weight.len(), d_weight.len(), "length of W");
+    let last = (x.n() - 1) / EXAMPLES * EXAMPLES;
+    if last > 0 {
+        let (x, d_y) = (x.examples(0..last), d_y.examples(0..last));
+        weight_gradient(precision, x, d_y, fresh, d_weight);
+    }
+    let (x, d_y) = (x.examples(last..x.n()), d_y.examples(last..x.n()));
+    let before = (!fresh || last > 0).then_some(&*d_weight);
+    match precision {
+        Precision::F32 => run(WeightUpdate { operand: Whole, x, d_y, before, rule, weight }),
+        Precision::Bf16 => {
+            run_halves(WeightUpdate { operand: Halves, x, d_y, before, rule, weight });
+        }
+    }
+}
+
+/// Examples whose bias gradients are summed at once: the error of a sum over thousands stays that
+/// of tens.
+const SUMMED: usize = 64;
+
+/// d_b = column sums of d_Y, or added to d_b unless `fresh`. `d_bias: [outputs]`
+///
+/// # Panics
+/// When the width is not the bias's.
+pub fn bias_gradient(d_y: Activations<'_>, fresh: bool, d_bias: &mut [f32]) {
+    assert_eq!(d_bias.len(), d_y.width(), "length of d_b");
+    if fresh {
+        d_bias.fill(0.0);
+    }
+    run(BiasGradient { d_y, d_bias });
+}
+
+fn check_gradient(x: Activations<'_>, d_y: Activations<'_>, d_weight: usize) {
+    assert_eq!(x.n(), d_y.n(), "examples of X and of d_Y");
+    assert_eq!(d_weight, x.width() * d_y.width(), "length of d_W");
+}
+
+/// Examples of a block of the sum over examples: a block's columns of X and d_Y stay in the first
+/// cache level.
+pub(super) const EXAMPLES: usize = 128;
+
+pub(super) struct WeightGradient<'a, O> {
+    pub(super) operand: O,
+    pub(super) x: Activations<'a>,
+    pub(super) d_y: Activations<'a>,
+    pub(super) fresh: bool,
+    pub(super) d_weight: &'a mut [f32],
+}
+
+impl<O: Operand> Kernel for WeightGradient<'_, O> {
+    #[inline(always)]
+    fn run<I: Isa>(self, isa: I) {
+        let to = self.d_weight.as_mut_ptr();
+        let n = self.x.n();
+        for start in (0..n).step_by(EXAMPLES) {
+            let examples = start..n.min(start + EXAMPLES);
+            let add = !self.fresh || start > 0;
+            let (x, d_y) = (self.x.examples(examples.clone()), self.d_y.examples(examples));
+            let epilogue = |at, _, row| Sum { add, to: to.wrapping_add(at), row };
+            // SAFETY: d_W has the shape of the product, as `check_gradient` saw.
+            unsafe { outer((isa, self.operand), x, d_y, epilogue) }
+        }
+    }
+}
+
+struct WeightUpdate<'a, R, O> {
+    operand: O,
+    x: Activations<'a>,
+    d_y: Activations<'a>,
+    /// The gradient so far.
+    before: Option<&'a [f32]>,
+    rule: &'a R,
+    weight: Elements<'a>,
+}
+
+impl<R: Rule, O: Operand> Kernel for WeightUpdate<'_, R, O> {
+    #[inline(always)]
+    fn run<I: Isa>(self, isa: I) {
+        let epilogue = |at, len, row| {
+            let before = self.before.map(|before| before.as_ptr().wrapping_add(at));
+            Apply::new(self.rule, self.weight.part(at, len), before, row)
+        };
+        // SAFETY: W and the gradient so far have the shape of the product, as `weight_update` saw.
+        unsafe { outer((isa, self.operand), self.x, self.d_y, epilogue) }
+    }
+}
+
+/// The product d_Yᵀ·X, tile by tile in panels; `epilogue(at, len, row)` makes that of the
+/// tile whose elements lie in `at..at + len` with rows `row` apart.
+///
+/// # Safety
+/// The epilogues fit their tiles.
+#[inline(always)]
+unsafe fn outer<I: Isa, O: Operand, E: Epilogue>(
+    (isa, operand): (I, O),
+    x: Activations<'_>,
+    d_y: Activations<'_>,
+    epilogue: impl Fn(usize, usize, usize) -> E,
+) {
+    let (inputs, outputs) = (x.width(), d_y.width());
+    let (xs, ys) = (x.strides(), d_y.strides());
+    if outputs == 1 {
+        // One row of inputs rather than one column: vectors full of them.
+        let a = Left { first: d_y.as_ptr(), row: 0, step: ys.row, run: x.n(), block: 0 };
+        for first in (0..inputs).step_by(PANEL) {
+            let width = width_at(inputs, first);
+            for at in (0..width).step_by(2 * I::LANES) {
+                let columns = (width - at).min(2 * I::LANES);
+                let from = x.as_ptr().wrapping_add(place(xs, 0, first + at));
+                let b = Right { first: InPlace(from), stride: xs.row, ahead: () };
+                let epilogue = epilogue(first + at, columns, columns);
+                // SAFETY: as below.
+                unsafe { tile((isa, operand), (1, columns), x.n(), a, b, &epilogue) }
+            }
+        }
+        return;
+    }
+    for first in (0..outputs).step_by(PANEL) {
+        let width = width_at(outputs, first);
+        for at in (0..width).step_by(2 * I::LANES) {
+            let columns = (width - at).min(2 * I::LANES);
+            let from = d_y.as_ptr().wrapping_add(place(ys, 0, first + at));
+            let b = Right { first: InPlace(from), stride: ys.row, ahead: () };
+            for block in (0..inputs).step_by(PANEL) {
+                for (input, rows) in even(width_at(inputs, block), I::ROWS) {
+                    let input = block + input;
+                    let a = Left {
+                        first: x.as_ptr().wrapping_add(place(xs, 0, input)),
+                        row: 1,
+                        step: xs.row,
+                        run: x.n(),
+                        block: 0,
+                    };
+                    let epilogue = epilogue(
+                        first * inputs + input * width + at,
+                        (rows - 1) * width + columns,
+                        width,
+                    );
+                    // SAFETY: both views hold these columns; the rest is the caller's promise.
+                    unsafe { tile((isa, operand), (rows, columns), x.n(), a, b, &epilogue) }
+                }
+            }
+        }
+    }
+}
+
+struct BiasGradient<'a> {
+    d_y: Activations<'a>,
+    d_bias: &'a mut [f32],
+}
+
+impl Kernel for BiasGradient<'_> {
+    #[inline(always)]
+    fn run<I: Isa>(self, isa: I) {
+        let (n, width, strides) = (self.d_y.n(), self.d_y.width(), self.d_y.strides());
+        for first in (0..width).step_by(PANEL) {
+            let block = width_at(width, first);
+            for at in (0..block).step_by(I::LANES) {
+                let count = I::LANES.min(block - at);
+                let from = self.d_y.as_ptr().wrapping_add(place(strides, 0, first + at));
+                let to = self.d_bias[first + at..].as_mut_ptr();
+                // SAFETY: `count` columns of every example, and as many elements of d_b.
+                unsafe {
+                    let mut total = load(isa, to.cast_const(), count);
+                    for start in (0..n).step_by(SUMMED) {
+                        let mut sum = isa.zero();
+                        for i in start..n.min(start + SUMMED) {
+                            let from = from.wrapping_add(i * strides.row);
+                            sum = isa.add(sum, load(isa, from, count));
+                        }
+                        total = isa.add(total, sum);
+                    }
+                    store(isa, to, count, total);
+                }
+            }
+        }
+    }
+}
