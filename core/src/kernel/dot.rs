@@ -1,19 +1,19 @@
 //! Pairwise dot products of a few short vectors, example by example, forward and back.
 //!
 //! Shapes: T `[F, d]` holds the vectors of an example, Z its pairs (i, j) with j < i, row by row:
-//! z_ij = t_i · t_j. Both directions are products of the micro-kernel: the lower triangle of T·Tᵀ,
-//! and d_T = S·T with S the symmetric matrix of d_Z with a diagonal of zeros. In bf16 T and S are
-//! rounded example by example, to words of two elements of a vector or of two vectors
+//! z_ij = t_i · t_j. Forward, the lanes of a vector are as many examples: each pair is multiplied
+//! once, and a sum runs over d in one lane, in increasing order. Back, d_T = S·T is a product of
+//! the micro-kernel, example by example, with S the symmetric matrix of d_Z with a diagonal of
+//! zeros. In bf16 T and S are rounded to words of two elements of a vector or of two vectors
 //! (`operand.rs`).
 
-use super::isa::{InPlace, Isa, Kernel, run, run_halves};
-use super::layout::{Activations, ActivationsMut, PANEL, width_at};
+use super::isa::{InPlace, Isa, Kernel, Source, run, run_halves};
+use super::layout::{Activations, ActivationsMut, PANEL, place, width_at};
 use super::operand::{Halves, Operand, Precision, Whole};
-use super::round::{round_row, round_rows, store_pairs};
-use super::tile::{Epilogue, Left, Right, Sum, copy, even, store, tile};
-use super::transpose::transpose_part;
+use super::round::{Rounded, round_row, round_rows, store_pairs};
+use super::tile::{Left, Right, Sum, copy, even, store, tile};
 
-/// Most lanes of an instruction set: what [`dot`] reads behind the last example, less one.
+/// Most lanes of an instruction set.
 const LANES_MAX: usize = 16;
 
 /// Shape of the vectors that interact.
@@ -40,21 +40,22 @@ impl DotShape {
         self.lead + self.pairs()
     }
 
-    /// f32s of a buffer of T for `n` examples: one transposes whole squares, of which the last ends
-    /// behind the last example. The values there do not matter.
+    /// f32s of a buffer of T for `n` examples: whole vectors of examples are read, and of the last
+    /// one whole vectors of elements. The values there do not matter.
     #[must_use]
     pub const fn vectors_len(&self, n: usize) -> usize {
-        (n * self.vectors + LANES_MAX - 1) * self.width
+        n.next_multiple_of(LANES_MAX) * self.vectors * self.width + LANES_MAX
     }
 
     /// f32s of scratch of both directions.
     #[must_use]
     pub const fn scratch_len(&self) -> usize {
         let side = self.side();
-        // Forward: T in bf16 and the panels; backward: the square, and both in bf16.
-        let forward = side * self.width + side.next_multiple_of(PANEL) * self.width;
-        let backward = 2 * side * side + LANES_MAX * LANES_MAX + side * self.width;
-        self.row_len() + if forward > backward { forward } else { backward }
+        // Forward: a square of every vector, a vector of every pair, a square behind the last;
+        // backward: a row, the square, and both operands in bf16.
+        let forward = (self.vectors + 1) * LANES_MAX * LANES_MAX + self.pairs() * LANES_MAX;
+        let backward = self.row_len() + 2 * side * side + LANES_MAX * LANES_MAX + side * self.width;
+        if forward > backward { forward } else { backward }
     }
 
     /// The precision of its products, where `precision` is asked for: words of halves are as many
@@ -139,104 +140,159 @@ pub(super) struct Dot<'a, 'o, O> {
 impl<O: Operand> Kernel for Dot<'_, '_, O> {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        let DotShape { vectors, lead, .. } = self.shape;
-        let side = self.shape.side();
-        let (row, scratch) = self.scratch.split_at_mut(self.shape.row_len());
-        let (words, panels) = scratch.split_at_mut(side * self.shape.width);
-        for i in 0..self.out.view().n() {
-            let first = self.t[i * vectors * self.shape.width..].as_ptr();
-            // T in words, `[F, width]`.
-            let (t, width) = if O::HALVES {
-                let width = self.shape.width / 2;
-                for (f, words) in words.chunks_exact_mut(width).enumerate().take(vectors) {
-                    let from = first.wrapping_add(f * self.shape.width);
-                    for (at, words) in words.chunks_exact_mut(I::LANES).enumerate() {
-                        let from = from.wrapping_add(at * 2 * I::LANES);
-                        // SAFETY: two vectors of elements of T, one of words.
-                        unsafe {
-                            let halves = round_row(isa, from, 2 * I::LANES);
-                            isa.store(words.as_mut_ptr(), halves);
+        let DotShape { vectors, width, lead, .. } = self.shape;
+        let (len, depth) = (vectors * width, if O::HALVES { width / 2 } else { width });
+        let (words, sums) = self.scratch.split_at_mut(vectors * I::LANES * I::LANES);
+        let n = self.out.view().n();
+        for start in (0..n).step_by(I::LANES) {
+            let t = self.t[start * len..].as_ptr();
+            for at in (0..depth).step_by(I::LANES) {
+                // A vector of words of every vector of every example, of which there are as many.
+                for (f, words) in words.chunks_exact_mut(I::LANES * I::LANES).enumerate() {
+                    let (from, to) = (t.wrapping_add(f * width), words.as_mut_ptr());
+                    // SAFETY: what is behind an example's vectors or behind the last example is in
+                    // the buffer, as `check` saw.
+                    unsafe {
+                        if O::HALVES {
+                            let from = Rounded(from).advance(at);
+                            isa.transpose(from, len / 2, to, I::LANES);
+                        } else {
+                            isa.transpose(from.wrapping_add(at), len, to, I::LANES);
                         }
                     }
                 }
-                (words.as_ptr(), width)
-            } else {
-                (first, self.shape.width)
-            };
-            // Panels of T as a matrix [F, d], each as wide as whole vectors are.
-            for first in (0..side).step_by(PANEL) {
-                let across = width_at(side, first);
-                for f in (0..across).step_by(I::LANES).take_while(|f| first + f < vectors) {
-                    for d in (0..width).step_by(I::LANES) {
-                        let from = t.wrapping_add((first + f) * width + d);
-                        let to = panels[first * width + d * across + f..].as_mut_ptr();
-                        let square = (I::LANES, I::LANES.min(width - d));
-                        // SAFETY: up to LANES - 1 rows behind the vectors are in the buffer, as
-                        // `check` saw, and the panels have room for them.
-                        unsafe { transpose_part(isa, square, (from, width), (to, across)) }
-                    }
+                let steps = I::LANES.min(depth - at);
+                add_products((isa, self.operand), words, (vectors, steps), at == 0, sums);
+            }
+            let examples = I::LANES.min(n - start);
+            for (i, example) in (start..start + examples).enumerate() {
+                for (block, first) in (0..lead).step_by(PANEL).enumerate() {
+                    let from = t.wrapping_add(i * len + first);
+                    let to = self.out.block_of(example, block, width_at(lead, first));
+                    // SAFETY: both have as many elements.
+                    unsafe { copy(isa, (from, to.as_mut_ptr()), to.len()) }
                 }
             }
-            // The first vector has no pair.
-            for (at, rows) in even(vectors.saturating_sub(1), I::ROWS) {
-                let at = at + 1;
-                let a = Left {
-                    first: t.wrapping_add(at * width),
-                    row: width,
-                    step: 1,
-                    run: width,
-                    block: 0,
-                };
-                // Columns beyond the last row's pairs are left out.
-                let columns = (at + rows - 1).next_multiple_of(I::LANES);
-                for first in (0..columns).step_by(2 * I::LANES) {
-                    let panel = first / PANEL * PANEL;
-                    let from = panels[panel * width + first % PANEL..].as_ptr();
-                    let stride = width_at(side, panel);
-                    let b = Right { first: InPlace(from), stride, ahead: () };
-                    let z = row[lead..].as_mut_ptr();
-                    let exact = columns > 2 * I::LANES;
-                    let pairs = Triangle { z, row: at, column: first, exact };
-                    let size = (rows, (columns - first).min(2 * I::LANES));
-                    // SAFETY: rows of T, columns of the panels written above; the epilogue writes
-                    // no more of a row than its pairs.
-                    unsafe { tile((isa, self.operand), size, width, a, b, &pairs) }
+            // SAFETY: `check` compared the shapes; `sums` has a vector of every pair.
+            unsafe { scatter(isa, (self.shape, sums), (start, examples), self.out) }
+        }
+    }
+}
+
+/// Vectors whose products with as many others are summed at once: a sum and the operands of a step
+/// fit the registers of every set, and the 27 vectors of 26 tables and a bottom MLP are cut evenly.
+const SIDE: usize = 3;
+
+/// Sums, or adds to them, the products of words of all pairs of vectors. `words: [vectors, LANES,
+/// LANES]`, steps of the sum by examples, of which `steps` count; `sums: [pairs, LANES]`
+#[inline(always)]
+fn add_products<I: Isa, O: Operand>(
+    ways: (I, O),
+    words: &[f32],
+    (vectors, steps): (usize, usize),
+    fresh: bool,
+    sums: &mut [f32],
+) {
+    assert_eq!(words.len(), vectors * I::LANES * I::LANES, "words of vectors");
+    assert!(sums.len() >= triangle(vectors) * I::LANES && steps <= I::LANES, "sums of pairs");
+    let (words, sums) = (words.as_ptr(), sums.as_mut_ptr());
+    for i in (0..vectors).step_by(SIDE) {
+        for j in (0..i).step_by(SIDE) {
+            // SAFETY: vectors before i, and those from i on that there are.
+            unsafe { add_square::<I, O, false>(ways, (words, sums), (i, j), vectors, steps, fresh) }
+        }
+        // SAFETY: as above.
+        unsafe { add_square::<I, O, true>(ways, (words, sums), (i, i), vectors, steps, fresh) }
+    }
+}
+
+/// [`add_products`] of vectors from `i` on with those from `j` on, of which there are [`SIDE`]; on
+/// the `DIAGONAL` each with those before it.
+///
+/// # Safety
+/// `words` and `sums` are those of all vectors.
+#[inline(always)]
+unsafe fn add_square<I: Isa, O: Operand, const DIAGONAL: bool>(
+    (isa, _): (I, O),
+    (words, sums): (*const f32, *mut f32),
+    (i, j): (usize, usize),
+    vectors: usize,
+    steps: usize,
+    fresh: bool,
+) {
+    // Behind the last vector it is taken again, and its sums are not kept.
+    let rows = [i, (i + 1).min(vectors - 1), (i + 2).min(vectors - 1)];
+    let mut total = [[isa.zero(); SIDE]; SIDE];
+    let (mut left, mut right) = ([isa.zero(); SIDE], [isa.zero(); SIDE]);
+    // SAFETY: the caller's promise.
+    unsafe {
+        if !fresh {
+            for (row, total) in total.iter_mut().enumerate() {
+                let count = if DIAGONAL { row } else { SIDE };
+                for (column, total) in total.iter_mut().enumerate().take(count) {
+                    let pair = triangle(rows[row]) + (j + column).min(rows[row]);
+                    *total = isa.load(sums.wrapping_add(pair * I::LANES));
                 }
             }
-            // SAFETY: both have `lead` elements.
-            unsafe { copy(isa, (first, row.as_mut_ptr()), lead) }
-            for (block, row) in row[..self.shape.columns()].chunks(PANEL).enumerate() {
-                let to = self.out.block_of(i, block, row.len()).as_mut_ptr();
-                // SAFETY: both have as many elements.
-                unsafe { copy(isa, (row.as_ptr(), to), row.len()) }
+        }
+        for step in 0..steps {
+            for (row, left) in rows.iter().zip(&mut left) {
+                *left = isa.load(words.wrapping_add((row * I::LANES + step) * I::LANES));
+            }
+            for (column, right) in right.iter_mut().enumerate() {
+                let place = ((j + column) * I::LANES + step) * I::LANES;
+                *right = if DIAGONAL { left[column] } else { isa.load(words.wrapping_add(place)) };
+            }
+            for (row, total) in total.iter_mut().enumerate() {
+                let count = if DIAGONAL { row } else { SIDE };
+                for (column, total) in total.iter_mut().enumerate().take(count) {
+                    *total = O::add(isa, left[row], right[column], *total);
+                }
+            }
+        }
+        for (row, total) in total.iter().enumerate().take(vectors - i) {
+            let count = if DIAGONAL { row } else { SIDE };
+            for (column, total) in total.iter().enumerate().take(count) {
+                let pair = triangle(i + row) + j + column;
+                isa.store(sums.wrapping_add(pair * I::LANES), *total);
             }
         }
     }
 }
 
-/// The pairs of a tile's rows. Where a tile has all columns of its rows, a vector may reach over
-/// the end of its row: rows are written in increasing order, so what stands there is overwritten by
-/// the next row, or is behind the last. Exact stores cost ten times as much on processors whose
-/// masked stores are slow.
-struct Triangle {
-    z: *mut f32,
-    row: usize,
-    column: usize,
-    /// Other tiles have more columns of these rows.
-    exact: bool,
-}
-
-impl Epilogue for Triangle {
-    #[inline(always)]
-    unsafe fn put<I: Isa>(&self, isa: I, row: usize, column: usize, _: usize, sum: I::Vector) {
-        let (row, column) = (self.row + row, self.column + column);
-        if column < row {
-            let to = self.z.wrapping_add(triangle(row) + column);
-            let count = if self.exact { I::LANES.min(row - column) } else { I::LANES };
-            // SAFETY: the row has a pair here, and `row_len` leaves room for a vector behind the
-            // last.
-            unsafe { store(isa, to, count, sum) }
+/// Writes the pairs of examples, `sums: [pairs, LANES]`, behind the columns in front of them.
+///
+/// # Safety
+/// The output has these examples and columns, and the scratch is that of the shape.
+#[inline(always)]
+unsafe fn scatter<I: Isa>(
+    isa: I,
+    (shape, sums): (DotShape, &[f32]),
+    (start, examples): (usize, usize),
+    out: &mut ActivationsMut<'_>,
+) {
+    let (strides, out) = (out.view().strides(), out.as_mut_ptr());
+    let mut square = [0.0; LANES_MAX * LANES_MAX];
+    let mut pair = 0;
+    while pair < shape.pairs() {
+        // Vectors of columns that do not reach over the end of a block.
+        let column = shape.lead + pair;
+        let count = (I::LANES - column % I::LANES).min(shape.pairs() - pair);
+        let from = sums[pair * I::LANES..].as_ptr();
+        let to = out.wrapping_add(place(strides, start, column));
+        // SAFETY: the caller's promise; the scratch has a square of sums from every pair on.
+        unsafe {
+            if (examples, count) == (I::LANES, I::LANES) {
+                isa.transpose(from, I::LANES, to, strides.row);
+            } else {
+                isa.transpose(from, I::LANES, square.as_mut_ptr(), I::LANES);
+                for (i, row) in square.chunks_exact(I::LANES).enumerate().take(examples) {
+                    let to = to.wrapping_add(i * strides.row);
+                    store(isa, to, count, isa.load(row.as_ptr()));
+                }
+            }
         }
+        pair += count;
     }
 }
 

@@ -3,7 +3,7 @@
 
 use core::sync::atomic::AtomicU32;
 
-use super::isa::{InPlace, Isa, Kernel, Source, run_halves};
+use super::isa::{InPlace, Isa, Kernel, Plain, Source, run_halves};
 use super::layout::{Activations, ActivationsMut, PANEL, place, width_at};
 use super::tile::{load, store};
 use super::transpose::transpose_part;
@@ -139,6 +139,40 @@ impl Kernel for RoundWeight<'_> {
                 }
             }
         }
+    }
+}
+
+/// Words of neighbours of private f32s, rounded where they are read.
+#[derive(Clone, Copy)]
+pub(super) struct Rounded(pub(super) *const f32);
+
+impl Source for Rounded {
+    #[inline(always)]
+    fn advance(self, elements: usize) -> Self {
+        Self(self.0.wrapping_add(2 * elements))
+    }
+
+    #[inline(always)]
+    fn address(self) -> *const f32 {
+        self.0
+    }
+
+    #[inline(always)]
+    unsafe fn get(self) -> f32 {
+        // SAFETY: the caller's promise, here and below: both elements of a word.
+        unsafe { round_row(Plain::new(), self.0, 2)[0] }
+    }
+
+    #[inline(always)]
+    unsafe fn load<I: Isa>(self, isa: I) -> I::Vector {
+        // SAFETY: as above.
+        unsafe { round_row(isa, self.0, 2 * I::LANES) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_part<I: Isa>(self, isa: I, count: usize) -> I::Vector {
+        // SAFETY: as above.
+        unsafe { round_row(isa, self.0, 2 * count) }
     }
 }
 

@@ -16,6 +16,7 @@ use super::*;
 use crate::rng::{Purpose, Stream};
 
 mod halves;
+mod pairs;
 
 fn numbers(stream: u32, len: usize) -> Vec<f32> {
     let stream = Stream::new(5, Purpose::Test(stream));
