@@ -12,7 +12,7 @@ use super::tile::{Epilogue, ROWS_MAX, load, store_shared};
 use super::words::prefetch_at;
 
 /// What an optimizer does to a vector of elements.
-pub(crate) trait Rule {
+pub(crate) trait Rule: Copy {
     /// Planes of state, at most 2.
     fn planes(&self) -> usize;
 
@@ -74,7 +74,7 @@ pub(super) struct Update<'a, R> {
 impl<R: Rule> Kernel for Update<'_, R> {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        let epilogue = Apply::new(self.rule, self.elements, None, 0);
+        let epilogue = Apply::new(*self.rule, self.elements, None, 0);
         for (gradient, at) in self.gradient.chunks(I::LANES).zip((0..).step_by(I::LANES)) {
             // SAFETY: the gradient is as long as the elements.
             unsafe {
@@ -122,18 +122,19 @@ pub(crate) fn update_row<I: Isa>(
 
 /// An update as the epilogue of the product that completes a gradient. Rows of the tile are `row`
 /// elements apart.
-pub(super) struct Apply<'a, R> {
-    rule: &'a R,
+#[derive(Clone, Copy)]
+pub(super) struct Apply<R> {
+    rule: R,
     planes: [*const AtomicU32; 3],
     /// The gradient so far.
     gradient: Option<*const f32>,
     row: usize,
 }
 
-impl<'a, R: Rule> Apply<'a, R> {
+impl<R: Rule> Apply<R> {
     pub(super) const fn new(
-        rule: &'a R,
-        elements: Elements<'a>,
+        rule: R,
+        elements: Elements<'_>,
         gradient: Option<*const f32>,
         row: usize,
     ) -> Self {
@@ -142,7 +143,7 @@ impl<'a, R: Rule> Apply<'a, R> {
     }
 }
 
-impl<R: Rule> Epilogue for Apply<'_, R> {
+impl<R: Rule> Epilogue for Apply<R> {
     #[inline(always)]
     unsafe fn put<I: Isa>(&self, isa: I, row: usize, column: usize, count: usize, sum: I::Vector) {
         let at = row * self.row + column;
@@ -187,12 +188,15 @@ impl<R: Rule> Epilogue for Apply<'_, R> {
         sums: [[I::Vector; NV]; MR],
     ) {
         let sums: &[[I::Vector; NV]] = core::hint::black_box(&sums);
+        // A copy that nothing else can reach: what its fields hold stays in registers while shared
+        // memory is written.
+        let own = *self;
         for (i, sums) in sums.iter().enumerate() {
             let sums: &[I::Vector] = core::hint::black_box(sums);
             for (j, sum) in sums.iter().enumerate() {
                 let count = if j + 1 < NV { I::LANES } else { part };
                 // SAFETY: the caller's promise.
-                unsafe { self.put(isa, i, j * I::LANES, count, *sum) }
+                unsafe { own.put(isa, i, j * I::LANES, count, *sum) }
             }
         }
     }

@@ -131,7 +131,7 @@ impl<R: Rule, O: Operand> Kernel for WeightUpdate<'_, R, O> {
     fn run<I: Isa>(self, isa: I) {
         let epilogue = |at, len, row| {
             let before = self.before.map(|before| before.as_ptr().wrapping_add(at));
-            Apply::new(self.rule, self.weight.part(at, len), before, row)
+            Apply::new(*self.rule, self.weight.part(at, len), before, row)
         };
         // SAFETY: W and the gradient so far have the shape of the product, as `weight_update` saw.
         unsafe { outer((isa, self.operand), self.x, self.d_y, epilogue) }
