@@ -27,6 +27,8 @@ pub enum Purpose {
     Groups,
     /// Failures: their times `0`, their victims `1`.
     Failure(u32),
+    /// Rounding of rows in step `0`.
+    Rounding(u32),
 }
 
 impl Purpose {
@@ -41,6 +43,7 @@ impl Purpose {
             Self::Simulation(n) => (7, n),
             Self::Groups => (8, 0),
             Self::Failure(n) => (9, n),
+            Self::Rounding(n) => (10, n),
         };
         (kind << 32) | number as u64
     }
@@ -153,6 +156,28 @@ fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
 /// Blocks that are made together.
 pub(crate) const BLOCKS: usize = 8;
 
+/// Numbers that [`noises`] makes together.
+pub(crate) const NOISES: usize = 32;
+
+/// Numbers of 16 bits, as bits of f32s, from the halves of words number `first` and the following
+/// under a key: number i is the lower half of word i, number i + 16 the upper one. A word is its
+/// number, multiplied and added to the key and mixed by C. Wellons' `lowbias32` (hash-prospector,
+/// 2018): a tenth of the work of a block, which is where the key comes from. Inlined, so that it has
+/// the vectors of the kernel that calls it.
+#[inline(always)]
+pub(crate) fn noises([a, b]: [u32; 2], first: u32) -> [f32; NOISES] {
+    let mut noises = [0.0; NOISES];
+    let (lower, upper) = noises.split_at_mut(NOISES / 2);
+    for (i, (lower, upper)) in (0..).zip(lower.iter_mut().zip(upper)) {
+        let mut x = first.wrapping_add(i).wrapping_mul(0x9E37_79B9).wrapping_add(a);
+        x = (x ^ x >> 16).wrapping_mul(0x7FEB_352D).wrapping_add(b);
+        x = (x ^ x >> 15).wrapping_mul(0x846C_A68B);
+        x ^= x >> 16;
+        (*lower, *upper) = (f32::from_bits(x & 0xFFFF), f32::from_bits(x >> 16));
+    }
+    noises
+}
+
 /// [`philox`] of a counter in every lane, in the lower halves of words of 64 bits: they are
 /// multiplied as they stand, and what is above them comes to nothing.
 #[inline(always)]
@@ -202,6 +227,45 @@ mod tests {
             ),
             [0xd16c_fe09, 0x94fd_cceb, 0x5001_e420, 0x2412_6ea1]
         );
+    }
+
+    /// Every bit of every number is as often set as not, and is so whatever its neighbours in the
+    /// row, in the next row and in the next word are: within 5 standard deviations.
+    #[test]
+    fn noises_are_uniform_and_independent() {
+        const ROWS: u64 = 20_000;
+        let stream = Stream::new(11, Purpose::Rounding(5));
+        let row = |index| {
+            let [a, b, ..] = stream.block(index << 32);
+            [0, 16].map(|first| noises([a, b], first).map(f32::to_bits))
+        };
+        let mut set = [[0u32; 16]; 2 * NOISES];
+        let mut same = [[0u32; 3]; 2 * NOISES];
+        let mut last = row(ROWS);
+        for index in 0..ROWS {
+            let now = row(index);
+            for (at, x) in now.iter().flatten().enumerate() {
+                assert!(*x < 1 << 16);
+                let others = [
+                    now[at / NOISES][(at + 1) % NOISES],
+                    now[at / NOISES][(at + 16) % NOISES],
+                    last[at / NOISES][at % NOISES],
+                ];
+                for (bit, set) in set[at].iter_mut().enumerate() {
+                    *set += x >> bit & 1;
+                }
+                for (same, other) in same[at].iter_mut().zip(others) {
+                    *same += (x ^ other).count_ones();
+                }
+            }
+            last = now;
+        }
+        let off =
+            |count: u32, of: u64| (f64::from(count) - of as f64 / 2.0) / (of as f64).sqrt() * 2.0;
+        for (set, same) in set.iter().zip(&same) {
+            assert!(set.iter().all(|count| off(*count, ROWS).abs() < 5.0), "{set:?}");
+            assert!(same.iter().all(|count| off(*count, 16 * ROWS).abs() < 5.0), "{same:?}");
+        }
     }
 
     #[test]

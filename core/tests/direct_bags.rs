@@ -1,16 +1,21 @@
 //! Bags that are pooled from the table, and rows updated from their gradients, against copies of
-//! rows and of their gradients: the same bits, at every width, pooling and number of ids.
+//! rows and of their gradients: the same bits, at every width, pooling, precision and number of
+//! ids.
 #![allow(clippy::cast_possible_truncation, clippy::unwrap_used)]
 
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
 
 use umbra_core::batch::Jagged;
+use umbra_core::kernel::Precision;
 use umbra_core::model::Pooling;
 use umbra_core::optim::{Adam, Optimizer, OptimizerKind, SparseOptimizer};
 use umbra_core::rng::{Purpose, Stream};
 use umbra_core::sparse::bag::{Bags, Pooled};
-use umbra_core::sparse::{DirectBags, DirectUpdate, Numbering, Table, Use, coalesce, heads_len};
+use umbra_core::sparse::{
+    DirectBags, DirectUpdate, Numbering, Partitioning, Record, Rounding, Table, Use, coalesce,
+    heads_len,
+};
 
 const FIELDS: usize = 3;
 const ROWS: u64 = 40;
@@ -62,14 +67,17 @@ fn bits_are_those_of_copies() {
         let found = coalesce(bags, Numbering::new(&first), &mut heads, &mut unique, &mut slot);
         let unique = &unique[..found];
         let state_len = optimizer.state_len(width);
-        let words = || Words::new(&stream, FIELDS * ROWS as usize * (width + state_len));
+        let precision = if seed < 60 { Precision::F32 } else { Precision::Bf16 };
+        let record = Record { width, state_len, precision };
+        let rounding = Rounding::new(seed, Partitioning { partitions: 1 }, 0);
+        let words = || Words::new(&stream, FIELDS * ROWS as usize * record.words());
         let (copied, direct) = (words(), words());
         let with_values = offsets.windows(2).filter(|ends| ends[0] < ends[1]).count();
         let gradients: Vec<f32> =
             (0..with_values * width).map(|i| stream.uniform(5_000_000 + i as u64) - 0.5).collect();
 
         // By copies: vectors of all bags, the empty ones too.
-        let table = Table::new(&copied.0, width, state_len);
+        let table = Table::of(&copied.0, record, rounding).at(7, 0);
         let indices = || unique.iter().map(|row| *row as usize);
         let mut rows = vec![0.0; found * width];
         table.read(indices(), &mut rows);
@@ -94,7 +102,7 @@ fn bits_are_those_of_copies() {
         let _ = table.update(&optimizer, 0.1, indices(), &of_rows);
 
         // Without.
-        let table = Table::new(&direct.0, width, state_len);
+        let table = Table::of(&direct.0, record, rounding).at(7, 0);
         let without = DirectBags { bags, pooling };
         let row_of: Vec<u32> = slot.iter().map(|slot| unique[*slot as usize]).collect();
         let mut vectors = vec![9.0; with_values * width];

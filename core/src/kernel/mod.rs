@@ -8,7 +8,7 @@
 //! - `operand.rs`: what is multiplied, f32s or bf16s; `round.rs`: bf16s from f32s
 //! - `transpose.rs`: panels of transposed matrices
 //! - `update.rs`: optimizer updates, in a pass, of a row, or as the end of a weight gradient
-//! - `pool.rs`: sums of rows
+//! - `pool.rs`: sums of rows; `row_values.rs`: rows of f32s or bf16s, and how these are rounded
 //! - `isa/`: registers of an instruction set, the traits kernels are generic over
 //! - `layout.rs`: panels of parameters, blocks of activations; `words.rs`: memory shared by workers
 //! - `peak.rs`: what the core could do at best
@@ -28,6 +28,7 @@ mod operand;
 mod peak;
 pub(crate) mod pool;
 mod round;
+pub(crate) mod row_values;
 mod second_order;
 mod simd;
 mod tile;

@@ -6,6 +6,7 @@
 use core::ops::Range;
 
 use super::isa::{Isa, Source};
+use super::row_values::Stored;
 use super::tile::{load, store};
 use super::words::prefetch_row;
 
@@ -15,16 +16,17 @@ pub(crate) struct Rows<'a, T> {
     pub(crate) elements: &'a [T],
     /// Elements from row to row.
     pub(crate) stride: usize,
-    /// The columns that are wanted.
+    /// The columns that are wanted; the first is the first of an element.
     pub(crate) columns: Range<usize>,
     /// Rows asked for ahead: none, where they are near.
     pub(crate) ahead: usize,
 }
 
-impl<T> Rows<'_, T> {
+impl<T: Stored> Rows<'_, T> {
     #[inline(always)]
     fn row(&self, index: u32) -> &[T] {
-        &self.elements[index as usize * self.stride..][self.columns.clone()]
+        let Range { start, end } = self.columns;
+        &self.elements[index as usize * self.stride..][start / T::VALUES..end.div_ceil(T::VALUES)]
     }
 }
 
@@ -42,8 +44,12 @@ pub(crate) struct Bag<'a> {
 
 /// Writes the sum of a bag's rows to `out`, a few vectors of it at a time: they stay in registers.
 #[inline(always)]
-pub(crate) fn sum_rows<I: Isa, T>(isa: I, bag: &Bag<'_>, rows: &Rows<'_, T>, out: &mut [f32])
-where
+pub(crate) fn sum_rows<I: Isa, T: Stored>(
+    isa: I,
+    bag: &Bag<'_>,
+    rows: &Rows<'_, T>,
+    out: &mut [f32],
+) where
     *const T: Source,
 {
     let mut at = 0;
@@ -68,7 +74,7 @@ const TOGETHER: usize = 4;
 /// The sums of `N` vectors, one behind the other, from element `at` of every row on, the last of
 /// `count` elements.
 #[inline(always)]
-fn sum_vectors<I: Isa, T, const N: usize>(
+fn sum_vectors<I: Isa, T: Stored, const N: usize>(
     isa: I,
     bag: &Bag<'_>,
     rows: &Rows<'_, T>,
@@ -85,11 +91,12 @@ where
         {
             prefetch_row(rows.row(*index));
         }
-        let row = &rows.row(bag.indices[value])[at..][..(N - 1) * I::LANES + count];
+        let elements = ((N - 1) * I::LANES + count).div_ceil(T::VALUES);
+        let row = &rows.row(bag.indices[value])[at / T::VALUES..][..elements];
         for (j, sum) in sums.iter_mut().enumerate() {
             let count = if j + 1 < N { I::LANES } else { count };
             // SAFETY: the row has as many elements, as was just seen.
-            let mut x = unsafe { load(isa, row.as_ptr().add(j * I::LANES), count) };
+            let mut x = unsafe { load(isa, row.as_ptr().advance(j * I::LANES), count) };
             if let Some(weight) = bag.weights.get(i) {
                 x = isa.mul(isa.splat(*weight), x);
             }

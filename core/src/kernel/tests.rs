@@ -17,6 +17,7 @@ use crate::rng::{Purpose, Stream};
 
 mod halves;
 mod pairs;
+mod rows;
 
 fn numbers(stream: u32, len: usize) -> Vec<f32> {
     let stream = Stream::new(5, Purpose::Test(stream));
@@ -410,40 +411,6 @@ fn updates_of_all_sets_agree() {
             let name: String = format!("{kind:?} on {set:?}");
             assert_eq!((&words, &planes), (&slices, &state), "{name}");
         }
-    }
-}
-
-/// An update of one record.
-struct RowUpdate<'a> {
-    optimizer: crate::optim::SparseOptimizer,
-    record: &'a [AtomicU32],
-    gradient: &'a [f32],
-}
-
-impl Kernel for RowUpdate<'_> {
-    #[inline(always)]
-    fn run<I: Isa>(self, isa: I) {
-        self.optimizer.update(isa, 0.1, self.record, self.gradient);
-    }
-}
-
-/// Row-wise Adagrad is its definition on every set, at every width.
-#[test]
-fn a_row_update_is_its_definition() {
-    let (eps, weight_decay) = (1e-3, 0.01);
-    let optimizer =
-        crate::optim::SparseOptimizer::RowwiseAdagrad { eps, initial: 0.5, weight_decay };
-    for (set, width) in sets().flat_map(|set| [1, 3, 10, 16, 33].map(|width| (set, width))) {
-        let (p, g) = (numbers(1, width), numbers(2, width));
-        let mut record = [&p[..], &[0.5]].concat();
-        run_on(set, RowUpdate { optimizer, record: shared(&mut record), gradient: &g });
-        let decayed = |i: usize| f64::from(g[i]) + f64::from(weight_decay) * f64::from(p[i]);
-        let squares: f64 = (0..width).map(|i| decayed(i).powi(2)).sum();
-        let state = 0.5 + squares / width as f64;
-        let step = 0.1 / (state.sqrt() + f64::from(eps));
-        let expected: Vec<f64> = (0..width).map(|i| f64::from(p[i]) - step * decayed(i)).collect();
-        close(&format!("{set} width {width}"), &record[..width], &expected, 1);
-        close(&format!("{set} width {width}: state"), &record[width..], &[state], 4);
     }
 }
 

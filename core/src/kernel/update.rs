@@ -5,9 +5,9 @@
 //! the same bits on every instruction set.
 
 use core::sync::atomic::AtomicU32;
-use core::sync::atomic::Ordering::Relaxed;
 
 use super::isa::{Isa, Kernel, run};
+use super::row_values::{RowValues, store_words};
 use super::tile::{Epilogue, ROWS_MAX, load, store_shared};
 use super::words::prefetch_at;
 
@@ -85,36 +85,41 @@ impl<R: Rule> Kernel for Update<'_, R> {
     }
 }
 
-/// [`update`] of a row in a kernel: few elements, whose last vector is rarely whole. What is left
-/// of a vector is written word by word: masked stores are slow on some processors.
+/// [`update`] of a row in a kernel: few elements, whose last vector is rarely whole. `state`: the
+/// rule's planes, one behind the other
 #[inline(always)]
-pub(crate) fn update_row<I: Isa>(
+pub(crate) fn update_row<I: Isa, V: RowValues>(
     isa: I,
     rule: &impl Rule,
-    elements: Elements<'_>,
+    values: V,
+    state: &[AtomicU32],
     gradient: &[f32],
 ) {
-    assert_eq!(gradient.len(), elements.len(), "gradient of another length than the row");
-    let planes = 1 + rule.planes();
-    for at in (0..gradient.len()).step_by(I::LANES) {
-        let count = I::LANES.min(gradient.len() - at);
-        let mut element = [isa.zero(); 3];
-        // SAFETY: the gradient is as long as the elements, and so are the planes that the rule has.
-        let gradient = unsafe {
-            for (element, plane) in element.iter_mut().zip(elements.planes).take(planes) {
-                *element = load(isa, plane.as_ptr().add(at), count);
-            }
-            load(isa, gradient.as_ptr().add(at), count)
-        };
-        let element = rule.apply(isa, element, gradient);
-        for (element, plane) in element.into_iter().zip(elements.planes).take(planes) {
-            if count == I::LANES {
-                // SAFETY: as above.
-                unsafe { isa.store_shared(plane.as_ptr().add(at), element) }
-            } else {
-                for (word, x) in plane[at..].iter().zip(lanes(isa, element)).take(count) {
-                    word.store(x.to_bits(), Relaxed);
+    let n = gradient.len();
+    assert_eq!(values.as_words().len(), V::words(n), "gradient of another length than the row");
+    assert_eq!(state.len(), rule.planes() * n, "state of another length");
+    let (first, second) = state.split_at(rule.planes().min(1) * n);
+    for run in (0..n).step_by(V::RUN) {
+        let noise = values.noise(run);
+        for at in (run..n.min(run.saturating_add(V::RUN))).step_by(I::LANES) {
+            let count = I::LANES.min(n - at);
+            let mut element = [isa.zero(); 3];
+            // SAFETY: lengths were compared; of the planes only those that the rule has are read.
+            let gradient = unsafe {
+                element[0] = values.load(isa, at, count);
+                let state = element[1..].iter_mut().zip([first, second]);
+                for (element, plane) in state.take(rule.planes()) {
+                    *element = load(isa, plane.as_ptr().add(at), count);
                 }
+                load(isa, gradient.as_ptr().add(at), count)
+            };
+            let element = rule.apply(isa, element, gradient);
+            // SAFETY: as above, and at is in the run.
+            unsafe { values.store(isa, at, count, element[0], &noise) }
+            let state = element[1..].iter().zip([first, second]);
+            for (element, plane) in state.take(rule.planes()) {
+                // SAFETY: as above.
+                unsafe { store_words(isa, &plane[at..], count, *element) }
             }
         }
     }
@@ -237,21 +242,22 @@ pub(crate) fn update_slices<I: Isa>(
     }
 }
 
-/// Σ (g + λ p)² of a row. Lengths are equal.
+/// Σ (g + λ p)² of a row.
 #[inline(always)]
-pub(crate) fn sum_of_squares<I: Isa>(
+pub(crate) fn sum_of_squares<I: Isa, V: RowValues>(
     isa: I,
     decay: f32,
-    parameters: &[AtomicU32],
+    values: V,
     gradient: &[f32],
 ) -> f32 {
-    assert_eq!(parameters.len(), gradient.len(), "gradient of another length than the parameters");
+    let words = V::words(gradient.len());
+    assert_eq!(values.as_words().len(), words, "gradient of another length than the row");
     let (decay, mut sum) = (isa.splat(decay), isa.zero());
     for at in (0..gradient.len()).step_by(I::LANES) {
         let count = I::LANES.min(gradient.len() - at);
         // SAFETY: `count` elements of both from `at` on.
         unsafe {
-            let p = load(isa, parameters.as_ptr().add(at), count);
+            let p = values.load(isa, at, count);
             let g = isa.add(load(isa, gradient.as_ptr().add(at), count), isa.mul(decay, p));
             sum = isa.add(sum, isa.mul(g, g));
         }
@@ -272,7 +278,7 @@ pub(super) fn sum_of_lanes<I: Isa>(isa: I, x: I::Vector) -> f32 {
 
 /// The lanes, zeros behind them.
 #[inline(always)]
-fn lanes<I: Isa>(isa: I, x: I::Vector) -> [f32; 16] {
+pub(super) fn lanes<I: Isa>(isa: I, x: I::Vector) -> [f32; 16] {
     let mut lanes = [0.0; 16];
     // SAFETY: sixteen elements hold a vector of every set.
     unsafe { isa.store(lanes.as_mut_ptr(), x) }

@@ -11,7 +11,8 @@ use core::sync::atomic::Ordering::Relaxed;
 use super::rule::{Optimizer, OptimizerKind, StepSize};
 use crate::float;
 use crate::kernel::isa::{FLUSHED_BELOW, Isa};
-use crate::kernel::update::{Elements, sum_of_squares, update_row};
+use crate::kernel::row_values::RowValues;
+use crate::kernel::update::{sum_of_squares, update_row};
 
 /// The optimizers for rows.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -53,29 +54,34 @@ impl SparseOptimizer {
         }
     }
 
-    /// Updates the record `[values | state]` with the row's whole gradient of one step (duplicates
-    /// coalesced). `record: [width + state_len(width)]`, `gradient: [width]`
+    /// Updates a row with its whole gradient of one step (duplicates coalesced): its values, of as
+    /// many elements, and its `state` behind them. `gradient: [width]`, `state: [state_len(width)]`
     #[inline(always)]
-    pub(crate) fn update<I: Isa>(&self, isa: I, rate: f32, record: &[AtomicU32], gradient: &[f32]) {
-        let (values, state) = record.split_at(gradient.len());
+    pub(crate) fn update<I: Isa>(
+        &self,
+        isa: I,
+        rate: f32,
+        (values, state): (impl RowValues, &[AtomicU32]),
+        gradient: &[f32],
+    ) {
         match self {
             // Where its kind is known a rule keeps what it works on in registers.
             Self::Elementwise(rule) => match rule.kind {
                 OptimizerKind::Sgd => {
                     let rule = Optimizer { kind: OptimizerKind::Sgd, ..*rule };
-                    update_elements(isa, rate, rule, [values, state], gradient);
+                    update_elements(isa, rate, rule, (values, state), gradient);
                 }
                 OptimizerKind::Momentum { beta } => {
                     let rule = Optimizer { kind: OptimizerKind::Momentum { beta }, ..*rule };
-                    update_elements(isa, rate, rule, [values, state], gradient);
+                    update_elements(isa, rate, rule, (values, state), gradient);
                 }
                 OptimizerKind::Adagrad { eps, initial } => {
                     let rule = Optimizer { kind: OptimizerKind::Adagrad { eps, initial }, ..*rule };
-                    update_elements(isa, rate, rule, [values, state], gradient);
+                    update_elements(isa, rate, rule, (values, state), gradient);
                 }
                 OptimizerKind::Adam(adam) => {
                     let rule = Optimizer { kind: OptimizerKind::Adam(adam), ..*rule };
-                    update_elements(isa, rate, rule, [values, state], gradient);
+                    update_elements(isa, rate, rule, (values, state), gradient);
                 }
             },
             Self::RowwiseAdagrad { eps, weight_decay, .. } => {
@@ -86,7 +92,7 @@ impl SparseOptimizer {
                 let rate = rate / (float::sqrt(sum) + eps);
                 let descent = Optimizer { kind: OptimizerKind::Sgd, weight_decay: *weight_decay };
                 let rule = descent.at(StepSize { rate, count: 1 });
-                update_row(isa, &rule, Elements::new(&rule, values, &[]), gradient);
+                update_row(isa, &rule, values, &[], gradient);
             }
         }
     }
@@ -98,7 +104,7 @@ fn update_elements<I: Isa>(
     isa: I,
     rate: f32,
     rule: Optimizer,
-    [values, state]: [&[AtomicU32]; 2],
+    (values, state): (impl RowValues, &[AtomicU32]),
     gradient: &[f32],
 ) {
     let (planes, own_steps) = state.split_at(rule.state_planes() * gradient.len());
@@ -110,7 +116,7 @@ fn update_elements<I: Isa>(
         count = u64::from(own);
     }
     let rule = rule.at(StepSize { rate, count });
-    update_row(isa, &rule, Elements::new(&rule, values, planes), gradient);
+    update_row(isa, &rule, values, planes, gradient);
 }
 
 #[cfg(test)]
@@ -118,14 +124,20 @@ mod tests {
     use super::super::Adam;
     use super::*;
     use crate::kernel::isa::Plain;
+    use crate::kernel::row_values::Whole;
     use crate::kernel::shared;
+
+    fn update(optimizer: &SparseOptimizer, record: &mut [f32], gradient: &[f32]) {
+        let (values, state) = shared(record).split_at(gradient.len());
+        optimizer.update(Plain::new(), 0.1, (Whole(values), state), gradient);
+    }
 
     #[test]
     fn rowwise_adagrad_divides_by_the_root_of_the_mean_square() {
         let optimizer =
             SparseOptimizer::RowwiseAdagrad { eps: 0.0, initial: 0.0, weight_decay: 0.0 };
         let mut record = [1.0, 1.0, 0.0];
-        optimizer.update(Plain::new(), 0.1, shared(&mut record), &[3.0, 4.0]);
+        update(&optimizer, &mut record, &[3.0, 4.0]);
         assert_eq!(record[2], 12.5);
         assert!((record[0] - (1.0 - 0.1 * 3.0 / 12.5f32.sqrt())).abs() < 1e-6);
     }
@@ -135,7 +147,7 @@ mod tests {
         let optimizer =
             SparseOptimizer::RowwiseAdagrad { eps: 0.0, initial: 0.0, weight_decay: 0.0 };
         let mut record = [1.0, 1.0, f32::MIN_POSITIVE / 2.0];
-        optimizer.update(Plain::new(), 0.1, shared(&mut record), &[0.0, 0.0]);
+        update(&optimizer, &mut record, &[0.0, 0.0]);
         assert_eq!(record, [1.0, 1.0, 0.0]);
     }
 
@@ -149,7 +161,7 @@ mod tests {
         let (mut p, mut m, mut v) = ([1.0, -1.0], [0.0; 2], [0.0; 2]);
         for count in 1..=3 {
             let gradient = [0.5 * count as f32, -0.25];
-            optimizer.update(Plain::new(), 0.1, shared(&mut record), &gradient);
+            update(&optimizer, &mut record, &gradient);
             rule.update(StepSize { rate: 0.1, count }, &mut p, &mut m, &mut v, &gradient);
         }
         assert_eq!(record[..2], p);

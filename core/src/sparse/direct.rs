@@ -8,8 +8,10 @@
 use super::Table;
 use super::bag::Pooling;
 use crate::batch::Jagged;
-use crate::kernel::isa::{Isa, Kernel, run};
+use crate::kernel::Precision;
+use crate::kernel::isa::{Isa, Kernel, Source, run};
 use crate::kernel::pool::{Bag, Rows, add_scaled, sum_rows};
+use crate::kernel::row_values::{Pair, Stored};
 use crate::optim::SparseOptimizer;
 
 /// Bags, and how each becomes a vector.
@@ -80,26 +82,34 @@ struct Pool<'a> {
 impl Kernel for Pool<'_> {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        let Self { bags, table, rows: indices, vectors } = self;
-        let rows = Rows {
-            elements: table.words(),
-            stride: table.record_len(),
-            columns: 0..table.width(),
-            ahead: table.ahead(),
-        };
-        let mut vectors = vectors.chunks_exact_mut(table.width());
-        for ends in bags.bags.offsets.windows(2) {
-            let range = ends[0] as usize..ends[1] as usize;
-            if range.is_empty() {
-                continue;
-            }
-            let Some(vector) = vectors.next() else { return };
-            let (weights, scale) = bags.weights(range.clone());
-            if scale == 0.0 {
-                vector.fill(0.0);
-            } else {
-                sum_rows(isa, &Bag { indices, range, weights, scale }, &rows, vector);
-            }
+        match self.table.precision() {
+            Precision::F32 => pool(isa, self.table.words(), self),
+            Precision::Bf16 => pool(isa, Pair::of(self.table.words()), self),
+        }
+    }
+}
+
+/// The bags' vectors, of records that consist of such elements.
+#[inline(always)]
+fn pool<I: Isa, T: Stored>(isa: I, elements: &[T], of: Pool<'_>)
+where
+    *const T: Source,
+{
+    let Pool { bags, table, rows: indices, vectors } = of;
+    let (stride, ahead) = (table.record_len(), table.ahead());
+    let rows = Rows { elements, stride, columns: 0..table.width(), ahead };
+    let mut vectors = vectors.chunks_exact_mut(table.width());
+    for ends in bags.bags.offsets.windows(2) {
+        let range = ends[0] as usize..ends[1] as usize;
+        if range.is_empty() {
+            continue;
+        }
+        let Some(vector) = vectors.next() else { return };
+        let (weights, scale) = bags.weights(range.clone());
+        if scale == 0.0 {
+            vector.fill(0.0);
+        } else {
+            sum_rows(isa, &Bag { indices, range, weights, scale }, &rows, vector);
         }
     }
 }

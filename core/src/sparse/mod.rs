@@ -5,7 +5,8 @@
 //!
 //! - `coalesce.rs`: the distinct rows of a batch, and the slot of every id among them
 //! - `partition.rs`: row number → partition and index
-//! - `table.rs`: the store of records `[values | optimizer state]`
+//! - `table.rs`: the store of records `[values | optimizer state]` · `record.rs`: their parts ·
+//!   `rounding.rs`: the random numbers by which bf16 values are rounded
 //! - `bag.rs`: pooling of a bag's rows, forward and backward · `partial.rs`: the same where only
 //!   some of a bag's rows are at hand · `direct.rs`: without copies, where all of them are in one
 //!   table
@@ -14,12 +15,16 @@ mod coalesce;
 mod direct;
 mod partial;
 mod partition;
+mod record;
+mod rounding;
 mod table;
 
 pub use coalesce::{coalesce, heads_len};
 pub use direct::{DirectBags, DirectUpdate, Use};
 pub use partial::{PartialBags, RowUse};
 pub use partition::{Numbering, NumberingError, Partitioning};
+pub use record::Record;
+pub use rounding::Rounding;
 pub use table::Table;
 
 pub mod bag;

@@ -4,11 +4,19 @@
 //! and are recovered together. Words are relaxed atomics like the dense replica's: on one rank the
 //! workers share a store Hogwild-fashion, and so do those of ranks of one node; else each partition
 //! has one thread that writes to it, and the words cost nothing more.
+//!
+//! Values are f32s, or bf16s that are rounded stochastically wherever a row is written
+//! (`rounding.rs`); what reads rows gets f32s, and state is f32.
 
 use core::sync::atomic::AtomicU32;
+use core::sync::atomic::Ordering::Relaxed;
 
+use super::record::Record;
+use super::rounding::Rounding;
+use crate::kernel::Precision;
 use crate::kernel::isa::{Isa, Kernel, run};
-use crate::kernel::words::{all_finite_with, load_with, prefetch_row, touch_with};
+use crate::kernel::row_values::{Rounded, Whole, load_pairs, store_pairs};
+use crate::kernel::words::{all_finite_with, load_with, prefetch_row, store_with, touch_with};
 use crate::optim::SparseOptimizer;
 use crate::recovery::usage::Usage;
 
@@ -16,17 +24,26 @@ use crate::recovery::usage::Usage;
 #[derive(Clone, Copy, Debug)]
 pub struct Table<'a> {
     words: &'a [AtomicU32],
-    width: usize,
-    record_len: usize,
+    record: Record,
+    /// How values are rounded, where they are bf16s.
+    rounding: Rounding,
     usage: Usage<'a>,
 }
 
 impl<'a> Table<'a> {
-    /// A store over `words: [rows * (width + state_len)]`.
+    /// A store of f32s over `words: [rows * (width + state_len)]`.
     #[must_use]
     pub const fn new(words: &'a [AtomicU32], width: usize, state_len: usize) -> Self {
-        assert!(words.len().is_multiple_of(width + state_len), "words are no whole records");
-        Self { words, width, record_len: width + state_len, usage: Usage::None }
+        let record = Record { width, state_len, precision: Precision::F32 };
+        Self::of(words, record, Rounding::NONE)
+    }
+
+    /// A store of such records over `words: [rows * record.words()]`. `rounding` is used where
+    /// values are bf16s.
+    #[must_use]
+    pub const fn of(words: &'a [AtomicU32], record: Record, rounding: Rounding) -> Self {
+        assert!(words.len().is_multiple_of(record.words()), "words are no whole records");
+        Self { words, record, rounding, usage: Usage::None }
     }
 
     /// The same store, whose updates are counted in `usage`.
@@ -35,22 +52,29 @@ impl<'a> Table<'a> {
         Self { usage, ..self }
     }
 
+    /// The same store, whose rows are rounded as in step `clock` of `worker`: what is updated twice
+    /// should differ in one of them. Without meaning where values are f32s.
+    #[must_use]
+    pub const fn at(self, clock: u32, worker: u32) -> Self {
+        Self { rounding: self.rounding.at(clock, worker), ..self }
+    }
+
     /// Number of rows.
     #[must_use]
     pub const fn rows(&self) -> usize {
-        self.words.len() / self.record_len
+        self.words.len() / self.record_len()
     }
 
-    /// f32s of a record.
+    /// Words of a record.
     #[must_use]
     pub const fn record_len(&self) -> usize {
-        self.record_len
+        self.record.words()
     }
 
     /// The words of the record at `index`.
     #[must_use]
     pub fn record(&self, index: usize) -> &'a [AtomicU32] {
-        &self.words[index * self.record_len..][..self.record_len]
+        &self.words[index * self.record_len()..][..self.record_len()]
     }
 
     /// Copies the values of the rows at `indices` out, one behind the other. `out: [indices,
@@ -65,6 +89,12 @@ impl<'a> Table<'a> {
     /// When there are fewer places.
     pub fn read_to(&self, rows: impl Iterator<Item = (usize, usize)> + Clone, out: &mut [f32]) {
         run(Read { table: *self, rows, out });
+    }
+
+    /// Writes the values of the row at `index`, rounded where they are bf16s, and its state, or the
+    /// part of it that is given. `values: [width]`, `state: [0..=state_len]`
+    pub fn write(&self, index: usize, values: &[f32], state: &[f32]) {
+        run(Write { table: *self, index, values, state });
     }
 
     /// Updates the rows at `indices` with their gradients: distinct rows, each with the whole
@@ -115,9 +145,21 @@ impl<'a> Table<'a> {
     ) -> bool {
         let sound = all_finite_with(isa, gradient);
         if sound {
-            optimizer.update(isa, rate, self.record(index), gradient);
+            let (values, state) = self.record(index).split_at(self.record.value_words());
+            match self.record.precision {
+                Precision::F32 => optimizer.update(isa, rate, (Whole(values), state), gradient),
+                Precision::Bf16 => {
+                    let values = Rounded::new(values, self.rounding.key(index));
+                    optimizer.update(isa, rate, (values, state), gradient);
+                }
+            }
         }
         sound
+    }
+
+    /// What values are.
+    pub(super) const fn precision(&self) -> Precision {
+        self.record.precision
     }
 
     /// All records.
@@ -125,9 +167,9 @@ impl<'a> Table<'a> {
         self.words
     }
 
-    /// f32s of a row.
+    /// Values of a row.
     pub(super) const fn width(&self) -> usize {
-        self.width
+        self.record.width
     }
 
     /// What updates are counted in.
@@ -140,7 +182,7 @@ impl<'a> Table<'a> {
     /// 24 for five or nine.
     #[inline(always)]
     pub(super) const fn ahead(&self) -> usize {
-        let records = 64 / self.record_len.div_ceil(LINE);
+        let records = 64 / self.record_len().div_ceil(LINE);
         if records < 12 {
             12
         } else if records > 40 {
@@ -177,9 +219,38 @@ impl<T: Iterator<Item = (usize, usize)> + Clone> Kernel for Read<'_, T> {
             if let Some((index, _)) = ahead.next() {
                 table.prefetch(index);
             }
-            let out = &mut out[place * table.width..][..table.width];
-            load_with(isa, &table.record(index)[..table.width], out);
+            let out = &mut out[place * table.width()..][..table.width()];
+            let values = &table.record(index)[..table.record.value_words()];
+            match table.record.precision {
+                Precision::F32 => load_with(isa, values, out),
+                Precision::Bf16 => load_pairs(isa, values, out),
+            }
         }
+    }
+}
+
+struct Write<'a> {
+    table: Table<'a>,
+    index: usize,
+    values: &'a [f32],
+    state: &'a [f32],
+}
+
+impl Kernel for Write<'_> {
+    #[inline(always)]
+    fn run<I: Isa>(self, isa: I) {
+        let Self { table, index, values, state } = self;
+        let (to, to_state) = table.record(index).split_at(table.record.value_words());
+        match table.record.precision {
+            Precision::F32 => store_with(isa, to, values),
+            Precision::Bf16 => {
+                store_pairs(isa, Rounded::new(to, table.rounding.key(index)), values);
+            }
+        }
+        to_state[..state.len()]
+            .iter()
+            .zip(state)
+            .for_each(|(to, x)| to.store(x.to_bits(), Relaxed));
     }
 }
 
@@ -209,7 +280,7 @@ impl<T: Iterator<Item = (usize, usize)> + Clone> Kernel for Update<'_, T> {
             if let Some(next) = ahead.next() {
                 prefetch(next);
             }
-            let gradient = &gradients[place * table.width..][..table.width];
+            let gradient = &gradients[place * table.width()..][..table.width()];
             if table.update_one(isa, optimizer, rate, index, gradient) {
                 usage.count(index);
             } else {

@@ -2,19 +2,20 @@
 
 use core::arch::asm;
 use core::arch::x86_64::{
-    __m256, __m256i, _CMP_LE_OQ, _CMP_LT_OQ, _CMP_UNORD_Q, _mm256_add_epi32, _mm256_add_ps,
-    _mm256_and_ps, _mm256_and_si256, _mm256_andnot_ps, _mm256_blendv_epi8, _mm256_castps_si256,
-    _mm256_castsi256_ps, _mm256_cmp_ps, _mm256_cmpgt_epi32, _mm256_div_ps, _mm256_fmadd_ps,
-    _mm256_loadu_ps, _mm256_maskload_ps, _mm256_maskstore_ps, _mm256_movemask_ps, _mm256_mul_ps,
-    _mm256_or_si256, _mm256_packus_epi32, _mm256_permute2f128_ps, _mm256_permute4x64_epi64,
-    _mm256_set1_epi32, _mm256_set1_ps, _mm256_setr_epi32, _mm256_setzero_ps, _mm256_shuffle_ps,
-    _mm256_slli_epi32, _mm256_sqrt_ps, _mm256_srli_epi32, _mm256_storeu_ps, _mm256_sub_ps,
-    _mm256_unpackhi_epi16, _mm256_unpackhi_ps, _mm256_unpacklo_epi16, _mm256_unpacklo_ps,
+    __m128i, __m256, __m256i, _CMP_LE_OQ, _CMP_LT_OQ, _CMP_UNORD_Q, _mm256_add_epi32,
+    _mm256_add_ps, _mm256_and_ps, _mm256_and_si256, _mm256_andnot_ps, _mm256_blendv_epi8,
+    _mm256_castps_si256, _mm256_castsi256_ps, _mm256_castsi256_si128, _mm256_cmp_ps,
+    _mm256_cmpgt_epi32, _mm256_cvtepu16_epi32, _mm256_div_ps, _mm256_fmadd_ps, _mm256_loadu_ps,
+    _mm256_maskload_ps, _mm256_maskstore_ps, _mm256_movemask_ps, _mm256_mul_ps, _mm256_or_si256,
+    _mm256_packus_epi32, _mm256_permute2f128_ps, _mm256_permute4x64_epi64, _mm256_set1_epi32,
+    _mm256_set1_ps, _mm256_setr_epi32, _mm256_setzero_ps, _mm256_shuffle_ps, _mm256_slli_epi32,
+    _mm256_sqrt_ps, _mm256_srli_epi32, _mm256_storeu_ps, _mm256_sub_ps, _mm256_unpackhi_epi16,
+    _mm256_unpackhi_ps, _mm256_unpacklo_epi16, _mm256_unpacklo_ps,
 };
 use core::sync::atomic::AtomicU32;
 
 use super::x86::{one_instruction, shared_memory};
-use super::{FLUSHED_BELOW, HALVES_FLUSHED_BELOW, Isa, Source};
+use super::{FLUSHED_BELOW, HALVES_FLUSHED_BELOW, Isa, QUIET, Source, UPPER_HALF};
 
 /// Proof that the machine has AVX2 and FMA.
 #[derive(Clone, Copy)]
@@ -165,6 +166,48 @@ impl Isa for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn load_halves(self, from: *const AtomicU32) -> __m256 {
+        // SAFETY: as above.
+        unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(load_halves(from))) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_halves_part(self, from: *const AtomicU32, count: usize) -> __m256 {
+        // SAFETY: as above; an odd number of halves has one more beside it.
+        unsafe {
+            let words = _mm256_castsi256_si128(self.mask(count.div_ceil(2)));
+            let halves = _mm256_cvtepu16_epi32(load_words(from, words));
+            let kept = _mm256_and_si256(halves, self.mask(count));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(kept))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_halves(self, to: *const AtomicU32, x: __m256) {
+        // SAFETY: as above.
+        unsafe {
+            let halves = _mm256_srli_epi32::<16>(_mm256_castps_si256(x));
+            let packed = _mm256_packus_epi32(halves, halves);
+            let packed = _mm256_permute4x64_epi64::<0b11_01_10_00>(packed);
+            store_halves(to, _mm256_castsi256_si128(packed));
+        }
+    }
+
+    #[inline(always)]
+    fn round_by(self, x: __m256, noise: __m256) -> __m256 {
+        // SAFETY: as above.
+        unsafe {
+            let (bits, noise) = (_mm256_castps_si256(x), _mm256_castps_si256(noise));
+            let sum = _mm256_add_epi32(bits, noise);
+            let quiet = _mm256_or_si256(bits, _mm256_set1_epi32(QUIET.cast_signed()));
+            let is_nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(x, x));
+            let upper = _mm256_set1_epi32(UPPER_HALF.cast_signed());
+            let rounded = _mm256_and_si256(_mm256_blendv_epi8(sum, quiet, is_nan), upper);
+            _mm256_castsi256_ps(rounded)
+        }
+    }
+
+    #[inline(always)]
     unsafe fn claim(self, _at: *const AtomicU32) {}
 
     /// Pairs, then quads of rows within the 128-bit halves, then the halves.
@@ -204,6 +247,50 @@ impl Isa for Avx2 {
                 self.store(to.add((c + 4) * to_stride), _mm256_permute2f128_ps::<0x31>(a, b));
             }
         }
+    }
+}
+
+/// Eight halves, one to a lane.
+///
+/// # Safety
+/// The machine has the feature, and `from` is good for reading four words.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn load_halves(from: *const AtomicU32) -> __m256i {
+    let x;
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("vpmovzxwd {x}, xmmword ptr [{from}]", x = lateout(ymm_reg) x, from = in(reg) from,
+            options(nostack, preserves_flags, readonly));
+    }
+    x
+}
+
+/// The words of the mask.
+///
+/// # Safety
+/// The machine has the feature, and `from` is good for reading them.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn load_words(from: *const AtomicU32, mask: __m128i) -> __m128i {
+    let x;
+    // SAFETY: the caller's promise; words outside the mask are not touched.
+    unsafe {
+        asm!("vpmaskmovd {x}, {mask}, [{from}]", x = lateout(xmm_reg) x, mask = in(xmm_reg) mask,
+            from = in(reg) from, options(nostack, preserves_flags, readonly));
+    }
+    x
+}
+
+/// # Safety
+/// The machine has the feature, and `to` is good for writing four words.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn store_halves(to: *const AtomicU32, x: __m128i) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("vmovups [{to}], {x}", x = in(xmm_reg) x, to = in(reg) to,
+            options(nostack, preserves_flags));
     }
 }
 

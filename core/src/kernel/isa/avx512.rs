@@ -2,22 +2,22 @@
 
 use core::arch::asm;
 use core::arch::x86_64::{
-    __m256i, __m512, __m512bh, __mmask16, _CMP_NLE_UQ, _CMP_NLT_UQ, _CMP_UNORD_Q, _mm_setzero_ps,
-    _mm512_abs_ps, _mm512_add_epi32, _mm512_add_ps, _mm512_and_si512, _mm512_castpd_ps,
-    _mm512_castps_pd, _mm512_castps_si512, _mm512_castsi256_si512, _mm512_castsi512_ps,
-    _mm512_castsi512_si256, _mm512_cmp_ps_mask, _mm512_cvtepi32_epi16, _mm512_cvtepu16_epi32,
-    _mm512_cvtne2ps_pbh, _mm512_div_ps, _mm512_dpbf16_ps, _mm512_extracti64x4_epi64,
-    _mm512_fmadd_ps, _mm512_inserti64x4, _mm512_loadu_ps, _mm512_loadu_si512,
-    _mm512_mask_mov_epi32, _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps, _mm512_maskz_mov_ps,
-    _mm512_mul_ps, _mm512_or_si512, _mm512_permutex2var_epi16, _mm512_set1_epi32, _mm512_set1_ps,
-    _mm512_setzero_ps, _mm512_shuffle_f32x4, _mm512_slli_epi32, _mm512_sqrt_ps, _mm512_srli_epi32,
-    _mm512_storeu_ps, _mm512_sub_ps, _mm512_unpackhi_pd, _mm512_unpackhi_ps, _mm512_unpacklo_pd,
-    _mm512_unpacklo_ps,
+    __m256i, __m512, __m512bh, __m512i, __mmask16, _CMP_NLE_UQ, _CMP_NLT_UQ, _CMP_UNORD_Q,
+    _mm_setzero_ps, _mm512_abs_ps, _mm512_add_epi32, _mm512_add_ps, _mm512_and_si512,
+    _mm512_castpd_ps, _mm512_castps_pd, _mm512_castps_si512, _mm512_castsi256_si512,
+    _mm512_castsi512_ps, _mm512_castsi512_si256, _mm512_cmp_ps_mask, _mm512_cvtepi32_epi16,
+    _mm512_cvtepu16_epi32, _mm512_cvtne2ps_pbh, _mm512_div_ps, _mm512_dpbf16_ps,
+    _mm512_extracti64x4_epi64, _mm512_fmadd_ps, _mm512_inserti64x4, _mm512_loadu_ps,
+    _mm512_loadu_si512, _mm512_mask_mov_epi32, _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps,
+    _mm512_maskz_mov_ps, _mm512_mul_ps, _mm512_or_si512, _mm512_permutex2var_epi16,
+    _mm512_set1_epi32, _mm512_set1_ps, _mm512_setzero_ps, _mm512_shuffle_f32x4, _mm512_slli_epi32,
+    _mm512_sqrt_ps, _mm512_srli_epi32, _mm512_storeu_ps, _mm512_sub_ps, _mm512_unpackhi_pd,
+    _mm512_unpackhi_ps, _mm512_unpacklo_pd, _mm512_unpacklo_ps,
 };
 use core::sync::atomic::AtomicU32;
 
 use super::x86::{one_instruction, shared_memory};
-use super::{FLUSHED_BELOW, HALVES_FLUSHED_BELOW, Isa, Source};
+use super::{FLUSHED_BELOW, HALVES_FLUSHED_BELOW, Isa, QUIET, Source, UPPER_HALF};
 
 /// Proof that the machine has AVX-512 F; `HALVES`: and BW and BF16.
 #[derive(Clone, Copy)]
@@ -187,6 +187,40 @@ impl<const HALVES: bool> Isa for Avx512<HALVES> {
         unsafe { _mm512_mask_storeu_ps(to, self.mask(count), x) }
     }
 
+    #[inline(always)]
+    unsafe fn load_halves(self, from: *const AtomicU32) -> __m512 {
+        // SAFETY: as above.
+        unsafe { shifted_up(load_halves(from)) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_halves_part(self, from: *const AtomicU32, count: usize) -> __m512 {
+        // SAFETY: as above.
+        unsafe { shifted_up(load_halves_part(from, self.mask(count))) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_halves(self, to: *const AtomicU32, x: __m512) {
+        // SAFETY: as above.
+        unsafe {
+            let halves = _mm512_srli_epi32::<16>(_mm512_castps_si512(x));
+            store_halves(to, _mm512_cvtepi32_epi16(halves));
+        }
+    }
+
+    #[inline(always)]
+    fn round_by(self, x: __m512, noise: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe {
+            let (bits, noise) = (_mm512_castps_si512(x), _mm512_castps_si512(noise));
+            let sum = _mm512_add_epi32(bits, noise);
+            let quiet = _mm512_or_si512(bits, _mm512_set1_epi32(QUIET.cast_signed()));
+            let is_nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x, x);
+            let upper = _mm512_set1_epi32(UPPER_HALF.cast_signed());
+            _mm512_castsi512_ps(_mm512_and_si512(_mm512_mask_mov_epi32(sum, is_nan, quiet), upper))
+        }
+    }
+
     /// A store of nothing waits in the store buffer until this core may write the line. No prefetch
     /// brings that about for a line that the core has read: measured, `prefetchw` leaves it shared.
     #[inline(always)]
@@ -289,6 +323,58 @@ fn dot_halves(a: __m512, b: __m512, c: __m512) -> __m512 {
     // SAFETY: as above.
     let (a, b): (__m512bh, __m512bh) = unsafe { core::mem::transmute((a, b)) };
     _mm512_dpbf16_ps(c, a, b)
+}
+
+/// Lanes 16 bits up.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn shifted_up(lanes: __m512i) -> __m512 {
+    _mm512_castsi512_ps(_mm512_slli_epi32::<16>(lanes))
+}
+
+/// Sixteen halves, one to a lane.
+///
+/// # Safety
+/// The machine has the feature, and `from` is good for reading eight words.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn load_halves(from: *const AtomicU32) -> __m512i {
+    let x;
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("vpmovzxwd {x}, ymmword ptr [{from}]", x = lateout(zmm_reg) x, from = in(reg) from,
+            options(nostack, preserves_flags, readonly));
+    }
+    x
+}
+
+/// The halves of the mask.
+///
+/// # Safety
+/// The machine has the feature, and `from` is good for reading their words.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn load_halves_part(from: *const AtomicU32, mask: __mmask16) -> __m512i {
+    let x;
+    // SAFETY: the caller's promise; halves outside the mask are not touched.
+    unsafe {
+        asm!("vpmovzxwd {x}{{{mask}}}{{z}}, ymmword ptr [{from}]", x = lateout(zmm_reg) x,
+            mask = in(kreg) mask, from = in(reg) from,
+            options(nostack, preserves_flags, readonly));
+    }
+    x
+}
+
+/// # Safety
+/// The machine has the feature, and `to` is good for writing eight words.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn store_halves(to: *const AtomicU32, x: __m256i) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("vmovups [{to}], {x}", x = in(ymm_reg) x, to = in(reg) to,
+            options(nostack, preserves_flags));
+    }
 }
 
 /// A store whose only lane is outside its mask.

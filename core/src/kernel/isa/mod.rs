@@ -39,6 +39,11 @@ pub(crate) const FLUSHED_BELOW: f32 = 1e-30;
 /// for 0, others do not, and with this they all compute the same.
 pub(crate) const HALVES_FLUSHED_BELOW: f32 = 1.0 / (1u64 << 56) as f32;
 
+/// The bit that makes a NaN of bf16, whatever its others.
+const QUIET: u32 = 0x0040_0000;
+/// The bits of an f32 that a bf16 has.
+const UPPER_HALF: u32 = 0xffff_0000;
+
 /// An instruction set. Making one asserts that the machine has it; that is all the safety of the
 /// arithmetic below needs. Functions that take pointers say what the pointers must be good for.
 pub(crate) trait Isa: Copy {
@@ -137,6 +142,25 @@ pub(crate) trait Isa: Copy {
     /// # Safety
     /// `to` is good for writing them.
     unsafe fn store_shared_part(self, to: *const AtomicU32, count: usize, x: Self::Vector);
+    /// Reads `LANES` shared bf16s, two to a word, the first in the lower half, as f32s.
+    ///
+    /// # Safety
+    /// `from` is good for reading their words.
+    unsafe fn load_halves(self, from: *const AtomicU32) -> Self::Vector;
+    /// Reads `count` ≤ `LANES` shared bf16s so, zeros behind them.
+    ///
+    /// # Safety
+    /// `from` is good for reading their words.
+    unsafe fn load_halves_part(self, from: *const AtomicU32, count: usize) -> Self::Vector;
+    /// Writes the upper halves of all lanes as shared bf16s.
+    ///
+    /// # Safety
+    /// `to` is good for writing their words.
+    unsafe fn store_halves(self, to: *const AtomicU32, x: Self::Vector);
+    /// The bits of `x` plus those of `noise`, below 2^16, and of the sum the upper half: `x`
+    /// rounded to one of the two bf16s around it, the nearer one more often. A bf16 stays itself,
+    /// and a NaN stays a NaN.
+    fn round_by(self, x: Self::Vector, noise: Self::Vector) -> Self::Vector;
     /// Begins to take the cache line of `at` from other cores, so that writing to it need not wait
     /// for them. Nothing on sets that have no instruction for it.
     ///

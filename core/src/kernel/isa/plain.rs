@@ -3,7 +3,7 @@
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use super::{FLUSHED_BELOW, HALVES_FLUSHED_BELOW, Isa, Source};
+use super::{FLUSHED_BELOW, HALVES_FLUSHED_BELOW, Isa, QUIET, Source, UPPER_HALF};
 use crate::float;
 
 /// Four floats in an array.
@@ -211,6 +211,44 @@ impl Isa for Plain {
             // SAFETY: as above.
             unsafe { &*to.add(lane) }.store(x.to_bits(), Relaxed);
         }
+    }
+
+    #[inline(always)]
+    unsafe fn load_halves(self, from: *const AtomicU32) -> Self::Vector {
+        // SAFETY: as above.
+        unsafe { self.load_halves_part(from, LANES) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_halves_part(self, from: *const AtomicU32, count: usize) -> Self::Vector {
+        lanes(|lane| {
+            if lane < count {
+                // SAFETY: as above.
+                let word = f32::from_bits(unsafe { &*from.add(lane / 2) }.load(Relaxed));
+                f32_of(halves(word)[lane % 2])
+            } else {
+                0.0
+            }
+        })
+    }
+
+    #[inline(always)]
+    unsafe fn store_halves(self, to: *const AtomicU32, x: Self::Vector) {
+        let half = |lane: usize| halves(x[lane])[1];
+        for at in 0..LANES / 2 {
+            let word = word(half(2 * at), half(2 * at + 1));
+            // SAFETY: as above.
+            unsafe { &*to.add(at) }.store(word.to_bits(), Relaxed);
+        }
+    }
+
+    #[inline(always)]
+    fn round_by(self, x: Self::Vector, noise: Self::Vector) -> Self::Vector {
+        lanes(|lane| {
+            let (bits, noise) = (x[lane].to_bits(), noise[lane].to_bits());
+            let sum = if x[lane].is_nan() { bits | QUIET } else { bits + noise };
+            f32::from_bits(sum & UPPER_HALF)
+        })
     }
 
     #[inline(always)]
