@@ -44,7 +44,8 @@ impl<'a> Trained<'a> {
         let trainer = Trainer::new(model, config, &Arc::new(Signals::none()), &watch)?;
         let optimizer = convert::sparse_optimizer(&config.optim.sparse);
         let layout = TableLayout::new(&subject.cardinality, 1, model.row_width(), optimizer)
-            .map_err(|error| Error::Data(error.to_string()))?;
+            .map_err(|error| Error::Data(error.to_string()))?
+            .with_precision(convert::precision(config.embedding.precision));
         let partition = Partition::initialized(0, &layout, &model, config.seed)
             .map_err(|error| Error::Launch(error.to_string()))?;
         Ok(Self { variant, trainer, layout, partition })
@@ -75,6 +76,6 @@ impl<'a> Trained<'a> {
     #[must_use]
     pub fn client(&self) -> Client {
         let pooling = self.trainer.model.pooling();
-        Client::local(self.layout.clone(), self.partition.clone(), pooling)
+        Client::local(self.layout.clone(), self.partition.clone(), (0, pooling))
     }
 }

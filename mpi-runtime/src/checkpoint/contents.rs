@@ -4,7 +4,7 @@
 //! | --- | --- | --- |
 //! | `dense.NAME` | as the model's | a tensor of the model that is evaluated, row-major |
 //! | `dense.NAME.state.K` | the same | plane K of its optimizer state |
-//! | `rows.P` | rows, values + state | the records of rows P, P + partitions, P + 2 · partitions, … |
+//! | `rows.P` | rows, values + state | f32s: rows P, P + partitions, P + 2 · partitions, … |
 //! | `rows.P.index`, `rows.P.changed` | n; n, values + state | in its place: the n that changed |
 //! | `job.NAME` | | how far the job is |
 //! | `trainer.T.replica` | values | the replica of trainer T, in the order of `dense.*` |
@@ -16,6 +16,7 @@
 //! Trainers have tensors of their own where their replicas differ.
 
 use umbra_core::model::Model;
+use umbra_core::sparse::Record;
 use umbra_core::sync::Part;
 
 use super::file::Tensor;
@@ -30,8 +31,8 @@ pub struct Contents<'a> {
     pub model: &'a Model,
     /// The state of this rank.
     pub sections: &'a [Section<'a>],
-    /// f32s of a record.
-    pub record_len: usize,
+    /// What a record of rows is.
+    pub record: Record,
     /// What rows are written as.
     pub row_precision: RowPrecision,
     /// Trainers' replicas differ from each other, or from the model that is evaluated.
@@ -43,8 +44,6 @@ pub struct Contents<'a> {
 /// A tensor to be written, and where its words are.
 pub(super) struct Item<'a> {
     pub(super) tensor: Tensor,
-    /// Its values are records of rows, of so many words.
-    pub(super) record: Option<usize>,
     pub(super) words: Source<'a>,
 }
 
@@ -116,8 +115,8 @@ impl<'a> Contents<'a> {
         let parameters = self.model.parameters_len();
         let shape = match (section.scope, section.name) {
             (Scope::Partition(_), _) => {
-                let record = self.record_len as u64;
-                vec![values / record, record]
+                let rows = words.len() / self.record.words();
+                vec![rows as u64, self.record.len_f32() as u64]
             }
             (Scope::Trainer(_), OPTIMIZER) => {
                 vec![values / (parameters as u64).max(1), parameters as u64]
@@ -131,11 +130,11 @@ impl<'a> Contents<'a> {
             _ => Source::Section { words, next: 0 },
         };
         let (record, kind) = match (section.scope, self.row_precision) {
-            (Scope::Partition(_), RowPrecision::F32) => (Some(self.record_len), words.kind()),
-            (Scope::Partition(_), RowPrecision::Bf16) => (Some(self.record_len), Kind::Bf16),
+            (Scope::Partition(_), RowPrecision::F32) => (Some(self.record), words.kind()),
+            (Scope::Partition(_), RowPrecision::Bf16) => (Some(self.record), Kind::Bf16),
             _ => (None, words.kind()),
         };
-        Item { tensor: Tensor { name: name(section), kind, shape }, record, words: source }
+        Item { tensor: Tensor { name: name(section), kind, shape, record }, words: source }
     }
 
     /// The model that is evaluated: what is published, where that is another than a trainer's own.
@@ -153,8 +152,7 @@ impl<'a> Contents<'a> {
             let places = Box::new(tensor.places().map(move |place| first + place));
             let shape = shape.map(|extent| extent as u64).to_vec();
             Item {
-                tensor: Tensor { name, kind: Kind::F32, shape },
-                record: None,
+                tensor: Tensor { name, kind: Kind::F32, shape, record: None },
                 words: Source::Places { words, places },
             }
         };

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
+use umbra_core::sparse::Record;
 
 use super::error::{CheckpointError, at};
 use super::part::PartReader;
@@ -28,6 +29,8 @@ pub(super) struct Tensor {
     pub(super) kind: Kind,
     /// Its extents.
     pub(super) shape: Vec<u64>,
+    /// What its values are in memory, where they are records of rows: the first extent.
+    pub(super) record: Option<Record>,
 }
 
 impl Tensor {
@@ -35,8 +38,12 @@ impl Tensor {
         self.shape.iter().product::<u64>() * self.kind.bytes()
     }
 
-    /// Its length in memory, where a value of 16 bits has a word.
+    /// Its length in memory, where a value has the words of its kind or of its record.
     pub(super) fn words(&self) -> usize {
+        if let Some(record) = &self.record {
+            let rows = self.shape.first().copied().unwrap_or(0);
+            return usize::try_from(rows * record.words() as u64).unwrap_or(usize::MAX);
+        }
         let values: u64 = self.shape.iter().product();
         usize::try_from(values * self.kind.words()).unwrap_or(usize::MAX)
     }
@@ -156,7 +163,7 @@ impl FileWriter {
         let bytes = file.metadata().map_err(at(&path))?.len();
         let entry = |Open { tensor, first, at, crc }: Open| {
             assert_eq!(at, first + tensor.bytes(), "{} is cut", tensor.name);
-            let Tensor { name, kind, shape } = tensor;
+            let Tensor { name, kind, shape, .. } = tensor;
             TensorEntry { name, kind, shape, offset: first, crc32: crc.finalize() }
         };
         Ok(FileEntry {
@@ -263,8 +270,12 @@ mod tests {
         let kind = prop_oneof![Just(Kind::F32), Just(Kind::F64), Just(Kind::U64)];
         let shape = prop::collection::vec(0u64..6, 0..4);
         prop::collection::vec((kind, shape), 0..6).prop_map(|all| {
-            let named =
-                |(number, (kind, shape))| Tensor { name: format!("t.{number}"), kind, shape };
+            let named = |(number, (kind, shape))| Tensor {
+                name: format!("t.{number}"),
+                kind,
+                shape,
+                record: None,
+            };
             all.into_iter().enumerate().map(named).collect()
         })
     }
@@ -300,7 +311,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let tensor = |name: &str, kind, shape: &[u64]| {
             let (name, shape) = (name.to_owned(), shape.to_vec());
-            Tensor { name, kind, shape }
+            Tensor { name, kind, shape, record: None }
         };
         let tensors = [tensor("b", Kind::F32, &[2, 3]), tensor("a", Kind::U64, &[1])];
         write(folder.path(), &tensors, 8);
@@ -321,7 +332,8 @@ mod tests {
     #[test]
     fn damage_anywhere_is_seen() {
         let folder = tempfile::tempdir().unwrap();
-        let tensor = |name: &str, kind| Tensor { name: name.to_owned(), kind, shape: vec![5] };
+        let tensor =
+            |name: &str, kind| Tensor { name: name.to_owned(), kind, shape: vec![5], record: None };
         let entry = write(folder.path(), &[tensor("a", Kind::F32), tensor("b", Kind::F64)], 4);
         let path = folder.path().join(&entry.name);
         let whole = fs::read(&path).unwrap();

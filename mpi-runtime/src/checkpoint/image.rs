@@ -87,7 +87,8 @@ impl Image {
     pub fn take(&mut self, contents: &Contents<'_>, only_changed: bool) {
         let before = core::mem::take(&mut self.tensors);
         let mut left = &mut *self.words;
-        for Item { tensor, record, mut words } in contents.items() {
+        for Item { tensor, mut words } in contents.items() {
+            let record = tensor.record.map(|record| record.words());
             let (own, others) = left.split_at_mut(tensor.words());
             match record {
                 Some(record) if only_changed => {
@@ -164,7 +165,7 @@ impl Image {
                 (Extent::First, None) => {}
                 _ => {
                     let (tensor, words) = (tensor.clone(), Source::Copied(own));
-                    items.push(Item { tensor, record: None, words });
+                    items.push(Item { tensor, words });
                 }
             }
         }
@@ -231,13 +232,13 @@ fn some<'a>(
             out.copy_from_slice(&own[place * record..][..record]);
         })
     };
-    let item = |name, kind, shape, words| {
-        let tensor = Tensor { name, kind, shape };
-        Item { tensor, record: None, words: Source::Pieces(words) }
+    let item = |name, kind, shape, words, record| {
+        let tensor = Tensor { name, kind, shape, record };
+        Item { tensor, words: Source::Pieces(words) }
     };
     [
-        item(index, Kind::U64, vec![count], Box::new(indices)),
-        item(changed, tensor.kind, vec![count, record as u64], Box::new(records)),
+        item(index, Kind::U64, vec![count], Box::new(indices), None),
+        item(changed, tensor.kind, vec![count, tensor.shape[1]], Box::new(records), tensor.record),
     ]
 }
 

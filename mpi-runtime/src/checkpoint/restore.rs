@@ -235,8 +235,8 @@ impl Checkpoint {
         let store = |row: u32, record: &[u32]| {
             let owner = here.partition(row);
             if let Some(partition) = partitions.iter().find(|p| p.number == owner) {
-                let words = partition.table().record(here.index(row) as usize);
-                words.iter().zip(record).for_each(|(word, x)| word.store(*x, Relaxed));
+                let (values, state) = bytemuck::cast_slice(record).split_at(layout.width);
+                partition.table().write(here.index(row) as usize, values, state);
             }
         };
         let mut outgoing = vec![vec![]; control.size()];

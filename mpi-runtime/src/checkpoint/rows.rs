@@ -176,6 +176,7 @@ mod tests {
             name: (*name).to_owned(),
             kind: *kind,
             shape: shape.clone(),
+            record: None,
         });
         let mut file = FileWriter::create(folder, name.to_owned(), described.collect()).unwrap();
         for (number, (.., words)) in tensors.iter().enumerate() {

@@ -4,6 +4,7 @@
 //! makes it visible, and is synced too (`folders.rs`).
 
 use umbra_core::compress::to_half;
+use umbra_core::kernel::Precision;
 
 use super::contents::{Contents, Item};
 use super::error::CheckpointError;
@@ -100,17 +101,27 @@ fn own_file(
     items.extend(halves);
     let (tensors, sources): (Vec<_>, Vec<_>) =
         items.into_iter().map(|item| (item.tensor, item.words)).unzip();
-    let kinds: Vec<Kind> = tensors.iter().map(|tensor| tensor.kind).collect();
+    let forms: Vec<_> = tensors.iter().map(|tensor| (tensor.kind, tensor.record)).collect();
     let name = format!("rank-{rank:05}.safetensors");
     let mut file = FileWriter::create(&folders.temporary(step), name, tensors)?;
-    let mut words = vec![0; BLOCK];
-    for (number, (mut source, kind)) in sources.into_iter().zip(kinds).enumerate() {
+    let (mut words, mut unpacked) = (vec![0; BLOCK], vec![]);
+    for (number, (mut source, (kind, record))) in sources.into_iter().zip(forms).enumerate() {
+        let packed = record.filter(|record| record.precision != Precision::F32);
+        // Whole records, where they have another form in memory.
+        let of = packed.map_or(1, |record| record.words());
+        let room = (BLOCK / of).max(1) * of;
+        words.resize(words.len().max(room), 0);
         loop {
-            let length = source.fill(&mut words);
+            let length = source.fill(&mut words[..room]);
             if length == 0 {
                 break;
             }
-            let block = &mut words[..length];
+            let mut block = &mut words[..length];
+            if let Some(record) = packed {
+                unpacked.resize(length / of * record.len_f32(), 0);
+                record.unpack(block, &mut unpacked);
+                block = &mut unpacked;
+            }
             if kind == Kind::Bf16 {
                 let halves: Vec<[u8; 2]> =
                     block.iter().map(|word| to_half(f32::from_bits(*word)).to_le_bytes()).collect();

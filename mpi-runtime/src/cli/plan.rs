@@ -103,7 +103,8 @@ fn bytes_of(path: &Path, sets: &[String]) -> Result<f64, Error> {
         .map_err(|error| Error::Usage(format!("[model] on this data: {error}")))?;
     let optimizer = convert::sparse_optimizer(&config.optim.sparse);
     let layout = TableLayout::new(train.cardinality(), 1, model.row_width(), optimizer)
-        .map_err(|error| Error::Data(error.to_string()))?;
+        .map_err(|error| Error::Data(error.to_string()))?
+        .with_precision(convert::precision(config.embedding.precision));
     Ok(layout.bytes_of(0) as f64)
 }
 

@@ -29,11 +29,17 @@ pub fn trained_model(
     dense_features: usize,
     fields: usize,
 ) -> Result<Model, ModelError> {
-    let precision = match config.train.precision {
+    let precision = precision(config.train.precision);
+    Ok(model(&config.model, dense_features, fields)?.with_precision(precision))
+}
+
+/// What operands or values are.
+#[must_use]
+pub const fn precision(name: config::Precision) -> Precision {
+    match name {
         config::Precision::F32 => Precision::F32,
         config::Precision::Bf16 => Precision::Bf16,
-    };
-    Ok(model(&config.model, dense_features, fields)?.with_precision(precision))
+    }
 }
 
 /// What that model is made from.

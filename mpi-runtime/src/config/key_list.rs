@@ -139,6 +139,11 @@ pub static KEYS: &[Key] = &[
         Kind::Flag,
         "rows of ranks on the same node are used where they are; not bsp, gba and its kin",
     ),
+    key(
+        "embedding.precision",
+        Kind::Name { built: &["f32", "bf16"] },
+        "what rows are in memory, bf16 rounded stochastically; optimizer state is f32",
+    ),
     key("sync.method", METHODS, "auto: none with one trainer, bsp with more"),
     key("sync.every", integer(1, i64::MAX), "gated methods: steps between rounds; 16, ds_sync: 1"),
     key(

@@ -264,14 +264,15 @@ pub struct TrainConfig {
     pub early_stop: Option<EarlyStop>,
 }
 
-/// Operands of products in training steps.
+/// Operands of products in training steps, or values of embedding rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Precision {
     /// f32
     #[default]
     F32,
-    /// bf16, with sums, weights and everything else in f32.
+    /// bf16, with everything else in f32: of products sums and weights, of rows what they learn
+    /// from and optimizer state.
     Bf16,
 }
 
@@ -358,6 +359,8 @@ pub struct EmbeddingConfig {
     pub pool_at: PoolAt,
     /// Ranks of a node use each other's rows where they are, with methods that allow it.
     pub shared_memory: bool,
+    /// What values of rows are in memory.
+    pub precision: Precision,
 }
 
 /// Where the rows of a bag become one vector.
@@ -415,8 +418,14 @@ impl Default for TrainConfig {
 
 impl Default for EmbeddingConfig {
     fn default() -> Self {
-        let pool_at = PoolAt::default();
-        Self { prefetch: 2, partitions: 2, links: 1, pool_at, shared_memory: true }
+        Self {
+            prefetch: 2,
+            partitions: 2,
+            links: 1,
+            pool_at: PoolAt::default(),
+            shared_memory: true,
+            precision: Precision::default(),
+        }
     }
 }
 

@@ -43,15 +43,16 @@ pub struct Client {
 }
 
 enum Way {
-    Local(Partition, Pooling),
+    Local(Partition, Pooling, u32),
     Routed(Routes),
 }
 
 impl Client {
-    /// A worker that shares the tables of its rank. `pooling`: how a bag becomes a vector.
+    /// A worker that shares the tables of its rank: its number, and how a bag becomes a vector.
     #[must_use]
-    pub fn local(layout: TableLayout, partition: Partition, pooling: Pooling) -> Self {
-        Self::new(layout, Way::Local(partition, pooling))
+    pub fn local(layout: TableLayout, partition: Partition, of: (u32, Pooling)) -> Self {
+        let (worker, pooling) = of;
+        Self::new(layout, Way::Local(partition, pooling, worker))
     }
 
     /// A worker that asks the partitions' threads.
@@ -174,7 +175,7 @@ impl Client {
     pub fn take(&mut self) -> Result<Option<(Lookup, u64)>, Lost> {
         let start = Instant::now();
         match &mut self.way {
-            Way::Local(partition, pooling) => {
+            Way::Local(partition, pooling, _) => {
                 let Some(lookup) = self.ahead.front_mut() else { return Ok(None) };
                 if lookup.is_direct {
                     let Lookup { batch, direct, rows, .. } = lookup;
@@ -209,21 +210,22 @@ impl Client {
         let width = self.layout.width;
         match &mut self.way {
             Way::Local(..) if gradients.is_empty() => {}
-            Way::Local(partition, pooling) if lookup.is_direct => {
+            Way::Local(partition, pooling, worker) if lookup.is_direct => {
                 let Lookup { batch, direct, unique, .. } = lookup;
                 let bags = (batch.batch().bags, *pooling);
-                let table = (&partition.table(), width);
+                let table = (&partition.table().at(lookup.clock, *worker), width);
                 let how = (&self.layout.optimizer, rate);
                 direct.update(bags, unique, table, how, gradients, &mut self.direct_scratch);
             }
-            Way::Local(partition, _) => {
+            Way::Local(partition, _, worker) => {
                 let rows = lookup.unique.iter().map(|row| *row as usize);
                 let optimizer = &self.layout.optimizer;
-                partition.table().update(optimizer, rate, rows, gradients);
+                let table = partition.table().at(lookup.clock, *worker);
+                table.update(optimizer, rate, rows, gradients);
             }
             Way::Routed(routes) => {
                 if !gradients.is_empty() {
-                    let how = (&self.layout.optimizer, rate);
+                    let how = (routes.worker, rate);
                     routes.near.update(lookup, &self.layout, how, gradients);
                 }
                 let (ticket, scratch) = (routes.ticket.take(), &mut self.bag_scratch);

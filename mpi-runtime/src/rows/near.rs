@@ -12,8 +12,6 @@
 use core::fmt::Write as _;
 use std::collections::BTreeMap;
 
-use umbra_core::optim::SparseOptimizer;
-
 use crate::comm::Comm;
 use crate::comm::watch::Lost;
 use crate::memory::Whereabouts;
@@ -39,12 +37,16 @@ pub struct Near {
 }
 
 impl Near {
-    /// Finds the partitions within reach of a rank with these of its `own`. To the node: tells all
-    /// ranks where they are. *Collective over its communicator, main thread only.*
+    /// Finds the partitions within reach of a rank with these of its `own`, in a run of this `seed`.
+    /// To the node: tells all ranks where they are. *Collective over its communicator, main thread only.*
     ///
     /// # Errors
     /// When not all ranks come.
-    pub fn find(reach: Reach<'_>, layout: &TableLayout, own: &[Partition]) -> Result<Self, Lost> {
+    pub fn find(
+        reach: Reach<'_>,
+        (layout, seed): (&TableLayout, u64),
+        own: &[Partition],
+    ) -> Result<Self, Lost> {
         let (control, host) = match reach {
             Reach::Nowhere => return Ok(Self::default()),
             Reach::Rank => return Ok(Self::of(own)),
@@ -59,7 +61,8 @@ impl Near {
                 continue;
             };
             let borrow = |(number, from): (u32, Whereabouts)| {
-                Partition::borrowed(number, layout, &from).ok().map(|found| (number, found))
+                let found = Partition::borrowed(number, layout, seed, &from).ok()?;
+                Some((number, found))
             };
             let borrowed: Option<Vec<_>> = found.into_iter().map(borrow).collect();
             near.partitions.extend(borrowed.into_iter().flatten());
@@ -86,17 +89,18 @@ impl Near {
         }
     }
 
-    /// Updates what of a lookup's rows is near. `gradients: [rows, width]`
+    /// Updates what of a lookup's rows is near, for `worker`. `gradients: [rows, width]`
     pub(super) fn update(
         &self,
         lookup: &Lookup,
         layout: &TableLayout,
-        (optimizer, rate): (&SparseOptimizer, f32),
+        (worker, rate): (u32, f32),
         gradients: &[f32],
     ) {
         for (number, partition) in &self.partitions {
             let rows = placed(lookup.places(*number), &lookup.unique, layout);
-            partition.table().update_from(optimizer, rate, rows, gradients);
+            let table = partition.table().at(lookup.clock, worker);
+            table.update_from(&layout.optimizer, rate, rows, gradients);
         }
     }
 }
@@ -156,7 +160,7 @@ fn hear(system: &str, said: &[u8]) -> Option<Vec<(u32, Whereabouts)>> {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use umbra_core::model::{Cross, Model, ModelConfig, ModelKind, Pooling};
-    use umbra_core::optim::{Optimizer, OptimizerKind};
+    use umbra_core::optim::{Optimizer, OptimizerKind, SparseOptimizer};
 
     use super::*;
 
@@ -193,7 +197,7 @@ mod tests {
         assert_eq!(hear("there", said.as_bytes()), None);
         let cut = said.rsplit_once(' ').unwrap().0;
         assert_eq!(hear("here", cut.as_bytes()), None);
-        let found = Partition::borrowed(heard[1].0, &layout, &heard[1].1).unwrap();
+        let found = Partition::borrowed(heard[1].0, &layout, 1, &heard[1].1).unwrap();
         let bits = |partition: &Partition| {
             let words = partition.words().iter();
             words.map(|word| word.load(core::sync::atomic::Ordering::Relaxed)).collect::<Vec<_>>()

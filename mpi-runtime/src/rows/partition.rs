@@ -275,6 +275,7 @@ impl Service<'_> {
         let Self { tokens, rate, entries, sums, table, layout, router, .. } = self;
         let tokens = tokens.as_mut().ok_or(Defect::NoTokens)?;
         grow(entries, tokens.entries_len());
+        let table = table.at(clock_of(aggregate.number), 0);
         tokens.sum(aggregate, layout.width, entries, sums, |row, gradient| {
             let index = core::iter::once(layout.partitioning.index(row) as usize);
             table.update(&layout.optimizer, *rate, index, gradient);
@@ -342,12 +343,14 @@ impl Service<'_> {
 
     /// Applies a push as it is.
     fn apply(&mut self, share: &Share) {
+        let clock = share.bundle.header.clock;
         for section in share.sections() {
-            let Section { rate, rows, at, .. } = section;
+            let Section { worker, rate, rows, at, .. } = section;
             let indices = rows.iter().map(|row| self.layout.partitioning.index(*row) as usize);
             let gradients = &share.words()[at..][..rows.len() * self.layout.width];
             let gradients = bytemuck::cast_slice(gradients);
-            self.table.update(&self.layout.optimizer, rate, indices, gradients);
+            let table = self.table.at(clock, worker);
+            table.update(&self.layout.optimizer, rate, indices, gradients);
         }
     }
 
@@ -356,6 +359,7 @@ impl Service<'_> {
         let Self { intake, entries, sums, table, layout, router, held, .. } = self;
         let Intake::Lockstep(lockstep) = intake else { return Ok(()) };
         grow(entries, lockstep.entries_len());
+        let table = table.at(lockstep.step(), 0);
         lockstep.sum(layout.width, entries, sums, |row, rate, gradient| {
             let index = core::iter::once(layout.partitioning.index(row) as usize);
             table.update(&layout.optimizer, rate, index, gradient);
@@ -364,6 +368,12 @@ impl Service<'_> {
         let held = core::mem::take(held);
         held.into_iter().try_for_each(|bundle| self.take(bundle))
     }
+}
+
+/// What the rows of aggregate `number` are rounded by.
+#[expect(clippy::cast_possible_truncation, reason = "another one after 2^32 of them will do")]
+const fn clock_of(number: u64) -> u32 {
+    number as u32
 }
 
 fn grow(entries: &mut Vec<Entry>, needed: usize) {

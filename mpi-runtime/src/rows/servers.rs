@@ -108,7 +108,7 @@ impl Services {
         if let Reach::Node(..) = config.reach {
             partitions = partitions.into_iter().map(Partition::to_lend).collect();
         }
-        let near = Near::find(config.reach, layout, &partitions)?;
+        let near = Near::find(config.reach, (layout, seed), &partitions)?;
         let mut services = Self {
             partitions,
             router: None,
@@ -123,8 +123,9 @@ impl Services {
         let here = if trainer.is_some() { workers } else { 0 };
         if config.local {
             let own = &services.partitions[0];
-            let client = || Client::local(layout.clone(), own.clone(), model.pooling());
-            let clients = (0..here).map(|_| client()).collect();
+            let of = |worker| (worker, model.pooling());
+            let client = |worker| Client::local(layout.clone(), own.clone(), of(worker));
+            let clients = (0..).take(here).map(client).collect();
             return Ok((services, clients));
         }
         let all = workers * trainers.len();

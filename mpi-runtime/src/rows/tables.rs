@@ -1,7 +1,8 @@
 //! The embedding tables of a run: numbering, partitions, and the records this rank holds.
 //!
 //! Records are `[values | optimizer state]` (`umbra_core::sparse::Table`). Initial values are a
-//! function of (seed, table, row), so they do not depend on how rows are partitioned.
+//! function of (seed, table, row), so they do not depend on how rows are partitioned; nor does how
+//! they are rounded, where values are bf16s.
 
 use core::ops::Range;
 use core::sync::atomic::AtomicU32;
@@ -10,10 +11,10 @@ use std::io;
 use std::sync::Arc;
 
 use rayon::prelude::*;
-use umbra_core::dense::replica::store;
+use umbra_core::kernel::Precision;
 use umbra_core::model::Model;
 use umbra_core::optim::SparseOptimizer;
-use umbra_core::sparse::{Numbering, NumberingError, Partitioning, Table};
+use umbra_core::sparse::{Numbering, NumberingError, Partitioning, Record, Rounding, Table};
 
 use crate::memory::{Whereabouts, Words};
 use crate::rows::usage::{SaveFirst, UsageMemory};
@@ -30,6 +31,8 @@ pub struct TableLayout {
     pub width: usize,
     /// f32s of a row's optimizer state.
     pub state_len: usize,
+    /// What values are in memory.
+    pub precision: Precision,
     /// What updates rows.
     pub optimizer: SparseOptimizer,
     /// Which rows are saved before others; `None`: all at once.
@@ -58,10 +61,17 @@ impl TableLayout {
             partitioning: Partitioning { partitions },
             width,
             state_len: optimizer.state_len(width),
+            precision: Precision::F32,
             optimizer,
             save_first: None,
             lent: false,
         })
+    }
+
+    /// The same tables, whose values are so in memory.
+    #[must_use]
+    pub fn with_precision(self, precision: Precision) -> Self {
+        Self { precision, ..self }
     }
 
     /// Row numbers of the tables.
@@ -70,10 +80,10 @@ impl TableLayout {
         Numbering::new(&self.first)
     }
 
-    /// f32s of a record.
+    /// What a record is.
     #[must_use]
-    pub const fn record_len(&self) -> usize {
-        self.width + self.state_len
+    pub const fn record(&self) -> Record {
+        Record { width: self.width, state_len: self.state_len, precision: self.precision }
     }
 
     /// Rows of a partition.
@@ -92,7 +102,7 @@ impl TableLayout {
     /// Words of a partition's records.
     #[must_use]
     pub fn len_of(&self, partition: u32) -> usize {
-        self.rows_of(partition) as usize * self.record_len()
+        self.rows_of(partition) as usize * self.record().words()
     }
 
     /// Bytes of a partition's records.
@@ -108,8 +118,8 @@ pub struct Partition {
     /// Its number over all ranks.
     pub number: u32,
     words: Arc<Words>,
-    width: usize,
-    state_len: usize,
+    record: Record,
+    rounding: Rounding,
     usage: Option<Arc<UsageMemory>>,
 }
 
@@ -124,31 +134,26 @@ impl Partition {
         model: &Model,
         seed: u64,
     ) -> io::Result<Self> {
-        let length = layout.len_of(number);
+        let (record, length) = (layout.record(), layout.len_of(number));
         let lent = layout.lent.then(|| Words::to_lend(length).ok()).flatten();
         let words = lent.map_or_else(|| Words::new(length), Ok)?;
-        let indices = (0..layout.rows_of(number)).into_par_iter();
-        indices.zip(words.par_chunks(layout.record_len())).for_each_init(
-            || vec![0.0; layout.record_len()],
-            |record, (index, words)| {
-                let row = layout.partitioning.row(number, index);
-                let (field, id) = layout.numbering().locate(row);
-                let (values, state) = record.split_at_mut(layout.width);
-                let cardinality = u64::from(layout.numbering().cardinality(field));
-                model.initialize_row(
-                    seed,
-                    layout.tables[field],
-                    cardinality,
-                    u64::from(id),
-                    values,
-                );
-                layout.optimizer.initialize(state);
-                store(words, record);
+        let rounding = Rounding::new(seed, layout.partitioning, number);
+        let table = Table::of(&words, record, rounding);
+        let mut state = vec![0.0; layout.state_len];
+        layout.optimizer.initialize(&mut state);
+        (0..layout.rows_of(number)).into_par_iter().for_each_init(
+            || vec![0.0; layout.width],
+            |values, index| {
+                let (field, id) = layout.numbering().locate(layout.partitioning.row(number, index));
+                let (id, cardinality) =
+                    (u64::from(id), u64::from(layout.numbering().cardinality(field)));
+                model.initialize_row(seed, layout.tables[field], cardinality, id, values);
+                table.write(index as usize, values, &state);
             },
         );
         let words = Arc::new(words);
         let usage = UsageMemory::new(layout, number)?.map(Arc::new);
-        Ok(Self { number, words, width: layout.width, state_len: layout.state_len, usage })
+        Ok(Self { number, words, record, rounding, usage })
     }
 
     /// The same records in memory that others can see, if the system has such.
@@ -169,20 +174,27 @@ impl Partition {
         self.words.whereabouts().ok().flatten()
     }
 
-    /// Partition `number` of another process. What is remembered of updates is not there.
+    /// Partition `number` of another process, in a run of this `seed`. What is remembered of
+    /// updates is not there.
     ///
     /// # Errors
     /// When this process may not see it.
-    pub fn borrowed(number: u32, layout: &TableLayout, from: &Whereabouts) -> io::Result<Self> {
+    pub fn borrowed(
+        number: u32,
+        layout: &TableLayout,
+        seed: u64,
+        from: &Whereabouts,
+    ) -> io::Result<Self> {
         let words = Arc::new(Words::borrow(from, layout.len_of(number))?);
-        Ok(Self { number, words, width: layout.width, state_len: layout.state_len, usage: None })
+        let rounding = Rounding::new(seed, layout.partitioning, number);
+        Ok(Self { number, words, record: layout.record(), rounding, usage: None })
     }
 
     /// The records.
     #[must_use]
     pub fn table(&self) -> Table<'_> {
         let usage = self.usage.as_ref().map(|usage| usage.usage());
-        Table::new(&self.words, self.width, self.state_len).counted(usage.unwrap_or_default())
+        Table::of(&self.words, self.record, self.rounding).counted(usage.unwrap_or_default())
     }
 
     /// What is remembered of updates.

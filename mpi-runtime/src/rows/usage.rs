@@ -111,10 +111,11 @@ impl SaveFirst {
 
 /// Square of the distance of a row's values from the saved ones.
 fn change(partition: &Partition, layout: &TableLayout, saved: &[u32], place: usize) -> f32 {
-    let record = partition.table().record(place);
-    let saved = &saved[place * record.len()..][..layout.width];
-    let differences = record.iter().zip(saved).map(|(word, saved)| {
-        let difference = f32::from_bits(word.load(Relaxed)) - f32::from_bits(*saved);
+    let (now, record) = (partition.table().record(place), layout.record());
+    let saved = &saved[place * now.len()..][..now.len()];
+    let values = record.values(|at| now[at].load(Relaxed));
+    let differences = values.zip(record.values(|at| saved[at])).map(|(now, saved)| {
+        let difference = now - saved;
         difference * difference
     });
     differences.sum()

@@ -187,7 +187,8 @@ fn same_arithmetic(plan: &Plan, manifest: &Manifest) -> bool {
     }
     let dense_partitions = then.roles.dense_partitions;
     then.roles = RolesConfig { dense_partitions, ..now.roles.clone() };
-    then.embedding = EmbeddingConfig { pool_at: then.embedding.pool_at, ..now.embedding.clone() };
+    let EmbeddingConfig { pool_at, precision, .. } = then.embedding;
+    then.embedding = EmbeddingConfig { pool_at, precision, ..now.embedding.clone() };
     then.run = now.run.clone();
     then.checkpoint = now.checkpoint.clone();
     then.recovery = now.recovery.clone();

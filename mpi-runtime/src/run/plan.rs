@@ -94,7 +94,8 @@ impl Plan {
             model.row_width(),
             convert::sparse_optimizer(&config.optim.sparse),
         )
-        .map_err(|error| Error::Data(error.to_string()))?;
+        .map_err(|error| Error::Data(error.to_string()))?
+        .with_precision(convert::precision(config.embedding.precision));
         layout.save_first = save_first(&config.recovery, train.cardinality());
         layout.lent = ranks > 1 && config.embedding.shared_memory;
         let (slices, order) = cut(&job);

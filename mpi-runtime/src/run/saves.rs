@@ -94,14 +94,14 @@ impl Run<'_> {
     ) -> T {
         let (model, own_replicas) = (self.plan.model, self.publishes());
         let first = self.plan.roles.trainers.rank_of(0) == self.world.rank;
-        let record_len = self.plan.layout.record_len();
+        let record = self.plan.layout.record();
         let row_precision = self.plan.job.config.checkpoint.row_precision;
         let mut saver = self.saver.take();
         let sections = &self.sections();
         let contents = checkpoint::Contents {
             model: &model,
             sections,
-            record_len,
+            record,
             row_precision,
             own_replicas,
             first,

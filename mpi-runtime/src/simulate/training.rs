@@ -82,7 +82,8 @@ impl Learners {
             (0..plan.job.trainers).map(trainer).collect::<Result<_, Error>>()?;
         let mut layout =
             TableLayout::new(plan.train.cardinality(), 1, plan.layout.width, plan.layout.optimizer)
-                .map_err(|error| Error::Data(error.to_string()))?;
+                .map_err(|error| Error::Data(error.to_string()))?
+                .with_precision(plan.layout.precision);
         layout.save_first.clone_from(&plan.layout.save_first);
         let all = plan.job.trainers * of_trainer;
         let service = ServiceConfig {

@@ -29,7 +29,8 @@ impl Checkpoint {
             (!name.contains(".state.")).then_some((name, tensor))
         });
         let dense: Vec<_> = dense.collect();
-        let tensor = |name: String, shape: Vec<u64>| Tensor { name, kind: Kind::F32, shape };
+        let tensor =
+            |name: String, shape: Vec<u64>| Tensor { name, kind: Kind::F32, shape, record: None };
         let width = manifest.row_width as u64;
         let fields = manifest.sparse_names.iter().zip(&manifest.cardinality);
         let tensors = dense.iter().map(|(name, it)| tensor((*name).to_owned(), it.shape.clone()));

@@ -176,7 +176,7 @@ impl Case {
         let contents = Contents {
             model: &model,
             sections: &dense.sections(&partitions),
-            record_len: layout.record_len(),
+            record: layout.record(),
             row_precision: self.precision,
             own_replicas: false,
             first: control.rank() == 0,

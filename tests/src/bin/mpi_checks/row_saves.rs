@@ -153,7 +153,7 @@ fn save_and_lose(control: &Comm, dir: &Path, by: By) {
     let contents = Contents {
         model: &model(),
         sections: &sections,
-        record_len: rows.layout.record_len(),
+        record: rows.layout.record(),
         row_precision: RowPrecision::F32,
         own_replicas: false,
         first: false,
