@@ -9,7 +9,9 @@ inlined  that no vector instruction of a kernel is a function of its own: a clos
        around it, and where the compiler leaves it outside each of its instructions becomes a call
 peers  the f32 and the bf16 step over PyTorch's fastest, of the same accuracy class (peers.py)
 row_peers  the row-bound models over TorchRec and nn.EmbeddingBag (row_peers.py)
-auc    what those learn: Frappe by its published recipe and synthetic clicks, five seeds, each in both precisions
+half_rows  steps of row-bound models whose rows are bf16s over the same in f32
+auc    what all those learn: Frappe by its published recipe and synthetic clicks, five seeds, each in f32, with products of bf16s and
+       with rows of bf16s
 
 Shares are of the time for which threads had a core, ratios are of neighbours in time, and what counts is their median.
 
@@ -129,6 +131,18 @@ def bf16():
         show.at_least(f"bf16_over_f32_{name}", median(over.values()), bound)
 
 
+def half_rows():
+    print("== half_rows", flush=True)
+    for shape in ("rows64", "rows128"):
+        for optimizer in OPTIMIZERS:
+            report = bench("--shape", shape, "--optimizer", optimizer, "--rows", "f32,bf16", "--workers", "1", "--batch", "2048",
+                           "--seconds", str(ROUNDS), "--samples", str(ROUNDS))
+            f32, half = report["steps"]
+            over = median(b / a for a, b in zip(f32["cpu_samples"], half["cpu_samples"]))
+            show.row(what=f"{shape}, bf16 rows", optimizer=optimizer, examples_per_s=half["examples_per_second"],
+                     in_f32=f32["examples_per_second"], over_f32=over)
+
+
 def ranks():
     print("== ranks", flush=True)
     files = runs.frappe_files()
@@ -202,26 +216,27 @@ def auc():
     if frappe is not None:
         tasks["frappe"] = ("hpc/jobs/frappe.toml", {f"data.{split}": path for split, path in frappe.items()})
 
-    def train(job):
-        task, seed, precision = job
-        path, sets = tasks[task]
-        run = runs.train(f"{task}-{precision}-{seed}", path, {"seed": seed, "train.precision": precision, **sets}, [])
-        return run["test"]
+    ways = {"f32": {}, "bf16": {"train.precision": "bf16"}, "bf16_rows": {"embedding.precision": "bf16"}}
 
-    jobs = [(task, seed, precision) for task in tasks for seed in SEEDS for precision in ("f32", "bf16")]
+    def train(job):
+        task, seed, way = job
+        path, sets = tasks[task]
+        return runs.train(f"{task}-{way}-{seed}", path, {"seed": seed, **ways[way], **sets}, [])["test"]
+
+    jobs = [(task, seed, way) for task in tasks for seed in SEEDS for way in ways]
     # Every run has one worker thread.
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         figures = dict(zip(jobs, pool.map(train, jobs)))
-    for task in tasks:
-        of = lambda figure: [figures[task, seed, "bf16"][figure] - figures[task, seed, "f32"][figure] for seed in SEEDS]
+    for task, way in [(task, way) for task in tasks for way in ("bf16", "bf16_rows")]:
+        of = lambda figure: [figures[task, seed, way][figure] - figures[task, seed, "f32"][figure] for seed in SEEDS]
         more, losses = of("auc"), of("logloss")
         error = stdev(more) / len(more) ** 0.5
-        show.row(what=f"{task}, bf16 - f32", auc=mean(more), auc_error=error, logloss=mean(losses),
+        show.row(what=f"{task}, {way} - f32", auc=mean(more), auc_error=error, logloss=mean(losses),
                  logloss_error=stdev(losses) / len(losses) ** 0.5, auc_f32=mean(figures[task, seed, "f32"]["auc"] for seed in SEEDS))
-        show.at_most(f"auc_difference_bf16_{task}", abs(mean(more)), max(0.0003, 2 * error))
+        show.at_most(f"auc_difference_{way}_{task}", abs(mean(more)), max(0.0003, 2 * error))
 
 
-for phase in phases(steps, norm, rows, ranks, bf16, inlined, auc, more=[peers, row_peers]):
+for phase in phases(steps, norm, rows, ranks, bf16, half_rows, inlined, auc, more=[peers, row_peers]):
     phase()
 if loads:
     show.alone(loads)

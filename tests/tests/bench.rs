@@ -113,7 +113,7 @@ fn a_file_takes_the_json_and_stdout_the_table() {
 #[test]
 fn mistakes_have_their_exit_codes() {
     let folder = folder();
-    let cases: [(&[&str], i32, &str); 14] = [
+    let cases: [(&[&str], i32, &str); 15] = [
         (&["--batch", "0"], 2, "--batch"),
         (&["--batch", "128,x"], 2, "--batch"),
         (&["--optimizer", "adam"], 2, "possible values: sgd, rowwise_adagrad"),
@@ -124,6 +124,7 @@ fn mistakes_have_their_exit_codes() {
         (&["--shape", "rows"], 2, "possible values: criteo-kaggle, mlperf"),
         (&["--precision", "f16"], 2, "possible values: f32, bf16"),
         (&["-c", "job.toml", "--precision", "bf16"], 2, "cannot be used with"),
+        (&["-c", "job.toml", "--rows", "bf16"], 2, "cannot be used with"),
         (&["-c", "job.toml", "--shape", "rows64"], 2, "cannot be used with"),
         (&["-c", "no.toml"], 2, "no.toml"),
         (&["--data", "no.h5"], 3, "no.h5"),

@@ -36,7 +36,7 @@ pub enum Shape {
     Bags50,
 }
 
-/// Operands of products.
+/// Operands of products, or values of rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Operands {
     /// f32
@@ -127,7 +127,7 @@ impl Subject {
     }
 
     fn variants(job: &str, name: &str, ways: &[Way]) -> Result<Vec<Variant>, Error> {
-        let configs = ways.iter().map(|(optimizers, operands)| {
+        let configs = ways.iter().map(|(optimizers, operands, rows)| {
             let (own, kinds) = match optimizers {
                 Optimizers::Sgd => ("sgd", ["sgd", "sgd"]),
                 Optimizers::RowwiseAdagrad => ("rowwise_adagrad", ["adagrad", "rowwise_adagrad"]),
@@ -136,11 +136,16 @@ impl Subject {
                 Operands::F32 => (own.to_owned(), "f32"),
                 Operands::Bf16 => (format!("{own} bf16"), "bf16"),
             };
+            let (own, rows) = match rows {
+                Operands::F32 => (own, "f32"),
+                Operands::Bf16 => (format!("{own}, bf16 rows"), "bf16"),
+            };
             let [dense, sparse] = kinds;
             let sets = [
                 format!("optim.dense.kind={dense}"),
                 format!("optim.sparse.kind={sparse}"),
                 format!("train.precision={precision}"),
+                format!("embedding.precision={rows}"),
             ];
             Ok(Variant { name: own, config: Config::parse(job, Path::new(name), &sets)? })
         });
@@ -195,7 +200,7 @@ fn stem(path: &Path) -> String {
 const NAME: &str = "criteo-kaggle";
 
 /// Optimizers, and what products multiply.
-pub type Way = (Optimizers, Operands);
+pub type Way = (Optimizers, Operands, Operands);
 
 /// Rows of a table of [`Shape::Mlperf`]: what rows cost is not the question there.
 const NEAR: u64 = 10_000;

@@ -48,6 +48,16 @@ pub(super) struct BenchArguments {
         conflicts_with = "config"
     )]
     precision: Vec<Operands>,
+    /// What embedding rows are in memory
+    #[arg(
+        long,
+        value_enum,
+        value_name = "NAME,…",
+        value_delimiter = ',',
+        default_value = "f32",
+        conflicts_with = "config"
+    )]
+    rows: Vec<Operands>,
     /// Worker threads that share one replica; each on a core of its own where there are enough
     #[arg(
         long,
@@ -89,8 +99,12 @@ pub(super) fn run(arguments: &BenchArguments) -> Result<(), Error> {
         return hand_out(&peak_only(), arguments.json.as_deref());
     }
     let data = arguments.data.as_deref();
-    let of = |optimizers| arguments.precision.iter().map(move |operands| (optimizers, *operands));
-    let ways: Vec<_> = arguments.optimizer.iter().flat_map(|optimizers| of(*optimizers)).collect();
+    let mut ways = vec![];
+    for optimizers in &arguments.optimizer {
+        for operands in &arguments.precision {
+            ways.extend(arguments.rows.iter().map(|rows| (*optimizers, *operands, *rows)));
+        }
+    }
     let subject = match &arguments.config {
         Some(job) => Subject::of_job(job, data)?,
         None if data.is_none() => Subject::of_shape(arguments.shape, &ways)?,
