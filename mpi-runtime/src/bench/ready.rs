@@ -146,7 +146,9 @@ mod tests {
 
     #[test]
     fn batches_of_any_size_hold_the_same_rows() {
-        let subject = Subject::criteo_kaggle(&[(Optimizers::Sgd, Operands::F32)], None).unwrap();
+        let subject =
+            Subject::criteo_kaggle(&[(Optimizers::Sgd, Operands::F32, Operands::F32)], None)
+                .unwrap();
         let columns = Columns::new(&subject, 1);
         let (large, small) = (columns.batch(1, 4), columns.batch(3, 2));
         assert_eq!(large.row, [4, 5, 6, 7]);

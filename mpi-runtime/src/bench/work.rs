@@ -107,7 +107,9 @@ mod tests {
     /// 13-512-256-64-16 and 367-512-256-1 have 474,368 weights; 27 vectors make 351 pairs.
     #[test]
     fn the_kaggle_dlrm_takes_2_87_mflop_per_example() {
-        let subject = Subject::criteo_kaggle(&[(Optimizers::Sgd, Operands::F32)], None).unwrap();
+        let subject =
+            Subject::criteo_kaggle(&[(Optimizers::Sgd, Operands::F32, Operands::F32)], None)
+                .unwrap();
         let by_hand = 2 * (3 * 474_368 - 13 * 512 + 3 * 351 * 16);
         assert_eq!(flop_per_example(&subject.model), by_hand);
         assert_eq!(by_hand, 2_866_592);
