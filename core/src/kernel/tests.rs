@@ -18,6 +18,7 @@ use crate::rng::{Purpose, Stream};
 mod halves;
 mod pairs;
 mod rows;
+mod sums;
 
 fn numbers(stream: u32, len: usize) -> Vec<f32> {
     let stream = Stream::new(5, Purpose::Test(stream));
@@ -320,7 +321,7 @@ impl Kernel for Operations<'_> {
         let (a, b) = (numbers(8, len), numbers(9, len));
         let mut words = vec![0.0; len];
         let mut results: Vec<Vec<f32>> = vec![];
-        for operation in 0..9 {
+        for operation in 0..12 {
             let mut result = vec![0.0; len];
             for at in (0..len).step_by(I::LANES) {
                 // SAFETY: whole vectors of buffers whose length is a multiple of all lanes.
@@ -335,6 +336,9 @@ impl Kernel for Operations<'_> {
                         5 => isa.relu(x),
                         6 => isa.where_positive(x, y),
                         7 => isa.flush(isa.mul(x, isa.splat(4e-30))),
+                        8 => isa.load_in_place(a.as_ptr().add(at)),
+                        9 => isa.load_splat(&a[7]),
+                        10 => isa.load_in_place_part(a.as_ptr().add(at), I::LANES),
                         _ => isa.splat(0.75),
                     };
                     isa.store(result.as_mut_ptr().add(at), z);

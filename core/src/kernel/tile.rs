@@ -258,7 +258,7 @@ unsafe fn of_size<I: Isa, O: Operand, const MR: usize, const NV: usize, const WH
                     };
                 }
                 for (i, sums) in sums.iter_mut().enumerate() {
-                    let x = isa.splat(*column.add(i * a.row));
+                    let x = isa.load_splat(column.add(i * a.row));
                     for (sum, vector) in sums.iter_mut().zip(vectors) {
                         *sum = O::add(isa, x, vector, *sum);
                     }

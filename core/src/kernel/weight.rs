@@ -116,14 +116,14 @@ impl<O: Operand> Kernel for WeightGradient<'_, O> {
     }
 }
 
-struct WeightUpdate<'a, R, O> {
-    operand: O,
-    x: Activations<'a>,
-    d_y: Activations<'a>,
+pub(super) struct WeightUpdate<'a, R, O> {
+    pub(super) operand: O,
+    pub(super) x: Activations<'a>,
+    pub(super) d_y: Activations<'a>,
     /// The gradient so far.
-    before: Option<&'a [f32]>,
-    rule: &'a R,
-    weight: Elements<'a>,
+    pub(super) before: Option<&'a [f32]>,
+    pub(super) rule: &'a R,
+    pub(super) weight: Elements<'a>,
 }
 
 impl<R: Rule, O: Operand> Kernel for WeightUpdate<'_, R, O> {
@@ -197,9 +197,9 @@ unsafe fn outer<I: Isa, O: Operand, E: Epilogue>(
     }
 }
 
-struct BiasGradient<'a> {
-    d_y: Activations<'a>,
-    d_bias: &'a mut [f32],
+pub(super) struct BiasGradient<'a> {
+    pub(super) d_y: Activations<'a>,
+    pub(super) d_bias: &'a mut [f32],
 }
 
 impl Kernel for BiasGradient<'_> {

@@ -7,15 +7,19 @@
 //!
 //! Two kinds of memory hold f32s. *Private* memory is plain `f32`. *Shared* memory is the Hogwild
 //! replica and the embedding rows, `AtomicU32`; a vector of it is read and written by one `asm!`
-//! instruction where the set has one, which stands for that many relaxed loads or stores: on x86 an
-//! aligned 4-byte word inside a vector access is never torn. [`Plain`] uses the relaxed atomics
+//! instruction where the set has one, which stands for that many relaxed loads or stores: an
+//! aligned 4-byte word inside such an access is never torn. [`Plain`] uses the relaxed atomics
 //! themselves and is what the others are checked against.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+mod parts;
 mod plain;
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+mod sse2;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
@@ -26,8 +30,12 @@ pub(super) use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 pub(super) use avx512::Avx512;
 pub(crate) use plain::Plain;
+#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+pub(super) use sse2::Sse2;
 
-use super::simd::{Simd, multiplies_halves, selected};
+#[cfg(target_arch = "x86_64")]
+use super::simd::multiplies_halves;
+use super::simd::{Simd, selected};
 
 /// What an update leaves of smaller numbers is 0. Numbers below 1.2e-38 (denormal) take several
 /// times as long on every processor; this much above them, products with rates and shares are not
@@ -91,6 +99,15 @@ pub(crate) trait Isa: Copy {
     /// halves, rounded. The products are exact.
     fn dot_halves(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
 
+    /// The private f32 at `from` in every lane.
+    ///
+    /// # Safety
+    /// `from` is good for reading it.
+    #[inline(always)]
+    unsafe fn load_splat(self, from: *const f32) -> Self::Vector {
+        // SAFETY: the caller's promise.
+        self.splat(unsafe { *from })
+    }
     /// Reads `LANES` private f32s.
     ///
     /// # Safety
@@ -355,6 +372,10 @@ unsafe fn dispatch(simd: Simd, kernel: impl Kernel) {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
         Simd::Avx2 => unsafe { run_avx2(kernel) },
+        // Miri knows no assembly, kernels of operating systems may have no vectors.
+        #[cfg(all(target_arch = "x86_64", target_feature = "sse2", not(miri)))]
+        _ => kernel.run(Sse2::new()),
+        #[cfg(not(all(target_arch = "x86_64", target_feature = "sse2", not(miri))))]
         _ => kernel.run(Plain::new()),
     }
 }

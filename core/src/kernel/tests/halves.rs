@@ -7,27 +7,27 @@ use crate::kernel::operand::Halves;
 use crate::kernel::round::{RoundActivations, RoundWeight};
 use crate::kernel::weight::WeightGradient;
 
-/// An instruction set, or the best one with its instructions for bf16.
+/// An instruction set, the twin of all, or the best one with its instructions for bf16.
 #[derive(Clone, Copy, Debug)]
 enum Way {
     Set(Simd),
+    Twin,
     #[cfg(target_arch = "x86_64")]
     Halves,
 }
 
 fn ways() -> Vec<Way> {
-    let mut ways: Vec<Way> = sets().map(Way::Set).collect();
+    let ways = sets().map(Way::Set).chain([Way::Twin]);
     #[cfg(target_arch = "x86_64")]
-    if multiplies_halves() {
-        ways.push(Way::Halves);
-    }
-    ways
+    let ways = ways.chain(multiplies_halves().then_some(Way::Halves));
+    ways.collect()
 }
 
 impl Way {
     fn run(self, kernel: impl Kernel) {
         match self {
             Self::Set(set) => run_on(set, kernel),
+            Self::Twin => kernel.run(Plain::new()),
             #[cfg(target_arch = "x86_64")]
             Self::Halves => crate::kernel::isa::run_halves_on_avx512(kernel),
         }
