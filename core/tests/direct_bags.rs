@@ -32,7 +32,11 @@ struct Words(Vec<AtomicU32>);
 
 impl Words {
     fn new(stream: &Stream, len: usize) -> Self {
-        let word = |i| AtomicU32::new((stream.uniform(1_000_000 + i) - 0.25).abs().to_bits());
+        // Its upper half twice: numbers as two bf16s, too.
+        let word = |i| {
+            let half = (stream.uniform(1_000_000 + i) - 0.25).abs().to_bits() >> 16;
+            AtomicU32::new(half << 16 | half)
+        };
         Self((0..len as u64).map(word).collect())
     }
 
