@@ -45,7 +45,10 @@ fn figures_are_as_the_contract_says() {
     let ended = folder.umbra(1, &[&arguments[..], &QUICK].concat()).fine();
     let report: Value = serde_json::from_str(&ended.stdout).unwrap();
     assert_eq!(report["version"], 1);
-    assert!(["avx512", "avx2", "plain"].contains(&report["simd"].as_str().unwrap()), "{report}");
+    assert!(
+        ["avx512", "avx2", "neon", "plain"].contains(&report["simd"].as_str().unwrap()),
+        "{report}"
+    );
     assert!(report["machine"].is_string() && number(&report, "cores") >= 1.0);
     assert!(number(&report, "peak_gflops") > 0.0);
 

@@ -15,13 +15,15 @@ pub enum Simd {
     Avx2 = 2,
     /// 512-bit vectors.
     Avx512 = 3,
+    /// The vectors of every aarch64 processor: 128 bits, with fused multiply-add.
+    Neon = 4,
 }
 
 impl Simd {
-    /// Every set, best last.
-    pub const ALL: [Self; 3] = [Self::Plain, Self::Avx2, Self::Avx512];
+    /// Every set; of those of a processor the best last.
+    pub const ALL: [Self; 4] = [Self::Plain, Self::Avx2, Self::Avx512, Self::Neon];
 
-    /// Its name: `plain`, `avx2` or `avx512`.
+    /// Its name: `plain`, `avx2`, `avx512` or `neon`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         NAMES[self as usize - 1]
@@ -41,12 +43,17 @@ impl Simd {
             Self::Plain => true,
             Self::Avx2 => has_avx2(),
             Self::Avx512 => has_avx512(),
+            Self::Neon => cfg!(all(
+                target_arch = "aarch64",
+                target_feature = "neon",
+                target_endian = "little"
+            )),
         }
     }
 }
 
 /// Names of [`Simd::ALL`].
-pub const NAMES: [&str; 3] = ["plain", "avx2", "avx512"];
+pub const NAMES: [&str; 4] = ["plain", "avx2", "avx512", "neon"];
 
 impl fmt::Display for Simd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -68,8 +75,8 @@ pub struct UnknownSimd;
 
 impl fmt::Display for UnknownSimd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [plain, avx2, avx512] = NAMES;
-        write!(f, "an instruction set is one of {plain}, {avx2}, {avx512}")
+        let [plain, avx2, avx512, neon] = NAMES;
+        write!(f, "an instruction set is one of {plain}, {avx2}, {avx512}, {neon}")
     }
 }
 
@@ -154,6 +161,7 @@ pub fn selected() -> Simd {
         1 => Simd::Plain,
         2 => Simd::Avx2,
         3 => Simd::Avx512,
+        4 => Simd::Neon,
         _ => {
             let simd = requested().unwrap_or_else(Simd::detect);
             SELECTED.store(simd as u8, Ordering::Relaxed);

@@ -13,7 +13,7 @@ pub struct Report {
     pub version: u32,
     /// The processor, with family and model.
     pub machine: String,
-    /// The instruction set in use: `avx512`, `avx2` or `plain`.
+    /// The instruction set in use: `avx512`, `avx2`, `neon` or `plain`.
     pub simd: String,
     /// Cores that this process may use.
     pub cores: usize,

@@ -15,7 +15,9 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
-#[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
+#[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little"))]
+mod neon;
+#[cfg(any(target_feature = "sse2", target_feature = "neon"))]
 mod parts;
 mod plain;
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
@@ -29,6 +31,8 @@ use core::sync::atomic::AtomicU32;
 pub(super) use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 pub(super) use avx512::Avx512;
+#[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little"))]
+pub(super) use neon::Neon;
 pub(crate) use plain::Plain;
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 pub(super) use sse2::Sse2;
@@ -372,6 +376,8 @@ unsafe fn dispatch(simd: Simd, kernel: impl Kernel) {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
         Simd::Avx2 => unsafe { run_avx2(kernel) },
+        #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little"))]
+        Simd::Neon => kernel.run(Neon::new()),
         // Miri knows no assembly, kernels of operating systems may have no vectors.
         #[cfg(all(target_arch = "x86_64", target_feature = "sse2", not(miri)))]
         _ => kernel.run(Sse2::new()),
