@@ -162,8 +162,8 @@ pub(crate) const NOISES: usize = 32;
 /// Numbers of 16 bits, as bits of f32s, from the halves of words number `first` and the following
 /// under a key: number i is the lower half of word i, number i + 16 the upper one. A word is its
 /// number, multiplied and added to the key and mixed by C. Wellons' `lowbias32` (hash-prospector,
-/// 2018): a tenth of the work of a block, which is where the key comes from. Inlined, so that it has
-/// the vectors of the kernel that calls it.
+/// 2018): a tenth of the work of a block, which is where the key comes from. Inlined, so that it
+/// has the vectors of the kernel that calls it.
 #[inline(always)]
 pub(crate) fn noises([a, b]: [u32; 2], first: u32) -> [f32; NOISES] {
     let mut noises = [0.0; NOISES];

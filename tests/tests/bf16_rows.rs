@@ -121,7 +121,9 @@ fn a_checkpoint_is_read_at_either_precision() {
         assert!(said.contains("umbra: going on from ") && !said.contains(BITS), "{said}");
         let after = saved(&folder, run);
         let (no_halves, halves) = others(if run == "rounded" { &before } else { &after });
-        assert!(no_halves > halves, "{run}: {no_halves} f32s");
+        // Of those that were widened the ones are f32s by now that were updated since.
+        let least = if run == "rounded" { halves } else { 10_000 };
+        assert!(no_halves > least, "{run}: {no_halves} f32s");
         assert_eq!(others(if run == "rounded" { &after } else { &before }).0, 0, "{run}");
     }
     // A run that begins with a saved model of f32s, without a step: its rows, rounded.

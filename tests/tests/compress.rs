@@ -154,7 +154,8 @@ fn replicas_centers_and_servers_are_sent_what_matters() {
         ("gba", &[]),
         ("async_ps", &[]),
     ] {
-        let folder = if method.starts_with("shadow") { &longer } else { &folder };
+        let on_servers = ["bsp_ps", "gba", "async_ps"].contains(&method);
+        let folder = if on_servers { &folder } else { &longer };
         let train = |run: &str, keep: &[&str]| {
             let method = format!("sync.method={method}");
             let sets = [&[&*method, "train.worker_threads=1", "run.overwrite=true"], more, keep];

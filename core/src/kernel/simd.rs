@@ -8,8 +8,8 @@ use core::sync::atomic::{AtomicU8, Ordering};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Simd {
-    /// What needs no asking: SSE2 on x86-64, arrays of four elsewhere. No fused multiply-add, and the
-    /// same bits everywhere.
+    /// What needs no asking: SSE2 on x86-64, arrays of four elsewhere. No fused multiply-add, and
+    /// the same bits everywhere.
     Plain = 1,
     /// 256-bit vectors with fused multiply-add.
     Avx2 = 2,

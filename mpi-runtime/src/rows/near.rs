@@ -37,8 +37,9 @@ pub struct Near {
 }
 
 impl Near {
-    /// Finds the partitions within reach of a rank with these of its `own`, in a run of this `seed`.
-    /// To the node: tells all ranks where they are. *Collective over its communicator, main thread only.*
+    /// Finds the partitions within reach of a rank with these of its `own`, in a run of this
+    /// `seed`. To the node: tells all ranks where they are. *Collective over its communicator, main
+    /// thread only.*
     ///
     /// # Errors
     /// When not all ranks come.

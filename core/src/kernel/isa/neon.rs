@@ -6,12 +6,13 @@
 //! read and written word by word.
 
 use core::arch::aarch64::{
-    float32x4_t, uint32x4_t, vabsq_f32, vaddq_f32, vaddq_u32, vandq_u32, vbicq_u32, vbslq_u32,
-    vceqq_f32, vclezq_f32, vcltq_f32, vcltzq_f32, vcombine_u16, vdivq_f32, vdupq_laneq_f32,
-    vdupq_n_f32, vdupq_n_u32, vfmaq_f32, vld1q_f32, vminvq_u32, vmovn_u32, vmulq_f32, vorrq_u32,
-    vreinterpretq_f32_f64, vreinterpretq_f32_u16, vreinterpretq_f32_u32, vreinterpretq_f64_f32,
-    vreinterpretq_u16_f32, vreinterpretq_u32_f32, vshlq_n_u32, vshrq_n_u32, vsqrtq_f32, vst1q_f32,
-    vsubq_f32, vtrn1q_f32, vtrn1q_f64, vtrn2q_f32, vtrn2q_f64, vzip1q_u16, vzip2q_u16,
+    float32x4_t, uint16x4_t, uint32x4_t, vabsq_f32, vaddq_f32, vaddq_u32, vandq_u32, vbicq_u32,
+    vbslq_u32, vceqq_f32, vclezq_f32, vcltq_f32, vcltzq_f32, vcombine_u16, vdivq_f32,
+    vdupq_laneq_f32, vdupq_n_f32, vdupq_n_u32, vfmaq_f32, vld1q_f32, vminvq_u32, vmovl_u16,
+    vmovn_u32, vmulq_f32, vorrq_u32, vreinterpretq_f32_f64, vreinterpretq_f32_u16,
+    vreinterpretq_f32_u32, vreinterpretq_f64_f32, vreinterpretq_u16_f32, vreinterpretq_u32_f32,
+    vshlq_n_u32, vshrn_n_u32, vshrq_n_u32, vsqrtq_f32, vst1q_f32, vsubq_f32, vtrn1q_f32,
+    vtrn1q_f64, vtrn2q_f32, vtrn2q_f64, vzip1q_u16, vzip2q_u16,
 };
 use core::arch::asm;
 use core::sync::atomic::AtomicU32;
@@ -259,6 +260,48 @@ impl Isa for Neon {
     unsafe fn store_shared_part(self, to: *const AtomicU32, count: usize, x: float32x4_t) {
         // SAFETY: as above.
         unsafe { parts::store_shared(to, count, self.lanes(x)) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_halves(self, from: *const AtomicU32) -> float32x4_t {
+        let words: uint16x4_t;
+        // SAFETY: the caller's promise: two words.
+        unsafe {
+            asm!("ld1 {{{words:v}.2s}}, [{from}]", words = lateout(vreg) words, from = in(reg) from,
+                options(nostack, preserves_flags, readonly));
+            vreinterpretq_f32_u32(vshlq_n_u32::<16>(vmovl_u16(words)))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_halves_part(self, from: *const AtomicU32, count: usize) -> float32x4_t {
+        // SAFETY: as above.
+        unsafe {
+            let lanes = parts::load_halves(from, count);
+            vld1q_f32(lanes.as_ptr())
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store_halves(self, to: *const AtomicU32, x: float32x4_t) {
+        // SAFETY: as above.
+        unsafe {
+            let words = vshrn_n_u32::<16>(vreinterpretq_u32_f32(x));
+            asm!("st1 {{{words:v}.2s}}, [{to}]", words = in(vreg) words, to = in(reg) to,
+                options(nostack, preserves_flags));
+        }
+    }
+
+    #[inline(always)]
+    fn round_by(self, x: float32x4_t, noise: float32x4_t) -> float32x4_t {
+        // SAFETY: as above.
+        unsafe {
+            let bits = vreinterpretq_u32_f32(x);
+            let sum = vaddq_u32(bits, vreinterpretq_u32_f32(noise));
+            let quiet = vorrq_u32(bits, vdupq_n_u32(0x40_0000));
+            let chosen = vbslq_u32(vceqq_f32(x, x), sum, quiet);
+            vreinterpretq_f32_u32(vandq_u32(chosen, vdupq_n_u32(!0xffff)))
+        }
     }
 
     #[inline(always)]

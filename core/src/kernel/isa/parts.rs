@@ -30,6 +30,22 @@ pub(super) unsafe fn load(from: impl Source, count: usize) -> [f32; 4] {
     lanes
 }
 
+/// The first `count` ≤ 4 of bf16s that stand two to a word, zeros behind them.
+///
+/// # Safety
+/// `from` is good for reading their words.
+#[inline(always)]
+pub(super) unsafe fn load_halves(from: *const AtomicU32, count: usize) -> [f32; 4] {
+    let mut lanes = [0.0; 4];
+    for (lane, x) in lanes.iter_mut().enumerate().take(count) {
+        // SAFETY: the caller's promise.
+        let word = unsafe { &*from.add(lane / 2) }.load(Relaxed);
+        let half = if lane % 2 == 0 { word << 16 } else { word & 0xffff_0000 };
+        *x = f32::from_bits(half);
+    }
+    lanes
+}
+
 /// Writes the first `count` ≤ 4 lanes.
 ///
 /// # Safety

@@ -11,7 +11,7 @@ use core::arch::x86_64::{
     _mm_storeu_ps, _mm_sub_ps, _mm_unpackhi_epi16, _mm_unpackhi_ps, _mm_unpacklo_epi16,
     _mm_unpacklo_ps,
 };
-use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use core::sync::atomic::AtomicU32;
 
 use super::x86::one_instruction;
 use super::{FLUSHED_BELOW, HALVES_FLUSHED_BELOW, Isa, Source, parts};
@@ -165,14 +165,8 @@ impl Isa for Sse2 {
 
     #[inline(always)]
     unsafe fn load_halves_part(self, from: *const AtomicU32, count: usize) -> __m128 {
-        let mut lanes = [0.0; 4];
-        for (lane, x) in lanes.iter_mut().enumerate().take(count) {
-            // SAFETY: as above.
-            let word = unsafe { &*from.add(lane / 2) }.load(Relaxed);
-            let half = if lane % 2 == 0 { word << 16 } else { word & 0xffff_0000 };
-            *x = f32::from_bits(half);
-        }
-        of_lanes(lanes)
+        // SAFETY: as above.
+        of_lanes(unsafe { parts::load_halves(from, count) })
     }
 
     #[inline(always)]
