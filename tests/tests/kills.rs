@@ -50,6 +50,7 @@ const JOBS: [(&str, &[&str]); 6] = [
         "shadow_easgd separate",
         &[
             "sync.method=shadow_easgd",
+            "embedding.shared_memory=false",
             "train.epochs=20",
             "train.batch_size=128",
             "roles.layout=separate",

@@ -76,7 +76,7 @@ fn shadow_methods_learn_as_much_at_both_thread_levels() {
     let folder = folder();
     for (method, ranks) in [("shadow_ma", 2), ("shadow_ma", 4), ("shadow_easgd", 3)] {
         let method = format!("sync.method={method}");
-        let sets = ["train.worker_threads=1", &method];
+        let sets = ["train.worker_threads=1", "embedding.shared_memory=false", &method];
         let (_, expected) = train(&folder, ranks, "multiple", &sets);
         let (_, got) = train(&folder, ranks, "serialized", &sets);
         assert!((got - expected).abs() < 0.05, "{method}, {ranks} ranks: {got}, {expected}");

@@ -4,7 +4,7 @@
 //! row is in, of the order of updates, or of what was rounded before. So rounding repeats bit for
 //! bit where updates do, on any number of ranks, and a run that goes on needs no state for it.
 //! Philox makes a key of all but the element, and a cheaper mix of the key and the element the
-//! numbers (`rng.rs`): made of Philox alone, those of a row of 64 took as long as its update.
+//! numbers (`rng.rs`).
 
 use super::Partitioning;
 use crate::rng::{Purpose, Stream};

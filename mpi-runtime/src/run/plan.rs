@@ -97,7 +97,7 @@ impl Plan {
         .map_err(|error| Error::Data(error.to_string()))?
         .with_precision(convert::precision(config.embedding.precision));
         layout.save_first = save_first(&config.recovery, train.cardinality());
-        layout.lent = ranks > 1 && config.embedding.shared_memory;
+        layout.lent = ranks > 1 && config.embedding.shared_memory && per_rank <= LENT_MAX;
         let (slices, order) = cut(&job);
         let (steps_per_epoch, steps) = steps(&job, &order, &train);
         let plan = Self {
@@ -404,6 +404,9 @@ impl Plan {
         }
     }
 }
+
+/// Most partitions of a rank that others of its node can see: each is a file that stays open.
+const LENT_MAX: usize = 64;
 
 /// Workers over all trainers, and the order of their examples.
 fn cut(job: &Job) -> (usize, TrainOrder) {
