@@ -160,7 +160,8 @@ def ranks():
         ):
             run = runs.train(f"ranks-{name}-{number}", "hpc/show/shadow-frappe.toml", sets | more, launch)
             rates[name].append(speed(run))
-            bytes_sent[name] = run["wire"]["embedding_bytes"] / run["examples"]
+            # One rank has no wire.
+            bytes_sent[name] = run.get("wire", {}).get("embedding_bytes", 0) / run["examples"]
         loads.append(load.cores())
     over = {name: [a / b for a, b in zip(own, rates["one"])] for name, own in rates.items()}
     for name in ("two", "messages"):
