@@ -358,6 +358,8 @@ pub(crate) fn plan(
         }
         plan.check_memory(world.rank, facts.ranks)?;
         plan.node_of.clone_from(&facts.node_of);
+        // Alone on their nodes, ranks keep their rows to themselves, in huge pages.
+        plan.layout.lent &= facts.ranks > 1;
         let trains = plan.roles.trainers.contains(world.rank);
         if plan.job.config.train.pin_workers && trains {
             plan.pins = Pins::new(&Cores::allowed(), plan.job.worker_threads, &facts)?;
