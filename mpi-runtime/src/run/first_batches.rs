@@ -7,11 +7,10 @@ use umbra_datasets::{Pipeline, TrainOrder};
 
 use crate::comm::watch::Watch;
 use crate::error::Error;
-use crate::launch::roles::Roles;
 use crate::rows::bags::{Bags, Places};
 use crate::rows::pooled_traffic::BagCounts;
 use crate::rows::pooling::PoolRules;
-use crate::rows::traffic::{Duties, NearRanks, Shape, Steps};
+use crate::rows::traffic::{Shape, Steps};
 use crate::run::plan::Plan;
 use crate::trainer::batches::next_read;
 
@@ -104,24 +103,6 @@ impl Plan {
             width: self.layout.width,
             permits: self.job.config.embedding.prefetch + 1,
         }
-    }
-
-    /// What of that `rank` does.
-    pub(super) fn duties(&self, rank: usize) -> Duties {
-        let Roles { trainers, embedding_ps, .. } = &self.roles;
-        let node = self.node_of.get(rank).filter(|_| self.layout.lent);
-        let beside =
-            |other: &&usize| **other != rank && node.is_some() && self.node_of.get(**other) == node;
-        let near = self.uses_rows_in_place().then(|| NearRanks {
-            trainers: trainers.ranks().iter().filter(beside).count(),
-            servers: embedding_ps
-                .ranks()
-                .iter()
-                .filter(beside)
-                .filter_map(|rank| embedding_ps.number_of(*rank))
-                .collect(),
-        });
-        Duties { trains: trainers.contains(rank), serves: embedding_ps.number_of(rank), near }
     }
 }
 

@@ -6,7 +6,8 @@
 //! Map: `job.rs` how a run begins, `session.rs` from there to its end, `measures.rs` what it
 //! measured and its summary ·
 //! `plan.rs`, `prediction.rs` what it will be, `first_batches.rs` from what its data have,
-//! `pool_choice.rs` who pools · `trainer_threads.rs` a trainer's replica and
+//! `pool_choice.rs` who pools, `in_place.rs` which rows nobody asks for · `trainer_threads.rs` a
+//! trainer's replica and
 //! threads, `replica_parts.rs` its part of a replica of several ranks · `compression.rs` what is
 //! compressed, and what it came to · `scoring.rs` how well the model scores · `publish.rs` the
 //! model that is evaluated and saved · `sections.rs` everything that a run goes on from,
@@ -25,6 +26,7 @@ pub mod evaluate;
 mod first_batches;
 pub mod going_on;
 pub mod heartbeat;
+mod in_place;
 pub mod job;
 mod local_images;
 mod lost_ranks;

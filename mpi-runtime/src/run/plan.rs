@@ -7,7 +7,6 @@ use umbra_core::sync::server::PLACES_MAX;
 use umbra_core::sync::{Dealing, Instances, Method};
 use umbra_datasets::{Dataset, TrainOrder, steps_per_epoch};
 
-use crate::comm::Comm;
 use crate::config::convert;
 use crate::config::{Config, Job, Layout, Save, SyncMethod};
 use crate::dense::parts::Parts;
@@ -16,10 +15,10 @@ use crate::launch::processor::Pins;
 use crate::launch::roles::Roles;
 use crate::recovery::planner::save_first;
 use crate::rows::bag_wire::bag_lookup_words_max;
-use crate::rows::near::Reach;
 use crate::rows::partition::TokenRule;
 use crate::rows::tables::TableLayout;
 use crate::rows::wire::push_words_max;
+use crate::run::in_place::LENT_MAX;
 use crate::run::pool_choice::PoolChoice;
 use crate::trainer::buffers::StepBuffers;
 
@@ -383,30 +382,7 @@ impl Plan {
     pub fn synchronous(&self) -> bool {
         self.job.method == SyncMethod::Bsp
     }
-
-    /// Whether workers use rows that are near where they are: where pushes are applied as they
-    /// come, rows travel and not vectors, and nobody counts the updates of his own.
-    #[must_use]
-    pub fn uses_rows_in_place(&self) -> bool {
-        let at_once = !self.synchronous() && !self.job.method.is_served();
-        let travel = self.job.config.pooled().is_none() && self.layout.save_first.is_none();
-        at_once && travel && !self.local
-    }
-
-    /// How far workers of a rank reach for rows themselves. `control`: of all ranks; `host`: of
-    /// this one.
-    #[must_use]
-    pub fn reach<'a>(&self, control: &'a Comm, host: &'a str) -> Reach<'a> {
-        match self.uses_rows_in_place() {
-            false => Reach::Nowhere,
-            true if self.layout.lent => Reach::Node(control, host),
-            true => Reach::Rank,
-        }
-    }
 }
-
-/// Most partitions of a rank that others of its node can see: each is a file that stays open.
-const LENT_MAX: usize = 64;
 
 /// Workers over all trainers, and the order of their examples.
 fn cut(job: &Job) -> (usize, TrainOrder) {

@@ -17,7 +17,7 @@ use core::arch::aarch64::{
 use core::arch::asm;
 use core::sync::atomic::AtomicU32;
 
-use super::{FLUSHED_BELOW, HALVES_FLUSHED_BELOW, Isa, Source, parts};
+use super::{FLUSHED_BELOW, HALVES_FLUSHED_BELOW, Isa, QUIET, Source, UPPER_HALF, parts};
 
 /// The vectors of aarch64.
 #[derive(Clone, Copy)]
@@ -42,7 +42,7 @@ impl Neon {
         // SAFETY: as above.
         unsafe {
             let words = vreinterpretq_u32_f32(words);
-            let upper = vandq_u32(words, vdupq_n_u32(!0xffff));
+            let upper = vandq_u32(words, vdupq_n_u32(UPPER_HALF));
             [vreinterpretq_f32_u32(vshlq_n_u32::<16>(words)), vreinterpretq_f32_u32(upper)]
         }
     }
@@ -298,9 +298,9 @@ impl Isa for Neon {
         unsafe {
             let bits = vreinterpretq_u32_f32(x);
             let sum = vaddq_u32(bits, vreinterpretq_u32_f32(noise));
-            let quiet = vorrq_u32(bits, vdupq_n_u32(0x40_0000));
+            let quiet = vorrq_u32(bits, vdupq_n_u32(QUIET));
             let chosen = vbslq_u32(vceqq_f32(x, x), sum, quiet);
-            vreinterpretq_f32_u32(vandq_u32(chosen, vdupq_n_u32(!0xffff)))
+            vreinterpretq_f32_u32(vandq_u32(chosen, vdupq_n_u32(UPPER_HALF)))
         }
     }
 

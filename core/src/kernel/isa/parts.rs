@@ -2,7 +2,7 @@
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use super::Source;
+use super::{Source, UPPER_HALF};
 
 /// The first `count` ≤ 4 elements, zeros behind them.
 ///
@@ -40,7 +40,7 @@ pub(super) unsafe fn load_halves(from: *const AtomicU32, count: usize) -> [f32; 
     for (lane, x) in lanes.iter_mut().enumerate().take(count) {
         // SAFETY: the caller's promise.
         let word = unsafe { &*from.add(lane / 2) }.load(Relaxed);
-        let half = if lane % 2 == 0 { word << 16 } else { word & 0xffff_0000 };
+        let half = if lane % 2 == 0 { word << 16 } else { word & UPPER_HALF };
         *x = f32::from_bits(half);
     }
     lanes

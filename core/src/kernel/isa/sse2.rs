@@ -14,7 +14,7 @@ use core::arch::x86_64::{
 use core::sync::atomic::AtomicU32;
 
 use super::x86::one_instruction;
-use super::{FLUSHED_BELOW, HALVES_FLUSHED_BELOW, Isa, Source, parts};
+use super::{FLUSHED_BELOW, HALVES_FLUSHED_BELOW, Isa, QUIET, Source, UPPER_HALF, parts};
 
 /// The vectors of x86-64.
 #[derive(Clone, Copy)]
@@ -37,7 +37,7 @@ impl Sse2 {
     fn halves(self, words: __m128) -> [__m128; 2] {
         // SAFETY: every x86-64 processor has the instructions, here and below.
         unsafe {
-            let upper = _mm_castsi128_ps(_mm_set1_epi32(!0xffff));
+            let upper = _mm_castsi128_ps(_mm_set1_epi32(UPPER_HALF.cast_signed()));
             let lower = _mm_slli_epi32::<16>(_mm_castps_si128(words));
             [_mm_castsi128_ps(lower), _mm_and_ps(words, upper)]
         }
@@ -54,7 +54,7 @@ impl Sse2 {
             let even = _mm_and_si128(_mm_srli_epi32::<16>(kept), _mm_set1_epi32(1));
             let up = _mm_add_epi32(even, _mm_set1_epi32(0x7fff));
             let rounded = _mm_add_epi32(kept, up);
-            let quiet = _mm_or_si128(kept, _mm_set1_epi32(0x40_0000));
+            let quiet = _mm_or_si128(kept, _mm_set1_epi32(QUIET.cast_signed()));
             let is_nan = _mm_castps_si128(_mm_cmpunord_ps(x, x));
             let chosen =
                 _mm_or_si128(_mm_and_si128(is_nan, quiet), _mm_andnot_si128(is_nan, rounded));
@@ -186,10 +186,10 @@ impl Isa for Sse2 {
         unsafe {
             let bits = _mm_castps_si128(x);
             let sum = _mm_add_epi32(bits, _mm_castps_si128(noise));
-            let quiet = _mm_or_si128(bits, _mm_set1_epi32(0x40_0000));
+            let quiet = _mm_or_si128(bits, _mm_set1_epi32(QUIET.cast_signed()));
             let is_nan = _mm_castps_si128(_mm_cmpunord_ps(x, x));
             let chosen = _mm_or_si128(_mm_and_si128(is_nan, quiet), _mm_andnot_si128(is_nan, sum));
-            let upper = _mm_castsi128_ps(_mm_set1_epi32(!0xffff));
+            let upper = _mm_castsi128_ps(_mm_set1_epi32(UPPER_HALF.cast_signed()));
             _mm_and_ps(_mm_castsi128_ps(chosen), upper)
         }
     }
