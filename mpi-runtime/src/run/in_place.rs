@@ -1,5 +1,5 @@
-//! Which rows the workers of a planned run reach themselves (`rows/near.rs`), and which ranks, of the
-//! others, they ask.
+//! Which rows the workers of a planned run reach themselves (`rows/near.rs`), and which ranks they
+//! ask for the others.
 
 use crate::comm::Comm;
 use crate::launch::roles::Roles;
