@@ -7,6 +7,10 @@ use serde_json::Value;
 
 use crate::launch::{Ended, LIMIT, program, signal, start};
 
+/// Workers sleep most of a step, so that rounds beside the steps come as often whatever else the
+/// cores have to do: steps of a test's model end before a thread beside them has its turn.
+pub const TIME_FOR_ROUNDS: &str = "recovery.inject.slow_factor=10";
+
 /// A folder that goes away with the test.
 #[derive(Debug)]
 pub struct Folder {

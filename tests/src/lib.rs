@@ -16,7 +16,7 @@ mod saved;
 pub mod sources;
 
 pub use arrays::Arrays;
-pub use folder::{Folder, Job};
+pub use folder::{Folder, Job, TIME_FOR_ROUNDS};
 pub use launch::{Ended, LIMIT, Running, as_a_user, below, program, signal, start};
 pub use oracle::{Example, OracleFigures, figures, tree_sum};
 pub use saved::{SavedModel, manifest, numbers, tensors};

@@ -4,7 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 use serde_json::Value;
-use umbra_tests::{Folder, Job, SavedModel, manifest, tensors};
+use umbra_tests::{Folder, Job, SavedModel, TIME_FOR_ROUNDS, manifest, tensors};
 
 const JOB: Job = Job {
     model: "kind = \"dlrm\"\nembedding_dim = 8\nbottom = [16, 8]\ntop = [24, 12]\n\
@@ -18,26 +18,25 @@ fn train(folder: &Folder, ranks: usize, sets: &[&str]) -> Value {
     folder.summary("run")
 }
 
-/// Groups of two or three, full and uneven, in the foreground and in the background: of as many
-/// steps that rounds beside them come to something on a busy machine too.
+/// Groups of two or three, full and uneven, in the foreground and in the background.
 #[test]
 fn every_schedule_learns() {
-    let folder = JOB.folder(320_000, 4000);
+    let folder = JOB.folder(160_000, 4000);
     let alone = train(&folder, 1, &["sync.method=none"])["test"]["auc"].as_f64().unwrap();
     for (ranks, method, sets) in [
         (4, "ds_sync", &["sync.schedule=grid"][..]),
         (4, "ds_sync", &["sync.schedule=ring", "sync.every=2"]),
         (3, "ds_sync", &["sync.schedule=nodes"]),
         (5, "ds_sync", &["sync.schedule=grid", "train.batch_size=32"]),
-        (4, "shadow_ds_sync", &["sync.schedule=hypercube"]),
-        (3, "shadow_ds_sync", &["sync.schedule=random", "sync.intake=delta"]),
+        (4, "shadow_ds_sync", &["sync.schedule=hypercube", TIME_FOR_ROUNDS]),
+        (3, "shadow_ds_sync", &["sync.schedule=random", "sync.intake=delta", TIME_FOR_ROUNDS]),
         (4, "ds_slowmo", &["sync.every=4", "sync.block_momentum=0.3"]),
     ] {
         let method = format!("sync.method={method}");
         let summary = train(&folder, ranks, &[&[&*method], sets].concat());
         let auc = summary["test"]["auc"].as_f64().unwrap();
         assert!((auc - alone).abs() < 0.04, "{method} {sets:?}: {auc}, one trainer {alone}");
-        assert_eq!(summary["examples"], 320_000, "{method} {sets:?}");
+        assert_eq!(summary["examples"], 160_000, "{method} {sets:?}");
         assert!(summary["wire"]["dense_bytes"].as_u64().unwrap() > 0, "{method} {sets:?}");
         assert_eq!(folder.eval(1, "run", "test.h5"), summary["test"], "{method} {sets:?}");
     }

@@ -1,7 +1,7 @@
 //! Where the MPI library lets only one thread call it at a time, umbra trains the same.
 #![allow(clippy::unwrap_used)]
 
-use umbra_tests::{Folder, Job, LIMIT, SavedModel, program, start};
+use umbra_tests::{Folder, Job, LIMIT, SavedModel, TIME_FOR_ROUNDS, program, start};
 
 const JOB: Job = Job {
     model: "kind = \"dlrm\"\nembedding_dim = 8\nbottom = [16, 8]\ntop = [24, 12]\n\
@@ -76,7 +76,8 @@ fn shadow_methods_learn_as_much_at_both_thread_levels() {
     let folder = folder();
     for (method, ranks) in [("shadow_ma", 2), ("shadow_ma", 4), ("shadow_easgd", 3)] {
         let method = format!("sync.method={method}");
-        let sets = ["train.worker_threads=1", "embedding.shared_memory=false", &method];
+        let sets =
+            [TIME_FOR_ROUNDS, "train.worker_threads=1", "embedding.shared_memory=false", &method];
         let (_, expected) = train(&folder, ranks, "multiple", &sets);
         let (_, got) = train(&folder, ranks, "serialized", &sets);
         assert!((got - expected).abs() < 0.05, "{method}, {ranks} ranks: {got}, {expected}");

@@ -13,7 +13,11 @@
 //! | form | center | trainer |
 //! | --- | --- | --- |
 //! | sequential | c += α (w − c), sends c | w += α (c − w) |
-//! | same pair | d = w − c, c += α d, sends d | w −= α d |
+//! | same pair | sends c, c += α (w − c) | w += α (c − w as sent) |
+//!
+//! Both are sent states and no pull, so that a message that leaves out what has hardly moved (arXiv
+//! 2010.08899) brings nobody out of step: pulls that come later, all at once, would take a trainer
+//! to where the center was, and the center is by then where the trainer was.
 //!
 //! Invariants: both sides apply to what they have when the message comes, so workers go on
 //! meanwhile. Alone, an exchange of the sequential form leaves w − c as (1 − α)² of what it was;
@@ -22,6 +26,7 @@
 //! The center ends when every trainer has said goodbye. An answer of another rank, or to another
 //! question, is out of turn.
 
+use super::model_average::Intake;
 use super::protocol::{Action, Completion, OutOfTurn, Payload, Protocol};
 use super::reduction::{TAIL, slice};
 
@@ -31,7 +36,7 @@ pub enum Pair {
     /// The trainer moves towards the center that has moved already.
     #[default]
     Sequential,
-    /// Both move by the same difference.
+    /// Both move by the same difference, and what workers do meanwhile stays.
     Same,
 }
 
@@ -48,16 +53,22 @@ pub struct ElasticTrainer<'a> {
     staging: &'a mut [f32],
     center: usize,
     alpha: f32,
-    pair: Pair,
+    intake: Intake<'a>,
     word: u64,
     outstanding: Option<Action>,
 }
 
 impl<'a> ElasticTrainer<'a> {
-    /// Exchanges with rank `center` over `staging: [slice + TAIL]` until the workers end.
+    /// Exchanges with rank `center` over `staging: [slice + TAIL]` until the workers end. `intake`:
+    /// [`Intake::Delta`] of the same pair, else [`Intake::Interpolate`].
     #[must_use]
-    pub const fn new(staging: &'a mut [f32], center: usize, alpha: f32, pair: Pair) -> Self {
-        Self { staging, center, alpha, pair, word: FETCH, outstanding: None }
+    pub const fn new(
+        staging: &'a mut [f32],
+        center: usize,
+        alpha: f32,
+        intake: Intake<'a>,
+    ) -> Self {
+        Self { staging, center, alpha, intake, word: FETCH, outstanding: None }
     }
 
     const fn say(&mut self, word: u64) -> Action {
@@ -73,7 +84,12 @@ impl Protocol for ElasticTrainer<'_> {
             (Some(Action::Finish), _) => Action::Finish,
             (None, Completion::Start)
             | (Some(Action::Store { .. } | Action::Add { .. }), Completion::Done) => Action::Load,
-            (Some(Action::Load), Completion::Loaded { finite: true, .. }) => self.say(EXCHANGE),
+            (Some(Action::Load), Completion::Loaded { finite: true, .. }) => {
+                if let Intake::Delta { loaded } = &mut self.intake {
+                    loaded.copy_from_slice(slice(self.staging));
+                }
+                self.say(EXCHANGE)
+            }
             (Some(Action::Load), Completion::Loaded { finite: false, .. }) => self.say(FETCH),
             (Some(Action::Load), Completion::Stop) => self.say(GOODBYE),
             (Some(Action::Send { word: GOODBYE, .. }), Completion::Done) => Action::Finish,
@@ -84,10 +100,14 @@ impl Protocol for ElasticTrainer<'_> {
                 if (from, word, elements)
                     == (self.center, self.word, self.staging.len() - TAIL) =>
             {
-                match (word, self.pair) {
-                    (FETCH, _) => Action::Store { alpha: 1.0 },
-                    (_, Pair::Sequential) => Action::Store { alpha: self.alpha },
-                    (_, Pair::Same) => Action::Add { alpha: -self.alpha },
+                match &self.intake {
+                    _ if word == FETCH => Action::Store { alpha: 1.0 },
+                    Intake::Interpolate => Action::Store { alpha: self.alpha },
+                    Intake::Delta { loaded } => {
+                        let center = slice(self.staging).iter_mut();
+                        center.zip(&**loaded).for_each(|(c, w)| *c -= w);
+                        Action::Add { alpha: self.alpha }
+                    }
                 }
             }
             (expected, got) => return Err(OutOfTurn { expected, got }),
@@ -129,11 +149,11 @@ impl<'a> ElasticCenter<'a> {
     fn exchange(&mut self) {
         let received = slice(self.staging);
         for (x, center) in received.iter_mut().zip(&mut *self.center) {
-            let d = *x - *center;
-            *center += self.alpha * d;
+            let before = *center;
+            *center += self.alpha * (*x - before);
             *x = match self.pair {
                 Pair::Sequential => *center,
-                Pair::Same => d,
+                Pair::Same => before,
             };
         }
     }
@@ -158,11 +178,7 @@ impl Protocol for ElasticCenter<'_> {
                 Completion::Received { from, word: EXCHANGE, elements },
             ) if elements == self.center.len() => {
                 self.exchange();
-                let payload = match self.pair {
-                    Pair::Sequential => Payload::State,
-                    Pair::Same => Payload::Change,
-                };
-                Action::Send { to: from, word: EXCHANGE, payload }
+                Action::Send { to: from, word: EXCHANGE, payload: Payload::State }
             }
             (
                 Some(Action::Receive { .. }),
@@ -204,11 +220,15 @@ mod tests {
     fn the_turns_of_a_trainer() {
         let pairs = [
             (Pair::Sequential, Action::Store { alpha: 0.25 }),
-            (Pair::Same, Action::Add { alpha: -0.25 }),
+            (Pair::Same, Action::Add { alpha: 0.25 }),
         ];
-        for (pair, intake) in pairs {
-            let mut staging = [0.0; 1 + TAIL];
-            let mut it = ElasticTrainer::new(&mut staging, 5, 0.25, pair);
+        for (pair, moves) in pairs {
+            let (mut staging, mut loaded) = ([0.0; 1 + TAIL], [0.0]);
+            let intake = match pair {
+                Pair::Sequential => Intake::Interpolate,
+                Pair::Same => Intake::Delta { loaded: &mut loaded },
+            };
+            let mut it = ElasticTrainer::new(&mut staging, 5, 0.25, intake);
             let mut step = |last| it.step(last);
             let answer = |word| Completion::Received { from: 5, word, elements: 1 };
             let (loaded, refused) =
@@ -222,7 +242,7 @@ mod tests {
                 let refusal = OutOfTurn { expected: Some(LISTEN_TO_CENTER), got: wrong };
                 assert_eq!(step(wrong), Err(refusal));
             }
-            assert_eq!(step(answer(EXCHANGE)), Ok(intake));
+            assert_eq!(step(answer(EXCHANGE)), Ok(moves));
             assert_eq!(step(Completion::Done), Ok(Action::Load));
             assert_eq!(step(refused), send(5, FETCH, Payload::None));
             assert_eq!(step(Completion::Done), Ok(LISTEN_TO_CENTER));
@@ -237,9 +257,7 @@ mod tests {
     /// Two trainers: one exchanges, one fetches, both leave.
     #[test]
     fn the_turns_of_a_center() {
-        for (pair, answer, payload) in
-            [(Pair::Sequential, 5.0, Payload::State), (Pair::Same, 4.0, Payload::Change)]
-        {
+        for (pair, answer) in [(Pair::Sequential, 5.0), (Pair::Same, 4.0)] {
             let (mut staging, mut center) = ([0.0; 1 + TAIL], [4.0]);
             let mut it = ElasticCenter::new(&mut staging, &mut center, 0.25, pair, 2);
             let come = |from, word| {
@@ -248,7 +266,7 @@ mod tests {
             };
             assert_eq!(it.step(Completion::Start), Ok(LISTEN));
             it.staging()[0] = 8.0;
-            assert_eq!(it.step(come(1, EXCHANGE)), send(1, EXCHANGE, payload));
+            assert_eq!(it.step(come(1, EXCHANGE)), send(1, EXCHANGE, Payload::State));
             assert_eq!(it.staging()[0], answer);
             assert_eq!(it.step(Completion::Done), Ok(LISTEN));
             assert_eq!(it.step(come(0, FETCH)), send(0, FETCH, Payload::Whole));

@@ -296,10 +296,8 @@ impl<'a> Method<'a> {
             | Algorithm::BlockMomentum { delta, .. }
             | Algorithm::DivideShuffle { delta, .. }
             | Algorithm::SlowGroups { delta, .. } => delta,
-            Algorithm::None
-            | Algorithm::StepSum
-            | Algorithm::Elastic { .. }
-            | Algorithm::Server(_) => false,
+            Algorithm::Elastic { pair, .. } => matches!(pair, Pair::Same),
+            Algorithm::None | Algorithm::StepSum | Algorithm::Server(_) => false,
         }
     }
 
@@ -392,8 +390,8 @@ impl<'a> Method<'a> {
                 let machine = SlowGroups::new(lent, moves, spread, blocks, state, parameters);
                 Machine::SlowGroups(machine)
             }
-            Algorithm::Elastic { pair, .. } => {
-                Machine::Elastic(ElasticTrainer::new(staging, center, alpha, pair))
+            Algorithm::Elastic { .. } => {
+                Machine::Elastic(ElasticTrainer::new(staging, center, alpha, intake))
             }
         })
     }

@@ -78,17 +78,18 @@ fn blocks<'a>(
 }
 
 fn elastic<'a>(
-    stagings: &'a mut [Vec<f32>],
+    (lent, last): (&'a mut [Lent], &'a mut [f32]),
     center: &'a mut [f32],
     (alpha, pair): (f32, Pair),
     replicas: &[Vec<f32>],
 ) -> World<'a> {
     let trainers = replicas.len();
-    let (last, stagings) = stagings.split_last_mut().unwrap();
-    let one = |staging: &'a mut Vec<f32>| {
-        Box::new(ElasticTrainer::new(staging, trainers, alpha, pair)) as Box<dyn Machine>
+    let one = |it: &'a mut Lent| {
+        let intake = intake(pair == Pair::Same, &mut it.loaded);
+        let machine = ElasticTrainer::new(&mut it.staging, trainers, alpha, intake);
+        Box::new(machine) as Box<dyn Machine>
     };
-    let mut machines: Vec<Box<dyn Machine>> = stagings.iter_mut().map(one).collect();
+    let mut machines: Vec<Box<dyn Machine>> = lent.iter_mut().map(one).collect();
     machines.push(Box::new(ElasticCenter::new(last, center, alpha, pair, trainers)));
     World::new(machines, replicas)
 }
@@ -306,8 +307,10 @@ proptest! {
         let distance = f64::from(w) - f64::from(c);
         let sequential = (Pair::Sequential, (1.0 - alpha).powi(2));
         for (pair, left) in [sequential, (Pair::Same, 1.0 - 2.0 * alpha)] {
-            let (mut stagings, mut center) = (vec![vec![0.0; 1 + TAIL]; 2], [c]);
-            let mut world = elastic(&mut stagings, &mut center, (alpha, pair), &[vec![w]]);
+            let replicas = [vec![w]];
+            let (mut lent, mut last, mut center) = (lent(&replicas, &[c]), [0.0; 1 + TAIL], [c]);
+            let scratch = (&mut lent[..], &mut last[..]);
+            let mut world = elastic(scratch, &mut center, (alpha, pair), &replicas);
             world.exchange(0, 1);
             let moved = world.ranks[0].values()[0];
             drop(world);
@@ -326,9 +329,10 @@ proptest! {
         order in prop::collection::vec(any::<prop::sample::Index>(), 0..30),
     ) {
         let (trainers, slice) = (replicas.len(), replicas[0].len());
-        let mut stagings = vec![vec![0.0; slice + TAIL]; trainers + 1];
-        let mut center = replicas[0].clone();
-        let mut world = elastic(&mut stagings, &mut center, (alpha, Pair::Same), &replicas);
+        let (mut center, mut last) = (replicas[0].clone(), vec![0.0; slice + TAIL]);
+        let mut lent = lent(&replicas, &center);
+        let scratch = (&mut lent[..], &mut last[..]);
+        let mut world = elastic(scratch, &mut center, (alpha, Pair::Same), &replicas);
         let round_robin = 0..trainers;
         let order = order.iter().map(|i| i.index(trainers));
         let order: Vec<usize> = round_robin.chain(order).collect();
@@ -352,11 +356,12 @@ proptest! {
     ) {
         let pair = if sequential { Pair::Sequential } else { Pair::Same };
         let (trainers, slice) = (replicas.len(), replicas[0].len());
-        let mut stagings = vec![vec![f32::NAN; slice + TAIL]; trainers + 1];
-        let mut center = replicas[0].clone();
+        let (mut center, mut last) = (replicas[0].clone(), vec![f32::NAN; slice + TAIL]);
+        let mut lent = lent(&replicas, &center);
         let mut start = replicas.clone();
         start[trainers - 1][slice - 1] = f32::NAN;
-        let mut world = elastic(&mut stagings, &mut center, (alpha, pair), &start);
+        let scratch = (&mut lent[..], &mut last[..]);
+        let mut world = elastic(scratch, &mut center, (alpha, pair), &start);
         world.exchange(trainers - 1, trainers);
         prop_assert_eq!(&world.ranks[trainers - 1].values(), &replicas[0]);
         drop(world);

@@ -106,7 +106,8 @@ impl Case {
                 Box::new(ElasticCenter::new(staging, global, 0.5, pair, self.trainers))
             }
             Method::Elastic(pair) => {
-                Box::new(ElasticTrainer::new(staging, self.trainers, 0.5, pair))
+                let intake = intake(pair == Pair::Same, loaded);
+                Box::new(ElasticTrainer::new(staging, self.trainers, 0.5, intake))
             }
         }
     }

@@ -158,10 +158,10 @@ pub struct Inject {
     /// Share of its data that it has.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub short_share: Option<f64>,
-    /// This trainer is slow.
+    /// This trainer is slow; all are without it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slow_trainer: Option<usize>,
-    /// Its steps take so many times as long,
+    /// Steps take so many times as long, most of which the worker sleeps,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slow_factor: Option<f64>,
     /// from this step on,

@@ -79,7 +79,8 @@ impl TrainerThreads {
         let first_time = from_the_beginning && loss::epoch() == 0;
         shared.kill_step =
             inject.kill_step.filter(|_| inject.kill_trainer == Some(number) && first_time);
-        let slow = inject.slow_factor.filter(|_| inject.slow_trainer == Some(number));
+        let is_slow = inject.slow_trainer.is_none_or(|trainer| trainer == number);
+        let slow = inject.slow_factor.filter(|_| is_slow);
         let steps = inject.slow_from.unwrap_or(0)..inject.slow_to.unwrap_or(u64::MAX);
         shared.slow = slow.map(|factor| ((factor - 1.0).max(0.0), steps));
         let short_share = inject.short_share.filter(|_| inject.short_trainer == Some(number));

@@ -182,10 +182,8 @@ impl Config {
             (None, Some(_)) => alone("recovery.inject.kill_trainer", "the trainer with the fault")?,
             _ => {}
         }
-        match (inject.slow_trainer, inject.slow_factor) {
-            (Some(_), None) => alone("recovery.inject.slow_factor", "how slow it is")?,
-            (None, Some(_)) => alone("recovery.inject.slow_trainer", "the trainer that is slow")?,
-            _ => {}
+        if inject.slow_trainer.is_some() && inject.slow_factor.is_none() {
+            alone("recovery.inject.slow_factor", "how slow it is")?;
         }
         match (inject.short_trainer, inject.short_share) {
             (Some(_), None) => alone("recovery.inject.short_share", "its share of the data"),

@@ -142,7 +142,12 @@ pub(super) fn elastic(world: &World, watch: &Arc<Watch>, control: &Comm) {
         std::thread::scope(|scope| {
             scope.spawn(move || {
                 let (mut staging, mut lent) = (vec![0.0; LENGTH + TAIL], vec![0.0; LENGTH + TAIL]);
-                let mut trainer = ElasticTrainer::new(&mut staging, size, ALPHA, pair);
+                let mut loaded = vec![0.0; LENGTH];
+                let intake = match pair {
+                    Pair::Sequential => Intake::Interpolate,
+                    Pair::Same => Intake::Delta { loaded: &mut loaded },
+                };
+                let mut trainer = ElasticTrainer::new(&mut staging, size, ALPHA, intake);
                 let mut center = ElasticCenter::new(&mut lent, values, ALPHA, pair, size);
                 let mut seats = vec![seat(rank, &mut trainer, live, gated(knocks, opens), counted)];
                 if rank == 0 {
