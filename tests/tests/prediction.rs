@@ -69,6 +69,22 @@ fn bsp_sends_what_was_predicted() {
     }
 }
 
+/// Rows of bf16s travel as they are.
+#[test]
+fn rows_of_bf16s_take_what_was_predicted() {
+    let folder = folder();
+    let sets = ["train.batch_size=128", "embedding.precision=bf16"];
+    counts_what_was_predicted(&folder, 2, "half", &sets);
+    folder.train(2, "job.toml", "whole", &["train.batch_size=128", "checkpoint.save=none"]);
+    let [half, whole] = ["half", "whole"].map(|run| {
+        let ranks = &folder.summary(run)["wire"]["ranks"];
+        ranks[0]["embedding"]["bytes_received"].as_f64().unwrap()
+    });
+    // Of a request 4 bytes a row, of the answer 16 in place of 32, of the gradients 36 either way.
+    let ratio = half / whole;
+    assert!((ratio - 56.0 / 72.0).abs() < 0.02, "{ratio}");
+}
+
 /// Norms over each slice's own batch: their statistics are a sum of their own.
 #[test]
 fn bsp_with_local_norms_sends_what_was_predicted() {

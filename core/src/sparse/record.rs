@@ -24,6 +24,12 @@ impl Record {
         }
     }
 
+    /// The same without its state.
+    #[must_use]
+    pub const fn without_state(&self) -> Self {
+        Self { state_len: 0, ..*self }
+    }
+
     /// Words of a record.
     #[must_use]
     pub const fn words(&self) -> usize {
@@ -56,10 +62,12 @@ impl Record {
         let records = words.chunks_exact(self.words()).zip(out.chunks_exact_mut(self.len_f32()));
         for (words, out) in records {
             let (values, state) = out.split_at_mut(self.width);
-            values
-                .iter_mut()
-                .zip(self.values(|at| words[at]))
-                .for_each(|(x, it)| *x = it.to_bits());
+            for (pair, word) in values.chunks_mut(2).zip(words) {
+                pair[0] = word << 16;
+                if let Some(second) = pair.get_mut(1) {
+                    *second = word & 0xffff_0000;
+                }
+            }
             state.copy_from_slice(&words[self.value_words()..]);
         }
     }

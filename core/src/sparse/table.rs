@@ -59,6 +59,14 @@ impl<'a> Table<'a> {
         Self { rounding: self.rounding.at(clock, worker), ..self }
     }
 
+    /// The same store, whose values are the words that they stand in, as bits of f32s: to be copied
+    /// by [`Self::read`], not to be computed with.
+    #[must_use]
+    pub const fn as_stored(self) -> Self {
+        let width = self.record.value_words();
+        Self { record: Record { width, precision: Precision::F32, ..self.record }, ..self }
+    }
+
     /// Number of rows.
     #[must_use]
     pub const fn rows(&self) -> usize {

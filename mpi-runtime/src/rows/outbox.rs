@@ -148,6 +148,7 @@ mod tests {
         let router = Router {
             rank: 0,
             width: 2,
+            value_words: 2,
             partitions: vec![],
             workers: vec![],
             first_worker: 0,

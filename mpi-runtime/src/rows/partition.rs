@@ -304,17 +304,18 @@ impl Service<'_> {
             self.router.finish(bundle, self.number, found);
             return;
         }
-        let width = self.layout.width;
-        let own = own_sections((&bundle.words, bundle.header.kind), self.number, width);
+        let kind = bundle.header.kind;
+        let own = own_sections((&bundle.words, kind), self.number, self.layout.width);
         let count: usize = own.clone().map(|section| section.rows.len()).sum();
         let found = (count > 0).then(|| {
             let mut found = self.router.pool.take();
             // Whatever is in it is written over.
-            found.resize(HEADER_LEN + count * width, 0);
+            found.resize(HEADER_LEN + count * self.layout.record().value_words(), 0);
             let values = bytemuck::cast_slice_mut(&mut found[HEADER_LEN..]);
             let partitioning = self.layout.partitioning;
             let index = move |row: &u32| partitioning.index(*row) as usize;
-            self.table.read(own.flat_map(|section| section.rows.iter().map(index)), values);
+            let indices = own.flat_map(|section| section.rows.iter().map(index));
+            self.table.as_stored().read(indices, values);
             found
         });
         self.router.finish(bundle, self.number, found);

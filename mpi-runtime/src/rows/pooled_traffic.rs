@@ -278,6 +278,7 @@ mod tests {
             partitions: 2,
             joint,
             width: WIDTH,
+            value_words: WIDTH,
             permits: 3,
         }
     }

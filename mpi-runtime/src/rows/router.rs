@@ -16,7 +16,7 @@ use umbra_core::sync::News;
 
 use crate::rows::bag_wire::BagLookup;
 use crate::rows::pooling::{Asked, Pooling};
-use crate::rows::wire::{Asker, Header, Kind, sections, values};
+use crate::rows::wire::{Asker, HEADER_LEN, Header, Kind, sections};
 
 /// A request on the rank of its partitions, shared by them.
 pub struct Bundle {
@@ -170,8 +170,10 @@ impl Pool {
 pub struct Router {
     /// This process.
     pub rank: usize,
-    /// f32s of a row.
+    /// f32s of a row's gradient.
     pub width: usize,
+    /// Words of its values in an answer.
+    pub value_words: usize,
     /// Number and thread of every partition of this rank, ascending.
     pub partitions: Vec<(u32, Sender<Errand>)>,
     /// The workers of this rank.
@@ -330,13 +332,13 @@ impl Router {
             return answer;
         }
         // Rows in the order in which they were asked for, whoever found them.
-        let mut rest: Vec<(u32, &[f32])> =
-            found.iter().map(|(partition, words)| (*partition, values(words))).collect();
+        let mut rest: Vec<(u32, &[u32])> =
+            found.iter().map(|(partition, words)| (*partition, &words[HEADER_LEN..])).collect();
         for section in sections(&bundle.words, bundle.header.kind, self.width) {
             let by = rest.iter_mut().find(|(partition, _)| *partition == section.partition);
             let Some((_, values)) = by else { continue };
-            let (own, later) = values.split_at(section.rows.len() * self.width);
-            answer.extend_from_slice(bytemuck::cast_slice(own));
+            let (own, later) = values.split_at(section.rows.len() * self.value_words);
+            answer.extend_from_slice(own);
             *values = later;
         }
         found.drain(..).for_each(|(_, words)| self.pool.give(words));
@@ -348,7 +350,7 @@ impl Router {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::rows::wire::{HEADER_LEN, write_lookup};
+    use crate::rows::wire::{values, write_lookup};
 
     /// Rank 2 with partitions 4 and 6, workers 3 and 4, and three links.
     #[expect(clippy::type_complexity, reason = "the ends of its channels")]
@@ -368,6 +370,7 @@ mod tests {
         let router = Router {
             rank: 2,
             width: 2,
+            value_words: 2,
             partitions,
             workers,
             first_worker: 3,

@@ -18,7 +18,7 @@ use crate::rows::outbox::Outbox;
 use crate::rows::router::Answer;
 use crate::rows::tables::TableLayout;
 use crate::rows::wire::{
-    Asker, Header, Kind, LookupToken, PushToken, values, write_lookup, write_push,
+    Asker, HEADER_LEN, Header, Kind, LookupToken, PushToken, write_lookup, write_push,
 };
 
 /// How a worker reaches the partitions.
@@ -242,13 +242,14 @@ impl Routes {
                 bags.came(to, answer.words);
                 return;
             }
-            let start = lookup.before[to] as usize * layout.width;
-            let mut rest = values(&answer.words)[start..].chunks_exact(layout.width);
+            let record = layout.record().without_state();
+            let start = HEADER_LEN + lookup.before[to] as usize * record.words();
+            let mut rest = answer.words[start..].chunks_exact(record.words());
             for partition in &self.outbox.destinations()[to].partitions {
                 let (places, _, rows) = lookup.split(*partition);
                 for (place, row) in places.iter().zip(&mut rest) {
-                    let start = *place as usize * layout.width;
-                    rows[start..start + layout.width].copy_from_slice(row);
+                    let values = &mut rows[*place as usize * layout.width..][..layout.width];
+                    record.unpack(row, bytemuck::cast_slice_mut(values));
                 }
             }
         } else {

@@ -152,6 +152,7 @@ impl Services {
         let router = Arc::new(Router {
             rank,
             width: layout.width,
+            value_words: layout.record().value_words(),
             partitions: partitions_in,
             workers: answers_in,
             first_worker,

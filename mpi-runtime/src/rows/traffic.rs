@@ -27,6 +27,8 @@ pub struct Shape {
     pub joint: bool,
     /// f32s of a row.
     pub width: usize,
+    /// Words of its values on the way to a worker.
+    pub value_words: usize,
     /// Steps of a worker between lookup and taken push, at most.
     pub permits: usize,
 }
@@ -146,7 +148,7 @@ impl Shape {
         let width = self.width as f64;
         let words = Sections {
             lookup: sections * LOOKUP_SECTION_LEN as f64 + rows_of_all,
-            answer: rows_of_all * width,
+            answer: rows_of_all * self.value_words as f64,
             push: sections * PUSH_SECTION_LEN as f64 + rows_of_all * (1.0 + width),
         };
         self.pair_of(wanted, &words)
@@ -243,6 +245,7 @@ mod tests {
             partitions: 2,
             joint,
             width: 8,
+            value_words: 8,
             permits: 3,
         }
     }

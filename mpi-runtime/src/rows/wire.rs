@@ -6,7 +6,7 @@
 //! | --- | --- | --- | --- |
 //! | `Lookup` | trainer → PS | step that will use the rows | sections: row numbers |
 //! | `LookupNow` | trainer → PS | ticket | sections: row numbers, for evaluation |
-//! | `Rows` | PS → trainer | as asked | values in the order of the lookup, `[rows, width]` |
+//! | `Rows` | PS → trainer | as asked | values in the order of the lookup, as they stand in memory (`umbra_core::sparse::Record`): f32s, or bf16s two to a word |
 //! | `Push` | trainer → PS | step of the gradient | sections: rows, then gradients `[n, width]` |
 //! | `Ack` | PS → trainer | as pushed | none: all partitions of the rank have taken the push |
 //! | `TokenLookup` | trainer → PS | worker's count | [`LookupToken`], then as `Lookup` |
@@ -246,7 +246,7 @@ impl Header {
     }
 }
 
-/// The values of a `Rows` message.
+/// f32s behind a header.
 #[must_use]
 pub fn values(words: &[u32]) -> &[f32] {
     bytemuck::cast_slice(&words[HEADER_LEN..])

@@ -101,6 +101,7 @@ impl Plan {
             partitions: self.roles.partitions as usize / servers,
             joint: self.synchronous(),
             width: self.layout.width,
+            value_words: self.layout.record().value_words(),
             permits: self.job.config.embedding.prefetch + 1,
         }
     }

@@ -27,6 +27,7 @@ fn rank() -> (Router, [Receiver<Errand>; 2], Link) {
     let router = Router {
         rank: 1,
         width: WIDTH,
+        value_words: WIDTH,
         partitions: vec![(1, one), (3, three)],
         workers: vec![],
         first_worker: 0,
