@@ -24,7 +24,7 @@ use umbra_core::model::{
 };
 use umbra_core::optim::{Optimizer, OptimizerKind, SparseOptimizer, StepSize};
 use umbra_core::rng::{Purpose, Stream};
-use umbra_core::sparse::{Numbering, Table, coalesce, heads_len};
+use umbra_core::sparse::{Numbering, Numbers, Table, coalesce, heads_len};
 
 /// The system's allocator, counting.
 struct Counting;
@@ -89,9 +89,9 @@ fn allocations(config: &ModelConfig, precision: Precision) -> usize {
     let bags = Jagged { values: &values, offsets: &offsets, weights: &[] };
     let batch = Batch { label: &label, weight: &[], dense: &dense, bags, row: &row };
 
-    let mut first = vec![0; s + 1];
-    Numbering::fill(&vec![ROWS_PER_FIELD; s], &mut first).unwrap();
-    let numbering = Numbering::new(&first);
+    let mut tables = vec![Numbers::default(); s];
+    Numbering::deal(&vec![ROWS_PER_FIELD; s], &mut tables).unwrap();
+    let numbering = Numbering::new(&tables);
     let state_len = ADAGRAD.state_len(width);
     let record_len = width + state_len;
     let zeros = |len: usize| (0..len).map(|_| AtomicU32::new(0)).collect::<Vec<_>>();

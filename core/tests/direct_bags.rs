@@ -13,8 +13,8 @@ use umbra_core::optim::{Adam, Optimizer, OptimizerKind, SparseOptimizer};
 use umbra_core::rng::{Purpose, Stream};
 use umbra_core::sparse::bag::{Bags, Pooled};
 use umbra_core::sparse::{
-    DirectBags, DirectUpdate, Numbering, Partitioning, Record, Rounding, Table, Use, coalesce,
-    heads_len,
+    DirectBags, DirectUpdate, Numbering, Numbers, Partitioning, Record, Rounding, Table, Use,
+    coalesce, heads_len,
 };
 
 const FIELDS: usize = 3;
@@ -65,10 +65,11 @@ fn bits_are_those_of_copies() {
         let weights = if seed % 4 < 2 { &[][..] } else { &weights };
         let bags = Jagged { values: &values, offsets: &offsets, weights };
 
-        let first: Vec<u32> = (0..=FIELDS as u32).map(|field| field * ROWS as u32).collect();
+        let mut tables = vec![Numbers::default(); FIELDS];
+        Numbering::deal(&[ROWS; FIELDS], &mut tables).unwrap();
         let (mut heads, mut unique) = (vec![0; heads_len(count)], vec![0; count]);
         let mut slot = vec![0; count];
-        let found = coalesce(bags, Numbering::new(&first), &mut heads, &mut unique, &mut slot);
+        let found = coalesce(bags, Numbering::new(&tables), &mut heads, &mut unique, &mut slot);
         let unique = &unique[..found];
         let state_len = optimizer.state_len(width);
         let precision = if seed < 60 { Precision::F32 } else { Precision::Bf16 };

@@ -4,6 +4,8 @@ steps  the share of the arithmetic's floor that a step of the Criteo-Kaggle DLRM
 norm   what batch norm and dropout of .2 cost that step together
 rows   the share of the floor of rows that steps of models reach whose time goes into rows
 ranks  a light model on two ranks that hold the rows together, over one rank with two workers; the same through messages
+sent   what ranks of two nodes send each other for rows over the least possible: a number, values and a gradient of every distinct row that
+       is elsewhere; and bags that are pooled where their rows are, tables dealt and whole
 bf16   steps whose products are of bf16s over the same in f32
 inlined  that no vector instruction of a kernel is a function of its own: a closure in a kernel has not the features of the function
        around it, and where the compiler leaves it outside each of its instructions becomes a call
@@ -22,12 +24,14 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from random import Random
 from statistics import mean, median, stdev
 
 from load import Load
-from runs import UMBRA, Runs, mpirun, speed
+from runs import UMBRA, Runs, mpirun, settings, speed
 from show import Show, phases
 
 BATCHES = (128, 512, 2048)
@@ -171,6 +175,77 @@ def ranks():
     show.at_least("collocated_over_threads", median(over["two"]), 0.9)
 
 
+def planned(job, sets, ranks):
+    """Bytes that all ranks send each other for rows in a step, expected."""
+    done = subprocess.run([UMBRA, "train", "-c", job, "--dry-run", "--json", "--ranks", str(ranks), *settings(sets)], capture_output=True,
+                          text=True, check=True)
+    return sum(rank["embedding"]["bytes_sent"] for rank in json.loads(done.stdout)["ranks"])
+
+
+BAGS = """[data]
+train = "%s"
+[model]
+kind = "dlrm"
+embedding_dim = 64
+bottom = [64, 64]
+top = [64]
+[optim.dense]
+kind = "sgd"
+lr = 0.01
+[optim.sparse]
+kind = "rowwise_adagrad"
+lr = 0.01
+[train]
+batch_size = 256
+worker_threads = 1
+[embedding]
+partitions = 1
+pool_at = "ps"
+[checkpoint]
+save = "none"
+"""
+
+
+def bags(ids):
+    """A file of eight bags of so many ids each."""
+    path, random = runs.out / f"bags{ids}.h5", Random(1)
+    columns = [f"f{field}" for field in range(8)]
+    with (runs.out / "bags.csv").open("w") as out:
+        out.write(",".join(["click", "hour", *columns]) + "\n")
+        for _ in range(8192):
+            own = ["|".join(str(random.randrange(100_000)) for _ in range(ids)) for _ in columns]
+            out.write(",".join([str(random.randrange(2)), str(random.randrange(24)), *own]) + "\n")
+    fields = ", ".join(f'{{ column = "{column}", separator = "|" }}' for column in columns)
+    (runs.out / "bags.toml").write_text(f'label = "click"\ndense = ["hour"]\nsparse = [{fields}]\n')
+    runs.call("prepare-bags", [UMBRA, "prepare", "--format", "csv", "--schema", str(runs.out / "bags.toml"), "--input",
+                               str(runs.out / "bags.csv"), "--output", str(path), "--overwrite"])
+    return path
+
+
+def sent():
+    print("== sent", flush=True)
+    files = runs.frappe_files()
+    if files is not None:
+        job = "hpc/show/shadow-frappe.toml"
+        sets = {"data.train": files["train"], "train.batch_size": 256, "train.worker_threads": 1, "sync.method": "shadow_ma"}
+        width = tomllib.loads(Path(job).read_text())["model"]["embedding_dim"] + 1
+        whole, half = (planned(job, sets | {"embedding.precision": precision}, 2) for precision in ("f32", "bf16"))
+        # Answers differ by that much a row, and by nothing else.
+        rows = (whole - half) / (4 * width - 4 * ((width + 1) // 2))
+        show.row(what="Frappe's DeepFM, 2 ranks", rows_per_example=rows / 512, bytes_per_example=whole / 512,
+                 least=rows * (4 + 8 * width) / 512, bytes_per_example_bf16=half / 512)
+        show.at_most("bytes_over_least", whole / (rows * (4 + 8 * width)), 1.1)
+    for ids in (10, 50):
+        path, job = bags(ids), runs.out / f"bags{ids}-job.toml"
+        job.write_text(BAGS % path.resolve())
+        for ranks in (2, 4, 8):
+            kinds = {"distinct rows": {"embedding.pool_at": "trainer"}, "vectors, dealt": {}, "vectors, whole": {"embedding.placement": "tables"}}
+            bytes_of = {name: planned(job, sets, ranks) / (256 * ranks) for name, sets in kinds.items()}
+            show.row(what=f"8 bags of {ids}, {ranks} ranks", **{f"bytes_per_example {name}": value for name, value in bytes_of.items()})
+        if ids == 50:
+            show.measured("whole_over_dealt_8_ranks", bytes_of["vectors, whole"] / bytes_of["vectors, dealt"])
+
+
 def inlined():
     print("== inlined", flush=True)
     names = subprocess.run(["nm", "-C", UMBRA], capture_output=True, text=True, check=True).stdout.splitlines()
@@ -237,7 +312,7 @@ def auc():
         show.at_most(f"auc_difference_{way}_{task}", abs(mean(more)), max(0.0003, 2 * error))
 
 
-for phase in phases(steps, norm, rows, ranks, bf16, half_rows, inlined, auc, more=[peers, row_peers]):
+for phase in phases(steps, norm, rows, ranks, sent, bf16, half_rows, inlined, auc, more=[peers, row_peers]):
     phase()
 if loads:
     show.alone(loads)

@@ -16,8 +16,9 @@ pub struct SavedModel {
 }
 
 impl SavedModel {
-    /// Reads the checkpoint in `dir`: row g is record g / P of `rows.{g mod P}`, or what of it has
-    /// changed since that was written, if another checkpoint has it.
+    /// Reads the checkpoint in `dir`: row g is record g / P of `rows.{g mod P}`, or the rows of
+    /// tables that are whole come one after the other in those of their partitions; or what of a
+    /// record has changed since that was written, if another checkpoint has it.
     #[must_use]
     pub fn read(dir: &Path) -> Self {
         let manifest = manifest(dir);
@@ -32,8 +33,20 @@ impl SavedModel {
                 tensors(dir, |other| other == name)
             };
             let mut records = named(&whole, "");
-            let places = (partition..rows.len()).step_by(partitions);
-            let record = records.len() / places.clone().count().max(1);
+            let places: Vec<usize> = match manifest["owners"].as_array() {
+                None => (partition..rows.len()).step_by(partitions).collect(),
+                Some(owners) => {
+                    let mut first = 0;
+                    let tables = list(&manifest["cardinality"]).iter().map(number).map(|count| {
+                        let table = first..first + usize::try_from(count).unwrap();
+                        first = table.end;
+                        table
+                    });
+                    let own = tables.zip(owners).filter(|(_, owner)| **owner == partition);
+                    own.flat_map(|(table, _)| table).collect()
+                }
+            };
+            let record = records.len() / places.len().max(1);
             if base.is_some() {
                 let (index, changed) = (named(dir, ".index"), named(dir, ".changed"));
                 let (places, _) = index.as_chunks::<8>();
@@ -42,7 +55,7 @@ impl SavedModel {
                     records[place * record..][..record].copy_from_slice(new);
                 }
             }
-            for (place, record) in places.zip(records.chunks_exact(record.max(1))) {
+            for (place, record) in places.into_iter().zip(records.chunks_exact(record.max(1))) {
                 rows[place] = record.to_vec();
             }
         }

@@ -32,13 +32,13 @@ pub fn coalesce(
     let mut found = 0u32;
     let fields = (0..numbering.fields()).cycle();
     for ((at, ends), field) in bags.offsets.windows(2).enumerate().zip(fields) {
-        let first = numbering.first(field);
+        let table = numbering.of(field);
         let bag = ends[0] as usize..ends[1] as usize;
         // A batch comes from far away, in memory or from another core.
         bags.offsets.get(at + AHEAD).into_iter().for_each(prefetch);
         bags.values.get(bag.start + AHEAD).into_iter().for_each(prefetch);
         for (value, slot) in bags.values[bag.clone()].iter().zip(&mut slot[bag]) {
-            let row = first + value;
+            let row = table.row(*value);
             let mut at = home(row, shift) & mask;
             let index = loop {
                 match heads[at] {
@@ -75,6 +75,7 @@ mod tests {
     use std::vec;
     use std::vec::Vec;
 
+    use super::super::Numbers;
     use super::*;
     use crate::rng::{Purpose, Stream};
 
@@ -92,8 +93,9 @@ mod tests {
             let n = offsets[bags_count] as usize;
             let values: Vec<u32> =
                 (0..n as u64).map(|i| stream.below(10_000 + i, 7) as u32).collect();
-            let first: Vec<u32> = (0..=fields as u32).map(|field| field * 7).collect();
-            let numbering = Numbering::new(&first);
+            let mut tables = vec![Numbers::default(); fields];
+            Numbering::deal(&vec![7; fields], &mut tables).unwrap();
+            let numbering = Numbering::new(&tables);
             let mut heads = vec![0; heads_len(n)];
             let (mut unique, mut slot) = (vec![0; n], vec![0; n]);
             let bags = Jagged { values: &values, offsets: &offsets, weights: &[] };

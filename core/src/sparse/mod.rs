@@ -1,10 +1,10 @@
 //! Embedding tables: which rows a batch needs, where they live, how they are pooled and updated.
 //!
-//! All tables of a model share one numbering: *row number* `first[field] + id`, a `u32`. Row
-//! numbers are what travels and what is partitioned.
+//! All tables of a model share one numbering: a *row number* is a `u32`. Row numbers are what
+//! travels, and say where a row lives.
 //!
 //! - `coalesce.rs`: the distinct rows of a batch, and the slot of every id among them
-//! - `partition.rs`: row number → partition and index
+//! - `partition.rs`: id → row number → partition and index
 //! - `table.rs`: the store of records `[values | optimizer state]` · `record.rs`: their parts ·
 //!   `rounding.rs`: the random numbers by which bf16 values are rounded
 //! - `bag.rs`: pooling of a bag's rows, forward and backward · `partial.rs`: the same where only
@@ -22,7 +22,7 @@ mod table;
 pub use coalesce::{coalesce, heads_len};
 pub use direct::{DirectBags, DirectUpdate, Use};
 pub use partial::{PartialBags, RowUse};
-pub use partition::{Numbering, NumberingError, Partitioning};
+pub use partition::{Numbering, NumberingError, Numbers, Partitioning};
 pub use record::Record;
 pub use rounding::Rounding;
 pub use table::Table;

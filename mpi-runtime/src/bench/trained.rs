@@ -59,7 +59,7 @@ impl<'a> Trained<'a> {
         let bags =
             batch.offsets.windows(2).map(|ends| ends[0] as usize..ends[1] as usize).zip(fields);
         let rows = bags.flat_map(|(bag, field)| {
-            batch.values[bag].iter().map(move |id| numbering.first(field) + id)
+            batch.values[bag].iter().map(move |id| numbering.of(field).row(*id))
         });
         rows.filter(|row| seen.insert(*row)).collect()
     }

@@ -9,6 +9,7 @@ use std::io::Write;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use umbra_core::sparse::{Numbering, Numbers};
 use umbra_datasets::Dataset;
 
 use super::error::{CheckpointError, at};
@@ -62,6 +63,9 @@ pub struct Manifest {
     pub cardinality: Vec<u64>,
     /// Partitions of rows.
     pub partitions: u32,
+    /// The partition of every table, where tables are whole; `None` where rows are dealt.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owners: Option<Vec<u32>>,
     /// f32s of a row's values.
     pub row_width: usize,
     /// f32s of a row's optimizer state.
@@ -105,6 +109,7 @@ impl Manifest {
             sparse_names: data.sparse_names().to_vec(),
             cardinality: data.cardinality().to_vec(),
             partitions: layout.partitioning.partitions,
+            owners: layout.owners().map(<[u32]>::to_vec),
             row_width: layout.width,
             row_state_len: layout.state_len,
             base: None,
@@ -116,6 +121,25 @@ impl Manifest {
     #[must_use]
     pub const fn global_batch(&self) -> u64 {
         self.workers as u64 * self.batch_size as u64
+    }
+
+    /// The row numbers of its tables; `None` where it says what cannot be.
+    #[must_use]
+    pub fn numbers(&self) -> Option<Vec<Numbers>> {
+        let Self { cardinality, partitions, owners, .. } = self;
+        let mut numbers = vec![Numbers::default(); cardinality.len()];
+        let filled = match owners {
+            None => Numbering::deal(cardinality, &mut numbers),
+            Some(owners) => {
+                let fit = owners.len() == cardinality.len()
+                    && owners.iter().all(|owner| owner < partitions);
+                if !fit {
+                    return None;
+                }
+                Numbering::place(cardinality, *partitions, owners, &mut numbers)
+            }
+        };
+        filled.ok().map(|()| numbers)
     }
 
     /// Where every tensor is, by name.
@@ -237,6 +261,7 @@ impl Manifest {
             sparse_names: vec!["user \"id\"".to_owned()],
             cardinality: vec![7, 9],
             partitions: 4,
+            owners: None,
             row_width: 8,
             row_state_len: 1,
             base: Some(Base { step: 10, crc32: 7 }),

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use umbra_core::sparse::Numbers;
 use umbra_datasets::dataset::first_difference;
 
 use super::error::CheckpointError;
@@ -220,6 +221,24 @@ impl Checkpoint {
         }
         let (expected, got) = (here.to_string(), got.to_string());
         Err(CheckpointError::Mismatch { path: self.dir.clone(), what, expected, got })
+    }
+
+    /// The row numbers of its tables.
+    ///
+    /// # Errors
+    /// When it says of tables and partitions what cannot be.
+    pub fn numbers(&self) -> Result<Vec<Numbers>, CheckpointError> {
+        let message = match self.manifest.partitions {
+            0 => "it says 0 partitions",
+            _ => match self.manifest.numbers() {
+                Some(numbers) => return Ok(numbers),
+                None => "its tables do not fit into its partitions",
+            },
+        };
+        Err(CheckpointError::Manifest {
+            path: self.dir.join(MANIFEST),
+            message: message.to_owned(),
+        })
     }
 
     /// What was done to the raw values is what `transform` says, where both say something.

@@ -12,11 +12,11 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::collections::VecDeque;
 
 use umbra_core::model::Model;
-use umbra_core::sparse::{Numbering, Partitioning};
+use umbra_core::sparse::{Numbering, Numbers, Partitioning};
 
 use super::contents::{self, DenseTensor};
 use super::error::CheckpointError;
-use super::manifest::{MANIFEST, Manifest};
+use super::manifest::Manifest;
 use super::part::PartReader;
 use super::read::Checkpoint;
 use super::rows::RowReader;
@@ -74,15 +74,10 @@ impl Checkpoint {
         state: bool,
     ) -> Result<u64, Error> {
         control.agree(self.fits_grown(target.layout, state).map_err(Error::from))?;
-        let Manifest { cardinality, row_width, row_state_len, .. } = &self.manifest;
-        let mut first = vec![0; cardinality.len() + 1];
-        // It is no longer than the one here, which has been filled.
-        let filled = Numbering::fill(cardinality, &mut first);
-        control.agree(filled.map_err(|error| Error::Data(error.to_string())))?;
+        let Manifest { row_width, row_state_len, .. } = &self.manifest;
         let words = row_width + if state { *row_state_len } else { 0 };
-        let grown = Grown { written: Numbering::new(&first), words };
         let dense = Dense { state: if state { target.dense.state } else { &[] }, ..target.dense };
-        self.read_model(control, &Target { dense, ..*target }, Some(&grown))
+        self.read_model(control, &Target { dense, ..*target }, Some(words))
     }
 
     /// Reads the rows of the partitions `lost` alone, whoever holds them now. Returns the bytes
@@ -115,7 +110,7 @@ impl Checkpoint {
         &self,
         control: &Comm,
         target: &Target<'_>,
-        grown: Option<&Grown<'_>>,
+        grown: Option<usize>,
     ) -> Result<u64, Error> {
         let dense = self.read_dense(control, target.dense)?;
         let dense = control.agree(dense.map_err(Error::from))?;
@@ -131,7 +126,15 @@ impl Checkpoint {
         self.same("length of a row's state", layout.state_len, manifest.row_state_len)?;
         let rows = layout.numbering().rows();
         self.same("number of rows", u64::from(rows), manifest.cardinality.iter().sum())?;
-        self.has_partitions()
+        if layout.owners().is_some() || manifest.owners.is_some() {
+            let fields = layout.numbering().fields();
+            self.same("number of fields", fields, manifest.cardinality.len())?;
+            for (field, written) in manifest.cardinality.iter().enumerate() {
+                let here = u64::from(layout.numbering().cardinality(field));
+                self.same("number of rows of a table", here, *written)?;
+            }
+        }
+        self.numbers().map(drop)
     }
 
     /// Tables of `layout` can take its rows over.
@@ -158,16 +161,7 @@ impl Checkpoint {
                 });
             }
         }
-        self.has_partitions()
-    }
-
-    fn has_partitions(&self) -> Result<(), CheckpointError> {
-        let manifest = &self.manifest;
-        if manifest.partitions == 0 {
-            let message = "it says 0 partitions".to_owned();
-            return Err(CheckpointError::Manifest { path: self.dir().join(MANIFEST), message });
-        }
-        Ok(())
+        self.numbers().map(drop)
     }
 
     /// The tensors of the model that is evaluated, in the order of files.
@@ -214,22 +208,36 @@ impl Checkpoint {
         Ok(chain.map_or(Ok(0), |chain| chain.map(|chain| chain.bytes)))
     }
 
-    /// The outer error is that not all came in time.
+    /// `grown`: words of a record that are kept, of tables that may have grown. The outer error is
+    /// that not all came in time.
     fn read_rows(
         &self,
         control: &Comm,
         target: &Target<'_>,
-        grown: Option<&Grown<'_>>,
+        grown: Option<usize>,
         only: Option<&[u32]>,
     ) -> Result<ReadBytes, Lost> {
         let Target { layout, partitions, .. } = target;
         let (here, numbering) = (layout.partitioning, layout.numbering());
         let owners = owners(control, here, partitions)?;
-        let rows = grown.map_or(numbering, |grown| grown.written).rows();
-        let record_len = self.manifest.row_width + self.manifest.row_state_len;
-        let kept = grown.map_or(record_len, |grown| grown.words);
-        let written = (self.manifest.partitions, rows, record_len);
-        let plan = Files::new(written, here, &owners, grown.is_some()).of_partitions(here, only);
+        let Manifest { row_width, row_state_len, partitions: written, .. } = &self.manifest;
+        let record_len = row_width + row_state_len;
+        let kept = grown.unwrap_or(record_len);
+        // Whether it fits has been looked at.
+        let numbers = self.manifest.numbers().unwrap_or_default();
+        let (written, numbers) = (Partitioning { partitions: *written }, &numbers[..]);
+        let placed = (layout.owners(), self.manifest.owners.as_deref());
+        let moved =
+            grown.is_some() || placed.0 != placed.1 || (placed.0.is_some() && written != here);
+        let plan = Files::new((written, numbers, record_len), here, &owners, moved);
+        let plan = plan.of_partitions(here, only);
+        let row_here = |row| {
+            if !moved {
+                return row;
+            }
+            let (field, id) = Numbering::new(numbers).locate(row);
+            numbering.of(field).row(id)
+        };
         let wanted = |owner: u32| only.is_none_or(|only| only.contains(&owner));
         let mut source = plan.source(self, control.rank());
         let store = |row: u32, record: &[u32]| {
@@ -243,7 +251,7 @@ impl Checkpoint {
         for _ in 0..plan.rounds() {
             outgoing.iter_mut().for_each(Vec::clear);
             source.next_block(|row, record| {
-                let row = grown.map_or(row, |grown| grown.row(row, numbering));
+                let row = row_here(row);
                 let record = &record[..kept];
                 if !wanted(here.partition(row)) {
                     return;
@@ -311,44 +319,30 @@ fn owners(
     Ok(owners.into_iter().map(|owner| usize::try_from(owner).unwrap_or(usize::MAX)).collect())
 }
 
-/// Tables that may have grown since they were written.
-struct Grown<'a> {
-    /// As they were.
-    written: Numbering<'a>,
-    /// Of a record, those that are kept.
-    words: usize,
-}
-
-impl Grown<'_> {
-    /// Where the row that had number `row` is now.
-    fn row(&self, row: u32, now: Numbering<'_>) -> u32 {
-        let (field, id) = self.written.locate(row);
-        now.first(field) + id
-    }
-}
-
 /// Who reads which files of rows: the same on every rank.
-struct Files {
+struct Files<'a> {
     /// Partitions of the run that wrote them.
     written: Partitioning,
+    /// And its row numbers.
+    numbers: &'a [Numbers],
     /// By file; `None` of files that nobody needs.
     readers: Vec<Option<usize>>,
-    rows: u32,
     record_len: usize,
     /// Whether every row belongs to its reader.
     stay: bool,
 }
 
-impl Files {
-    /// Of `rows` rows in so many partitions, which have other numbers here if they are `moved`.
+impl<'a> Files<'a> {
+    /// Of tables with such numbers in so many partitions, which have others here if they are
+    /// `moved`.
     fn new(
-        (written, rows, record_len): (u32, u32, usize),
+        (written, numbers, record_len): (Partitioning, &'a [Numbers], usize),
         here: Partitioning,
         owners: &[usize],
         moved: bool,
     ) -> Self {
         // Rows P, P + written, … are in one partition if its number is the same for all of them.
-        let stay = written.is_multiple_of(here.partitions) && !moved;
+        let stay = written.partitions.is_multiple_of(here.partitions) && !moved;
         let mut holders = owners.to_vec();
         holders.sort_unstable();
         holders.dedup();
@@ -359,8 +353,8 @@ impl Files {
                 holders[file as usize % holders.len()]
             }
         };
-        let readers = (0..written).map(|file| Some(reader(file))).collect();
-        Self { written: Partitioning { partitions: written }, readers, rows, record_len, stay }
+        let readers = (0..written.partitions).map(|file| Some(reader(file))).collect();
+        Self { written, numbers, readers, record_len, stay }
     }
 
     /// Those of them that have rows of the partitions `only`.
@@ -379,7 +373,9 @@ impl Files {
     }
 
     fn records(&self, file: u32) -> u32 {
-        self.written.rows_of(file, self.rows)
+        let numbering = Numbering::new(self.numbers);
+        let tables = 0..numbering.fields();
+        tables.map(|table| numbering.rows_in(table, self.written, file)).sum()
     }
 
     /// Blocks of a file: an empty one has one, in which its sum is checked.
@@ -398,7 +394,7 @@ impl Files {
         blocks.into_values().max().unwrap_or(0)
     }
 
-    fn source<'a>(&'a self, checkpoint: &'a Checkpoint, rank: usize) -> Source<'a> {
+    fn source<'b>(&'b self, checkpoint: &'b Checkpoint, rank: usize) -> Source<'b> {
         let files = (0..).zip(&self.readers).filter(|(_, reader)| **reader == Some(rank));
         let mut files: Vec<u32> = files.map(|(file, _)| file).collect();
         files.reverse();
@@ -408,7 +404,7 @@ impl Files {
 
 /// The files of a reader, block by block.
 struct Source<'a> {
-    plan: &'a Files,
+    plan: &'a Files<'a>,
     checkpoint: &'a Checkpoint,
     /// The next last.
     files: Vec<u32>,

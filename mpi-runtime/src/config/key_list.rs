@@ -133,6 +133,11 @@ pub static KEYS: &[Key] = &[
         Kind::Name { built: &["trainer", "ps", "auto"] },
         "who makes a vector of a bag's rows: who trains with it, who holds the rows, or by bytes",
     ),
+    key(
+        "embedding.placement",
+        Kind::Name { built: &["rows", "tables", "auto"] },
+        "which rows one partition has: a share of every table, whole tables, or by bytes",
+    ),
     key("embedding.links", integer(1, 64), "threads per rank that carry rows between ranks"),
     key(
         "embedding.shared_memory",

@@ -2,7 +2,8 @@
 //!
 //! Map: `key_list.rs` defines every key, `keys.rs` what one may hold; `overrides.rs` takes `--set`
 //! apart; `read.rs` merges both into a table and remembers where each value came from; `types.rs`,
-//! `sync.rs`, `server.rs`, `switch.rs`, `checkpoint.rs` and `recovery.rs` hold the result;
+//! `embedding.rs`, `sync.rs`, `server.rs`, `switch.rs`, `checkpoint.rs` and `recovery.rs` hold the
+//! result;
 //! `validate.rs` checks keys against each other; `resolve.rs` adds what only the launch decides;
 //! `convert.rs` and `method.rs` make the core's types of the result; `error.rs` says what was
 //! wrong, and where it was said.
@@ -13,6 +14,7 @@
 mod checkpoint;
 mod compress;
 pub mod convert;
+mod embedding;
 mod error;
 mod every;
 mod key_list;
@@ -35,6 +37,7 @@ use toml::Value;
 
 pub use checkpoint::*;
 pub use compress::*;
+pub use embedding::*;
 pub use error::{ConfigError, Origin};
 pub use every::{Every, Seconds};
 pub use recovery::*;

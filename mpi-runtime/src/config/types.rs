@@ -11,6 +11,7 @@ use umbra_datasets::Reading;
 
 use super::checkpoint::CheckpointConfig;
 use super::compress::CompressConfig;
+use super::embedding::EmbeddingConfig;
 use super::every::Seconds;
 use super::recovery::RecoveryConfig;
 use super::sync::SyncConfig;
@@ -345,37 +346,6 @@ pub enum Layout {
     Separate,
 }
 
-/// `[embedding]`
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct EmbeddingConfig {
-    /// Batches whose rows are fetched ahead.
-    pub prefetch: usize,
-    /// Partitions, each with its own service thread, per embedding PS rank.
-    pub partitions: usize,
-    /// Threads per rank that carry rows between ranks, each with a communicator of its own.
-    pub links: usize,
-    /// Where bags are pooled.
-    pub pool_at: PoolAt,
-    /// Ranks of a node use each other's rows where they are, with methods that allow it.
-    pub shared_memory: bool,
-    /// What values of rows are in memory.
-    pub precision: Precision,
-}
-
-/// Where the rows of a bag become one vector.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum PoolAt {
-    /// Where it is trained with: rows travel.
-    #[default]
-    Trainer,
-    /// Where the rows are: vectors travel.
-    Ps,
-    /// Where fewer bytes are expected to travel: one of the others once a run is planned.
-    Auto,
-}
-
 /// `[run]`
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -412,19 +382,6 @@ impl Default for TrainConfig {
             progressive: false,
             eval_batch_size: 128,
             early_stop: None,
-        }
-    }
-}
-
-impl Default for EmbeddingConfig {
-    fn default() -> Self {
-        Self {
-            prefetch: 2,
-            partitions: 2,
-            links: 1,
-            pool_at: PoolAt::default(),
-            shared_memory: true,
-            precision: Precision::default(),
         }
     }
 }

@@ -6,8 +6,8 @@ use umbra_core::sync::{Method, Rounds};
 
 use super::error::ConfigError;
 use super::{
-    CompressConfig, Config, Gate, Layout, ModelKind, OptimKind, OptimSection, PoolAt, Save,
-    Schedule, Structure, SyncConfig, SyncMethod,
+    CompressConfig, Config, Gate, Layout, ModelKind, OptimKind, OptimSection, Placement, PoolAt,
+    Save, Schedule, Structure, SyncConfig, SyncMethod,
 };
 
 impl Config {
@@ -230,6 +230,7 @@ impl Config {
             ),
             (self.compress.dp_keep.is_some(), "compress.dp_keep is left out"),
             (self.embedding.pool_at == PoolAt::Ps, "embedding.pool_at is \"trainer\""),
+            (self.embedding.placement != Placement::Rows, "embedding.placement is \"rows\""),
             (self.recovery.mode.is_some(), "recovery.mode is left out"),
         ];
         match others.iter().find(|(is_wrong, _)| *is_wrong) {

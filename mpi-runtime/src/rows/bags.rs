@@ -102,10 +102,10 @@ impl Bags {
         let fields = (0..places.numbering.fields()).cycle();
         for ((bag, ends), field) in (0u32..).zip(bags.offsets.windows(2)).zip(fields) {
             let range = ends[0] as usize..ends[1] as usize;
-            let first = places.numbering.first(field);
+            let table = places.numbering.of(field);
             let weights = if bags.weights.is_empty() { &[] } else { &bags.weights[range.clone()] };
             for (at, value) in bags.values[range.clone()].iter().enumerate() {
-                let row = first + value;
+                let row = table.row(*value);
                 let to = places.destination[places.partitioning.partition(row) as usize];
                 here[to] += 1;
                 parts[to].list.rows.push(row);

@@ -125,7 +125,7 @@ mod tests {
     use umbra_core::batch::Jagged;
     use umbra_core::compress::{Coding, Keep, Mask, Values, code, mask_len};
     use umbra_core::model::Pooling;
-    use umbra_core::sparse::{Numbering, Partitioning};
+    use umbra_core::sparse::{Numbering, Numbers, Partitioning};
 
     use super::*;
     use crate::rows::bag_wire::write_pooled;
@@ -188,8 +188,9 @@ mod tests {
             weights.clear();
         }
         let jagged = Jagged { values: &values, offsets: &offsets, weights: &weights };
+        let tables = [0, 300].map(|first| Numbers { first, step: 1, rows: 300 });
         let places = Places {
-            numbering: Numbering::new(&[0, 300, 600]),
+            numbering: Numbering::new(&tables),
             partitioning: rules(case).partitioning,
             destination: &[0, 1, 0, 1],
             destinations: SERVERS,

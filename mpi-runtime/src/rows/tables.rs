@@ -14,7 +14,9 @@ use rayon::prelude::*;
 use umbra_core::kernel::Precision;
 use umbra_core::model::Model;
 use umbra_core::optim::SparseOptimizer;
-use umbra_core::sparse::{Numbering, NumberingError, Partitioning, Record, Rounding, Table};
+use umbra_core::sparse::{
+    Numbering, NumberingError, Numbers, Partitioning, Record, Rounding, Table,
+};
 
 use crate::memory::{Whereabouts, Words};
 use crate::rows::usage::{SaveFirst, UsageMemory};
@@ -22,7 +24,10 @@ use crate::rows::usage::{SaveFirst, UsageMemory};
 /// How rows are laid out, the same on every rank.
 #[derive(Clone, Debug)]
 pub struct TableLayout {
-    first: Arc<[u32]>,
+    /// Row numbers of every table. `[fields]`
+    numbers: Arc<[Numbers]>,
+    /// The partition of every table, where tables are whole. `[fields]`
+    owners: Option<Arc<[u32]>>,
     /// Number of every table, as random numbers know it. `[fields]`
     tables: Arc<[u32]>,
     /// How rows are dealt to partitions.
@@ -53,10 +58,11 @@ impl TableLayout {
         width: usize,
         optimizer: SparseOptimizer,
     ) -> Result<Self, NumberingError> {
-        let mut first = vec![0; cardinality.len() + 1];
-        Numbering::fill(cardinality, &mut first)?;
+        let mut numbers = vec![Numbers::default(); cardinality.len()];
+        Numbering::deal(cardinality, &mut numbers)?;
         Ok(Self {
-            first: first.into(),
+            numbers: numbers.into(),
+            owners: None,
             tables: (0u32..).take(cardinality.len()).collect(),
             partitioning: Partitioning { partitions },
             width,
@@ -74,10 +80,28 @@ impl TableLayout {
         Self { precision, ..self }
     }
 
+    /// The same tables, each whole in the partition that `owners` has for it. `[fields]`
+    ///
+    /// # Errors
+    /// When a partition gets more rows than there are numbers for it.
+    pub fn placed(&self, owners: &[u32]) -> Result<Self, NumberingError> {
+        let cardinality: Vec<u64> = self.numbers.iter().map(|table| table.rows.into()).collect();
+        let mut numbers = vec![Numbers::default(); owners.len()];
+        let partitions = self.partitioning.partitions;
+        Numbering::place(&cardinality, partitions, owners, &mut numbers)?;
+        Ok(Self { numbers: numbers.into(), owners: Some(owners.into()), ..self.clone() })
+    }
+
+    /// The partition of every table, where tables are whole. `[fields]`
+    #[must_use]
+    pub fn owners(&self) -> Option<&[u32]> {
+        self.owners.as_deref()
+    }
+
     /// Row numbers of the tables.
     #[must_use]
     pub fn numbering(&self) -> Numbering<'_> {
-        Numbering::new(&self.first)
+        Numbering::new(&self.numbers)
     }
 
     /// What a record is.
@@ -89,14 +113,18 @@ impl TableLayout {
     /// Rows of a partition.
     #[must_use]
     pub fn rows_of(&self, partition: u32) -> u32 {
-        self.partitioning.rows_of(partition, self.numbering().rows())
+        let numbering = self.numbering();
+        let tables = 0..numbering.fields();
+        tables.map(|table| numbering.rows_in(table, self.partitioning, partition)).sum()
     }
 
     /// Places of a table's rows in a partition.
     #[must_use]
     pub fn range_of(&self, partition: u32, table: usize) -> Range<u32> {
-        let place = |row| self.partitioning.rows_of(partition, row);
-        place(self.first[table])..place(self.first[table + 1])
+        let numbering = self.numbering();
+        let rows = |table| numbering.rows_in(table, self.partitioning, partition);
+        let start = (0..table).map(rows).sum();
+        start..start + rows(table)
     }
 
     /// Words of a partition's records.

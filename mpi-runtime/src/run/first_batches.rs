@@ -19,6 +19,8 @@ pub(super) struct FirstBatches {
     /// Distinct rows that a step of a worker touches in one partition of each rank that holds rows:
     /// the mean. `[servers]`
     rows: Vec<f64>,
+    /// Those of each table, in all partitions. `[fields]`
+    pub(super) tables: Vec<f64>,
     /// Its bags, where vectors of them may travel.
     bags: Option<BagCounts>,
 }
@@ -51,6 +53,7 @@ impl FirstBatches {
         let (pipeline, mut workers) = Pipeline::train(&plan.train, &order, 0..1, 0..1, 4)?;
         let wanted = BATCHES_MIN.max(EXAMPLES_MIN / order.batch_size);
         let (mut batches, mut found, mut bags) = (0, vec![0_u64; servers], Bags::default());
+        let mut found_in = vec![0_u64; places.numbering.fields()];
         let (mut heads, mut unique, mut slot) = (vec![], vec![], vec![]);
         while batches < wanted {
             let Some(batch) = next_read(&mut workers[0], watch)? else { break };
@@ -61,6 +64,7 @@ impl FirstBatches {
             let rows = coalesce(jagged, places.numbering, &mut heads, &mut unique, &mut slot);
             for row in &unique[..rows] {
                 found[server[places.partitioning.partition(*row) as usize]] += 1;
+                found_in[places.numbering.locate(*row).0] += 1;
             }
             if let Some(counted) = &mut counted {
                 let vectors = bags.deal(jagged, model.pooling(), &places);
@@ -73,7 +77,8 @@ impl FirstBatches {
         pipeline.join();
         let each = (batches.max(1) * roles.partitions as usize / servers) as f64;
         let rows = found.into_iter().map(|rows| rows as f64 / each).collect();
-        Ok(Self { rows, bags: counted })
+        let tables = found_in.into_iter().map(|rows| rows as f64 / batches.max(1) as f64);
+        Ok(Self { rows, tables: tables.collect(), bags: counted })
     }
 
     /// Steps of workers that ask for rows.

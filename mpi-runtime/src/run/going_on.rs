@@ -10,7 +10,8 @@ use crate::checkpoint::{
 };
 use crate::comm::Comm;
 use crate::config::{
-    CheckpointConfig, Config, EmbeddingConfig, RolesConfig, SyncConfig, SyncMethod, TrainConfig,
+    CheckpointConfig, Config, EmbeddingConfig, Placement, Precision, RolesConfig, SyncConfig,
+    SyncMethod, TrainConfig,
 };
 use crate::error::Error;
 use crate::record::{RunFolder, build_hash};
@@ -181,8 +182,12 @@ fn same_arithmetic(plan: &Plan, manifest: &Manifest) -> bool {
     let Ok(mut then) = Config::parse(&manifest.config, "manifest.json".as_ref(), &[]) else {
         return false;
     };
-    if now.pooled().is_some() && (&then.roles, &then.embedding) != (&now.roles, &now.embedding) {
-        // Where rows are decides in which order a bag is added up.
+    // Where rows are decides in which order a bag is added up, and where tables are whole their
+    // numbers, by which bf16s are rounded.
+    let rounded = now.embedding.precision == Precision::Bf16;
+    let dealt = |config: &Config| config.embedding.placement == Placement::Rows;
+    let by_place = now.pooled().is_some() || (rounded && !(dealt(now) && dealt(&then)));
+    if by_place && (&then.roles, &then.embedding) != (&now.roles, &now.embedding) {
         return false;
     }
     let dense_partitions = then.roles.dense_partitions;

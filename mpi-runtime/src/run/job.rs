@@ -66,6 +66,7 @@ pub fn train(
     let ranks = if let Task::Plan(Some(ranks)) = task { ranks } else { world.size };
     let mut plan = plan(world, control, config, ranks)?;
     control.agree(plan.train.check_labels().map_err(Error::from))?;
+    plan.place_tables(control, ranks)?;
     plan.choose_pooling(control, ranks)?;
     let first = world.rank == 0;
     if dry_run {
@@ -107,6 +108,9 @@ pub fn train(
     }
     let pooling = from.as_ref().map_or(Ok(()), |from| plan.keep_pooling(&from.manifest));
     control.agree(pooling)?;
+    if let (Some(placed), true) = (&plan.placed, first) {
+        say(&format!("umbra: embedding.placement: {placed}"));
+    }
     if let (Some(choice), true) = (&plan.pool_choice, first) {
         say(&format!("umbra: embedding.pool_at: {choice}"));
     }

@@ -31,6 +31,7 @@ pub(super) fn fits(plan: &Plan, image: &Manifest) -> bool {
         && image.global_batch() == plan.job.global_batch() as u64
         && image.lanes == plan.order.lanes_used()
         && image.partitions == plan.roles.partitions
+        && image.owners.as_deref() == plan.layout.owners()
         && image.method == plan.job.method.name()
 }
 

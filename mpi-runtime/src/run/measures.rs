@@ -23,6 +23,7 @@ use crate::rows::usage::UsageMemory;
 use crate::run::Run;
 use crate::run::compression::compressed_figures;
 use crate::run::job::Outcome;
+use crate::run::placement::Placed;
 use crate::run::reporter::Recorder;
 use crate::run::sections::figures_of;
 use crate::run::session::Session;
@@ -77,6 +78,7 @@ impl Session<'_> {
         let tried = |of: fn(&Trial) -> Duration| trial.as_ref().map(of).map(|it| it.as_secs_f64());
         let choice = plan.pool_choice.as_ref();
         summary.wire = several.then(|| WireFigures {
+            embedding_placement: plan.placed.as_ref().map(Placed::chosen),
             embedding_pool_at: choice.map(|choice| choice.pool_at),
             embedding_step_bytes_trainer: choice.map(|choice| choice.bytes_trainer),
             embedding_step_bytes_ps: choice.map(|choice| choice.bytes_ps),

@@ -19,6 +19,7 @@ use crate::rows::partition::TokenRule;
 use crate::rows::tables::TableLayout;
 use crate::rows::wire::push_words_max;
 use crate::run::in_place::LENT_MAX;
+use crate::run::placement::Placed;
 use crate::run::pool_choice::PoolChoice;
 use crate::trainer::buffers::StepBuffers;
 
@@ -56,6 +57,8 @@ pub struct Plan {
     pub compresses: bool,
     /// Who pools bags, where that was chosen by bytes.
     pub pool_choice: Option<PoolChoice>,
+    /// Where tables are, on the first rank, where rows are not simply dealt.
+    pub placed: Option<Placed>,
     /// A number for the node of every rank; empty where none is known, and each has one of its own.
     pub node_of: Vec<usize>,
 }
@@ -115,6 +118,7 @@ impl Plan {
             job,
             compresses: true,
             pool_choice: None,
+            placed: None,
             node_of: vec![],
         };
         plan.check_counts()?;

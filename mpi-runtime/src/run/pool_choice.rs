@@ -94,7 +94,7 @@ impl Plan {
 
     /// Bytes that all ranks send each other for rows in a step where trainers pool, and where those
     /// who hold rows do. *Not collective.*
-    fn bytes_of_pooling(&self, ranks: usize, watch: &Watch) -> Result<[f64; 2], Error> {
+    pub(super) fn bytes_of_pooling(&self, ranks: usize, watch: &Watch) -> Result<[f64; 2], Error> {
         let (shape, first) = (self.shape(), FirstBatches::count(self, Some(Coding::ALL), watch)?);
         let sent = |steps: &Steps, of: fn(Duties) -> Duties| -> f64 {
             (0..ranks).map(|rank| steps.of(&of(self.duties(rank))).sent.bytes).sum()

@@ -20,6 +20,7 @@ use crate::dense::traffic::{Sum, of_round, of_step};
 use crate::error::Error;
 use crate::rows::traffic::Flow;
 use crate::run::first_batches::FirstBatches;
+use crate::run::placement::Placed;
 use crate::run::plan::Plan;
 use crate::run::pool_choice::PoolChoice;
 use crate::score::memory::figures_bytes;
@@ -28,6 +29,9 @@ use crate::trainer::buffers::StepBuffers;
 /// What the ranks of a run do while every worker makes one step.
 #[derive(Debug, Default, Serialize)]
 pub struct Prediction {
+    /// Where tables are, where rows are not simply dealt.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub placement: Option<Placed>,
     /// Who pools bags, where that was chosen by bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pooling: Option<PoolChoice>,
@@ -128,7 +132,8 @@ impl Prediction {
                 evaluation_bytes: if trainer.is_some() { evaluation } else { 0 },
             }
         };
-        Ok(Self { pooling: plan.pool_choice, ranks: (0..ranks).map(of_rank).collect() })
+        let (placement, pooling) = (plan.placed.clone(), plan.pool_choice);
+        Ok(Self { placement, pooling, ranks: (0..ranks).map(of_rank).collect() })
     }
 
     fn busiest(&self, of: impl Fn(&RankPrediction) -> f64) -> Option<&RankPrediction> {
@@ -182,6 +187,9 @@ impl fmt::Display for Prediction {
             ("dense", "a step", |rank| rank.dense),
             ("dense", "a round", |rank| rank.dense_round.unwrap_or_default()),
         ];
+        if let Some(placed) = &self.placement {
+            write!(f, "\nplacement   {placed}")?;
+        }
         if let Some(choice) = &self.pooling {
             write!(f, "\npooling     {choice}")?;
         }

@@ -17,7 +17,7 @@ use umbra_core::model::{
     Cross, Gradients, Input, Model, ModelConfig, ModelKind, Pooling, StepKey, Structure, Workspace,
 };
 use umbra_core::rng::{Purpose, Stream};
-use umbra_core::sparse::{Numbering, coalesce, heads_len};
+use umbra_core::sparse::{Numbering, Numbers, coalesce, heads_len};
 use umbra_tests::Arrays;
 
 /// Steps of plain gradient descent.
@@ -174,9 +174,9 @@ fn run(config: &ModelConfig<'_>, dump: &mut Arrays) -> Result<(), Box<dyn Error>
     dump.f64("learning_rate", &[1], &[f64::from(LEARNING_RATE)]);
     dump.cardinality(&CARDINALITY);
     let model = Model::new(config)?;
-    let mut first = [0u32; CARDINALITY.len() + 1];
-    Numbering::fill(&CARDINALITY, &mut first)?;
-    let numbering = Numbering::new(&first);
+    let mut tables = [Numbers::default(); CARDINALITY.len()];
+    Numbering::deal(&CARDINALITY, &mut tables)?;
+    let numbering = Numbering::new(&tables);
     let (mut replica, mut table) = initial(&model);
     let width = model.row_width();
     let mut single = vec![0.0; model.workspace_len(EXAMPLES, EXAMPLES * 4 * CARDINALITY.len())];

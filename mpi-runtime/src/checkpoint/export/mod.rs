@@ -13,10 +13,10 @@ use std::fs;
 use std::path::Path;
 
 use umbra_core::model::ModelConfig;
+use umbra_core::sparse::{Numbering, Partitioning};
 
 use super::error::{CheckpointError, at};
 use super::folders::sync_folder;
-use super::manifest::MANIFEST;
 use super::read::Checkpoint;
 use super::rows::RowReader;
 
@@ -63,31 +63,27 @@ impl Checkpoint {
         mut take: impl FnMut(usize, &[u32]) -> Result<(), CheckpointError>,
     ) -> Result<(), CheckpointError> {
         let manifest = &self.manifest;
-        let (all, count) =
-            (manifest.cardinality.iter().sum::<u64>(), u64::from(manifest.partitions));
-        if count == 0 {
-            let message = "it says 0 partitions".to_owned();
-            return Err(CheckpointError::Manifest { path: self.dir().join(MANIFEST), message });
-        }
+        let numbers = self.numbers()?;
+        let (numbering, tables) = (Numbering::new(&numbers), 0..numbers.len());
+        let dealt = Partitioning { partitions: manifest.partitions };
         let record = manifest.row_width + manifest.row_state_len;
         let open = |partition: u32| -> Result<Records, CheckpointError> {
-            let own = (all + count - 1 - u64::from(partition)) / count;
-            let reader = self.rows(partition, own, record)?;
+            let own = tables.clone().map(|table| numbering.rows_in(table, dealt, partition));
+            let reader = self.rows(partition, own.map(u64::from).sum(), record)?;
             Ok(Records { reader, record, block: vec![], at: 0 })
         };
         let mut partitions = (0..manifest.partitions).map(open).collect::<Result<Vec<_>, _>>()?;
-        let mut row = 0;
-        for (table, rows) in manifest.cardinality.iter().enumerate() {
+        // A partition has them in the same order.
+        for table in tables.clone() {
             let mut block = vec![];
-            for _ in 0..*rows {
-                let partition = usize::try_from(row % count).unwrap_or(0);
-                let record = partitions[partition].next()?;
+            let of = numbering.of(table);
+            for id in 0..of.rows {
+                let record = partitions[dealt.partition(of.row(id)) as usize].next()?;
                 block.extend_from_slice(&record[..manifest.row_width]);
                 if block.len() >= BLOCK {
                     take(table, &block)?;
                     block.clear();
                 }
-                row += 1;
             }
             take(table, &block)?;
         }

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
-use crate::config::{Config, PoolAt};
+use crate::config::{Config, Placement, PoolAt};
 use crate::record::LEAST;
 
 fn job() -> Job {
@@ -101,6 +101,7 @@ fn names_are_those_of_the_contract() {
         seconds_coding: Some(1.0),
         seconds_trial_plain: Some(1.0),
         seconds_trial_coded: Some(1.0),
+        embedding_placement: Some(Placement::Tables),
         embedding_pool_at: Some(PoolAt::Ps),
         embedding_step_bytes_trainer: Some(1.0),
         embedding_step_bytes_ps: Some(1.0),
@@ -189,8 +190,9 @@ const CONTRACT: &[(&str, &str)] = &[
         "wire",
         "dense_bytes embedding_bytes control_bytes dense_elements_kept dense_elements_total \
          dense_bytes_coded dense_bytes_uncoded seconds_coding seconds_trial_plain \
-         seconds_trial_coded embedding_pool_at embedding_step_bytes_trainer \
-         embedding_step_bytes_ps embedding_elements_kept embedding_elements_total \
+         seconds_trial_coded embedding_placement embedding_pool_at \
+         embedding_step_bytes_trainer embedding_step_bytes_ps embedding_elements_kept \
+         embedding_elements_total \
          embedding_bytes_coded embedding_bytes_uncoded embedding_bytes_rows \
          activation_elements_kept activation_elements_total activation_bytes_coded \
          activation_bytes_uncoded seconds_crossing mp_elements_kept mp_elements_total ranks",

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::PoolAt;
+use crate::config::{Placement, PoolAt};
 
 /// What was sent, over all ranks.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -37,6 +37,9 @@ pub struct WireFigures {
     /// The same, compressed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seconds_trial_coded: Option<f64>,
+    /// Where rows are not simply dealt: `"tables"`, or what `embedding.placement = "auto"` chose.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub embedding_placement: Option<Placement>,
     /// Of `embedding.pool_at = "auto"`: who pools.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub embedding_pool_at: Option<PoolAt>,

@@ -136,6 +136,7 @@ pub(super) fn manifest_of(layout: &TableLayout, written: u32, steps: u64) -> Man
         sparse_names: vec![],
         cardinality: CARDINALITY.to_vec(),
         partitions: written,
+        owners: None,
         row_width: layout.width,
         row_state_len: layout.state_len,
         base: None,

@@ -190,6 +190,7 @@ fn check(world: &World, watch: &Arc<Watch>, control: &Comm, case: &Case) {
         partitions: case.partitions,
         joint: case.joint,
         width: layout.width,
+        value_words: layout.width,
         permits: PERMITS,
     };
     let duties = Duties {
