@@ -67,6 +67,11 @@ pub fn train(
     let mut plan = plan(world, control, config, ranks)?;
     control.agree(plan.train.check_labels().map_err(Error::from))?;
     plan.place_tables(control, ranks)?;
+    if plan.layout.owners().is_some() && ranks == world.size {
+        let own = plan.node_of.get(world.rank);
+        let on_node = plan.node_of.iter().filter(|node| Some(*node) == own).count();
+        control.agree(plan.check_memory(world.rank, on_node.max(1)))?;
+    }
     plan.choose_pooling(control, ranks)?;
     let first = world.rank == 0;
     if dry_run {

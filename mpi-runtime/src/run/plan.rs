@@ -267,8 +267,8 @@ impl Plan {
         }
     }
 
-    /// Whether the rows and replicas of `ranks_on_node` ranks like this one fit in the memory that
-    /// the node has left.
+    /// Whether the rows of this rank's node, where it is known who is on it, and `ranks_on_node`
+    /// replicas fit in the memory that the node has left.
     ///
     /// # Errors
     /// When they do not; a node that does not tell its memory is believed to have enough.
@@ -279,12 +279,18 @@ impl Plan {
             line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok());
         // A run that plays failures has an image of its rows.
         let images = 1 + u64::from(self.job.config.recovery.inject.failures.is_some());
-        let rows = images * self.embedding_bytes(rank);
+        // Where tables are whole, one rank has more of them than another.
+        let node = self.node_of.get(rank);
+        let beside = (0..self.node_of.len()).filter(|other| self.node_of.get(*other) == node);
+        let of_node: u64 = beside.map(|other| self.embedding_bytes(other)).sum();
+        let alone = ranks_on_node as u64 * self.embedding_bytes(rank);
+        let rows = images * if node.is_some() { of_node } else { alone };
         let dense = self.own_dense_bytes(rank)?;
         let dense = dense + self.served_bytes(rank) + self.coding_bytes(rank);
-        let state = ranks_on_node as u64 * (rows + dense);
+        let dense = ranks_on_node as u64 * dense;
+        let state = rows + dense;
         // Trainers' own replicas are in a checkpoint beside the model.
-        let copies = ranks_on_node as u64 * (rows + 2 * dense);
+        let copies = rows + 2 * dense;
         let copies = if self.saves_in_background() { copies } else { 0 };
         match available.map(|kibibytes| kibibytes * 1024) {
             Some(available) if state > available => Err(Error::Launch(format!(
