@@ -4,11 +4,13 @@
 //! - `folder.rs`: a scratch folder with datasets, jobs and runs
 //! - `saved.rs`: a saved model, read without the runtime's help
 //! - `arrays.rs`: a folder of arrays for PyTorch
+//! - `draws.rs`: random numbers of a text that a test writes
 //! - `oracle.rs`: metrics and tree sums in the most naive way
 //! - `sources.rs`: the sources of a package, and which of its modules uses which
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc)]
 
 mod arrays;
+mod draws;
 mod folder;
 mod launch;
 mod oracle;
@@ -16,6 +18,7 @@ mod saved;
 pub mod sources;
 
 pub use arrays::Arrays;
+pub use draws::draws;
 pub use folder::{Folder, Job, TIME_FOR_ROUNDS};
 pub use launch::{Ended, LIMIT, Running, as_a_user, below, program, signal, start};
 pub use oracle::{Example, OracleFigures, figures, tree_sum};

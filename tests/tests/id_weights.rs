@@ -2,7 +2,7 @@
 //! an id of weight 2 is the id twice.
 #![allow(clippy::unwrap_used)]
 
-use umbra_tests::{Folder, Job, SavedModel};
+use umbra_tests::{Folder, Job, SavedModel, draws};
 
 const ROWS: usize = 1024;
 const RUN: [&str; 4] =
@@ -10,11 +10,7 @@ const RUN: [&str; 4] =
 
 /// Clicks with bags of 0 to 3 interests, each spelt by `item` from its number and a weight.
 fn clicks(item: impl Fn(u32, f32) -> String) -> String {
-    let mut state = 1u32;
-    let mut below = |bound: u32| {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (state >> 16) % bound
-    };
+    let mut below = draws();
     let mut text = String::from("click,hour,shop,interests\n");
     for _ in 0..ROWS {
         let items: Vec<(u32, u32)> = (0..below(4)).map(|_| (below(30), below(9))).collect();

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use serde_json::Value;
-use umbra_tests::{Folder, Job, SavedModel, manifest};
+use umbra_tests::{Folder, Job, SavedModel, draws, manifest};
 
 const ROWS: u32 = 2048;
 /// The global batch.
@@ -12,11 +12,7 @@ const BATCH: usize = 256;
 /// Two bags of `most` of 20 000 keys, less evenly a shop.
 fn folder(most: u32) -> Folder {
     let folder = Folder::new();
-    let mut state = 1u32;
-    let mut below = |bound: u32| {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (state >> 12) % bound
-    };
+    let mut below = draws();
     let mut text = String::from("click,hour,shop,interests,tags\n");
     for _ in 0..ROWS {
         let mut bag = || (0..most).map(|_| below(20_000).to_string()).collect::<Vec<_>>();
@@ -56,7 +52,8 @@ const TABLES: &str = "embedding.placement=tables";
 fn a_model_is_the_same_wherever_its_rows_are() {
     let folder = folder(4);
     for ranks in [2, 4] {
-        for more in [&[][..], &["embedding.partitions=3", "embedding.precision=bf16"]] {
+        // Of six or twelve partitions three have rows.
+        for more in [&[][..], &["embedding.partitions=3"], &["embedding.precision=bf16"]] {
             // Adam makes a difference in the last bit ten times as large every step.
             let adam = ["optim.sparse.kind=adam", "optim.sparse.lr=0.01"];
             let sets = [&adam, more].concat();
@@ -66,7 +63,7 @@ fn a_model_is_the_same_wherever_its_rows_are() {
             let saved = manifest(&folder.path("tables/checkpoints/last"));
             assert_eq!(saved["owners"].as_array().unwrap().len(), 3);
             // Rounding of bf16s is by the row's number.
-            if more.is_empty() {
+            if more != ["embedding.precision=bf16"] {
                 assert!(last(&folder, "tables") == last(&folder, "rows"), "{ranks} ranks");
                 for format in ["safetensors", "flat"] {
                     let [rows, tables] = ["rows", "tables"].map(|run| {

@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used)]
 
 use serde_json::Value;
-use umbra_tests::{Folder, Job, tensors};
+use umbra_tests::{Folder, Job, draws, tensors};
 
 const ROWS: usize = 3072;
 /// The global batch.
@@ -12,11 +12,7 @@ const STEPS: u64 = (ROWS / BATCH) as u64;
 
 /// A shop, and two bags of up to `most` of so many `keys` that decide about the click.
 fn clicks((keys, most): (u32, u32), item: impl Fn(u32, u32) -> String) -> String {
-    let mut state = 1u32;
-    let mut below = |bound: u32| {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (state >> 16) % bound
-    };
+    let mut below = draws();
     let mut text = String::from("click,hour,shop,interests,tags\n");
     for _ in 0..ROWS {
         let mut bag = |least: u32| -> Vec<(u32, u32)> {

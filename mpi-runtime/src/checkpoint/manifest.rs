@@ -290,6 +290,22 @@ mod tests {
     }
 
     #[test]
+    fn owners_that_cannot_be_have_no_row_numbers() {
+        let of = |owners: Option<Vec<u32>>, cardinality: Vec<u64>| {
+            Manifest { partitions: 2, owners, cardinality, ..Manifest::example() }.numbers()
+        };
+        let firsts = |numbers: Vec<Numbers>| {
+            numbers.iter().map(|table| (table.first, table.step)).collect::<Vec<_>>()
+        };
+        assert_eq!(of(None, vec![3, 4]).map(firsts), Some(vec![(0, 1), (3, 1)]));
+        assert_eq!(of(Some(vec![1, 1]), vec![3, 4]).map(firsts), Some(vec![(1, 2), (7, 2)]));
+        assert_eq!(of(Some(vec![1]), vec![3, 4]), None, "a table without one");
+        assert_eq!(of(Some(vec![1, 2]), vec![3, 4]), None, "a partition that is not there");
+        assert_eq!(of(Some(vec![1, 1]), vec![3, u64::MAX]), None, "too many rows");
+        assert_eq!(of(None, vec![3, u64::from(u32::MAX)]), None, "too many rows");
+    }
+
+    #[test]
     fn damage_anywhere_is_seen() {
         let path = Path::new("manifest.json");
         let whole = enclose(&serde_json::to_string(&Manifest::example()).unwrap());

@@ -155,11 +155,13 @@ impl Plan {
     /// Bytes of a step, whoever pools. *Not collective.*
     fn expected_bytes(&self, control: &Comm, ranks: usize) -> Result<f64, Error> {
         let [rows, vectors] = self.bytes_of_pooling(ranks, control.watch())?;
-        Ok(match self.job.config.embedding.pool_at {
-            PoolAt::Ps => vectors,
-            _ if self.job.config.pooled().is_some() => vectors,
-            PoolAt::Trainer => rows,
-            PoolAt::Auto => rows.min(vectors),
+        let config = &self.job.config;
+        Ok(if config.pooled().is_some() {
+            vectors
+        } else if config.embedding.pool_at == PoolAt::Auto {
+            rows.min(vectors)
+        } else {
+            rows
         })
     }
 }
