@@ -34,7 +34,7 @@ def main():
         print(f"docs/formats.md, a dataset from Python: AUC {auc:.3f}, at least {AUC_MIN}")
         sys.exit(0 if auc >= AUC_MIN else "umbra does not learn from what the lines write")
     names = {}
-    lines = re.findall(r"^```python\n(.*?)^```$", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)[2]
+    lines = re.findall(r"^```python\n(.*?)^```$", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)[-1]
     exec(compile(lines, DOCUMENT, "exec"), names)
     all_rows = frame()
     train, test = all_rows[:ROWS], all_rows[ROWS:]
