@@ -4,11 +4,13 @@
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #![allow(clippy::unwrap_used)]
 
+use core::error::Error;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
+use umbra_core::batch::Batch;
 use umbra_core::flat::{Flat, Memory};
 use umbra_core::float::sigmoid;
 use umbra_datasets::{BatchBuffer, Dataset, Pipeline};
@@ -136,15 +138,30 @@ fn probabilities(logits: &[f32]) -> String {
 }
 
 fn score(bytes: &[u8], examples: &BatchBuffer) -> Vec<f32> {
-    let flat = Flat::parse(bytes).unwrap();
-    let ids = examples.values.len();
-    let mut single = vec![0.0; flat.single_len(examples.len(), ids)];
+    let mut logits = vec![0.0; examples.len()];
+    let most = (examples.len(), examples.values.len());
+    score_batches(bytes, most, &[examples.batch()], &mut logits).unwrap();
+    logits
+}
+
+/// The lines of docs/formats.md, "Flat": `make test-docs` compares.
+fn score_batches(
+    bytes: &[u8],
+    (examples, ids): (usize, usize),
+    batches: &[Batch<'_>],
+    logits: &mut [f32],
+) -> Result<(), Box<dyn Error>> {
+    let flat = Flat::parse(bytes)?; // checks everything, copies nothing
+    let mut single = vec![0.0; flat.single_len(examples, ids)];
     let mut double = vec![0.0; flat.model().workspace_f64_len()];
     let mut slot = vec![0; ids];
     let memory = Memory { single: &mut single, double: &mut double, slot: &mut slot };
-    let mut logits = vec![0.0; examples.len()];
-    flat.scorer(memory).unwrap().score(&examples.batch(), &mut logits).unwrap();
-    logits
+    let mut scorer = flat.scorer(memory)?;
+    // Batches of up to so many examples and ids.
+    for batch in batches {
+        scorer.score(batch, logits)?;
+    }
+    Ok(())
 }
 
 /// Through the file `path`, which is the program's standard input.
