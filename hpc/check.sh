@@ -31,7 +31,7 @@ stage_simd() {
             protocols | loom_replica | threads | shadow | ds_sync | simulate | simulator | resume) ;;
             served | switch | compress | pooling | split) ;;
             faults | stops | kills | bad_input | cli | house | jobs | prediction | mpi | golden_bsp) ;;
-            data_safety | days | parquet) ;;
+            data_safety | days | parquet | docs) ;;
             *) tests+=(--test "$name") ;;
         esac
     done
