@@ -43,9 +43,17 @@ struct Block {
     /// Document and line.
     place: String,
     language: String,
-    /// The comment `run:` before it, or nothing.
+    /// The comments `run:` before it, a line each.
     says: String,
     text: String,
+}
+
+impl Block {
+    /// Whether it is skipped as long as the program has no such verb.
+    fn if_verb(&self, verb: &str) -> bool {
+        let clauses = self.says.split([';', '\n']).map(str::trim);
+        clauses.filter_map(|clause| clause.strip_prefix("if verb ")).any(|named| named == verb)
+    }
 }
 
 /// The blocks of a document, and its lines outside of them with their numbers.
@@ -60,7 +68,7 @@ fn parts(document: &Document) -> (Vec<Block>, Vec<(usize, &str)>) {
             None => {
                 let comment = trimmed.strip_prefix("<!-- run: ");
                 match comment.and_then(|comment| comment.strip_suffix(" -->")) {
-                    Some(comment) => says += &format!("{comment}; "),
+                    Some(comment) => says += &format!("{comment}\n"),
                     None => prose.push((number, line)),
                 }
                 continue;
@@ -139,9 +147,10 @@ fn blocks_have_a_language_and_skips_a_reason() {
         if !LANGUAGES.contains(&&*block.language) {
             defects.push(format!("{}: the fence has `{}`", block.place, block.language));
         }
-        for clause in block.says.split("; ").filter(|clause| clause.starts_with("skip")) {
-            if clause.strip_prefix("skip, ").is_none_or(|why| why.trim().is_empty()) {
-                defects.push(format!("{}: `{clause}` does not say why", block.place));
+        for comment in block.says.lines().filter(|comment| comment.starts_with("skip")) {
+            let why = comment.strip_prefix("skip, ").or_else(|| comment.strip_prefix("skip all, "));
+            if why.is_none_or(|why| why.trim().is_empty()) {
+                defects.push(format!("{}: `{comment}` does not say why", block.place));
             }
         }
     }
@@ -163,7 +172,7 @@ fn commands_have_the_verbs_and_flags_of_the_program() {
             };
             let mut rest = words[at + 1..].iter();
             let Some(verb) = rest.next().filter(|verb| !verb.starts_with('-')) else { continue };
-            if *verb == "launch" || block.says.contains(&format!("if verb {verb};")) {
+            if *verb == "launch" || block.if_verb(verb) {
                 continue; // What it starts stands on the same line, and is what counts.
             }
             let Some(help) = VERBS.get(*verb) else {
