@@ -3,7 +3,7 @@
 A block is what its fence says: `sh` is run, `text` after it is what it prints, `toml` is a job file or a part of one, `python`
 is run. A comment on the lines before the fence says more, clauses with semicolons between them:
 
-    <!-- run: skip, WHY -->             not run; WHY is printed and counted
+    <!-- run: skip, WHY -->             not run (sh: parsed alone); WHY is printed and counted
     <!-- run: file NAME -->             its lines are the file NAME of the blocks that follow
     <!-- run: schema FILE.csv -->       toml: a schema, with which that file is prepared
     <!-- run: cluster -->               toml: a cluster file, on which a job is simulated

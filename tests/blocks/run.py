@@ -80,6 +80,12 @@ class Shell:
         """Where the next command starts."""
         return Path(self.where.read_text())
 
+    def parse(self, text):
+        """Looks at lines of bash without running them."""
+        parsed = subprocess.run(["bash", "-n"], input=text, text=True, capture_output=True, timeout=LIMIT_S, check=False)
+        if parsed.returncode:
+            raise Failed(f"is not run, and not bash either: {parsed.stderr}")
+
     def run(self, text):
         """Runs lines of bash: their exit code and what they printed."""
         script = self.state.with_name("script")
@@ -145,6 +151,8 @@ class Document:
         """Runs one block, or raises `Skip` or `Failed`."""
         says = block.clauses
         if "skip" in says:
+            if block.language == "sh":
+                self.shell.parse(block.text)
             raise Skip(says["skip"])
         if "if" in says and says["if"].split()[-1] not in self.verbs:
             raise Skip(f"the program has no verb `{says['if'].split()[-1]}`")
