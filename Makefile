@@ -1,7 +1,7 @@
 # The commands of the project. Each is a script that can also be run by hand.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-ulfm build demo test lint test-peers test-ulfm test-aarch64 test-docs book cluster-up cluster-down
+.PHONY: help setup setup-ulfm build demo test lint test-peers test-ulfm test-aarch64 cluster-up cluster-down
 
 help:
 	@echo 'make setup        look for compilers, MPI and HDF5; install them where allowed'
@@ -11,10 +11,10 @@ help:
 	@echo 'make test         everything that must hold before a change goes in; what CI runs'
 	@echo 'make lint         the quick part of it: format, clippy, docs'
 	@echo 'make test-peers   models, gradients and the Python lines of docs/formats.md against PyTorch (from its registry)'
-	@echo 'make test-ulfm    jobs that go on inside when a rank is killed, on Open MPI 5 (from its registry)'
-	@echo 'make test-aarch64 the core and its NEON kernels under an emulator (Debian'"'"'s packages, in target/aarch64)'
 	@echo 'make test-docs    every block of code in README.md and docs/, as a reader would run it (the program is built before)'
 	@echo 'make book         docs/ as pages for a browser, in target/book (mdbook: cargo install mdbook --locked)'
+	@echo 'make test-ulfm    jobs that go on inside when a rank is killed, on Open MPI 5 (from its registry)'
+	@echo 'make test-aarch64 the core and its NEON kernels under an emulator (Debian'"'"'s packages, in target/aarch64)'
 	@echo 'make cluster-up   nodes of a test cluster on this machine: NODES=4 RATE=100mbit LATENCY_US=0 (root)'
 	@echo 'make cluster-down and away again'
 	@echo 'make show-NAME    measure a published figure: $(sort $(patsubst hpc/show/%.sh,%,$(wildcard hpc/show/*.sh)))'
@@ -47,6 +47,8 @@ test-aarch64:
 
 test-peers:
 	@tests/peers/run.sh
+
+.PHONY: test-docs book
 
 test-docs: build
 	@tests/blocks/run.py
