@@ -3,6 +3,7 @@
 #
 #     hpc/setup.sh            look, install, report
 #     hpc/setup.sh --quiet    the same, silent when nothing is missing
+#     hpc/setup.sh slurm      and what a Slurm on this machine is made of; mpich: MPICH, beside another MPI
 #
 # Changes nothing when nothing is missing, and then needs no network. Installs with apt, as root or
 # with sudo; elsewhere it names what is missing and the module that usually brings it, and exits 5.
@@ -10,8 +11,15 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . hpc/env.sh
 
-quiet=
-[ "${1:-}" = --quiet ] && quiet=1
+quiet= slurm= mpich=
+for word in "$@"; do
+    case $word in
+        --quiet) quiet=1 ;;
+        slurm) slurm=1 ;;
+        mpich) mpich=1 ;;
+        *) echo "setup: '$word' is neither --quiet, slurm nor mpich" >&2 && exit 2 ;;
+    esac
+done
 
 # --- what there must be: description | Debian packages | module | check --------------------------
 needs=(
@@ -25,11 +33,27 @@ needs=(
     'HDF5 headers and library|libhdf5-dev|hdf5|hdf5_version'
     'xz, for packed data|xz-utils|xz|command -v xz'
 )
+[ -z "$slurm" ] || needs+=(
+    'Slurm|munge slurmctld slurmd slurm-client slurm-wlm-basic-plugins|slurm|has_slurm'
+    'python3|python3|python|command -v python3'
+)
+[ -z "$mpich" ] || needs+=('MPICH|mpich libmpich-dev|mpich|has_mpich')
 
 has_compiler() { command -v cc && echo '#include <stdio.h>' | cc -E -x c - -o /dev/null; }
 
 # Inside a Slurm allocation srun launches, and many sites hide mpirun.
 has_launcher() { command -v mpirun || command -v srun; }
+
+# On Debian daemons are where only root looks for programs.
+has_slurm() {
+    local program
+    for program in munged slurmctld slurmd sinfo squeue scancel sbatch srun; do
+        PATH=$PATH:/usr/sbin command -v "$program" || return 1
+    done
+}
+
+# Debian has it beside Open MPI, by these names.
+has_mpich() { command -v "${MPICC:-mpicc.mpich}" && command -v "${MPIRUN:-mpirun.mpich}"; }
 
 has_libclang() {
     local prefix file
@@ -106,7 +130,7 @@ install_missing() {
     # A stale package list may still do; the install says so if not.
     "${sudo[@]}" apt-get update -qq || echo "setup: apt-get update failed; trying with the lists there are" >&2
     "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive \
-        apt-get install -y -qq --no-install-recommends "${packages[@]}" >/dev/null ||
+        apt-get -o DPkg::Lock::Timeout=300 install -y -qq --no-install-recommends "${packages[@]}" >/dev/null ||
         refuse "apt-get could not install it"
 }
 

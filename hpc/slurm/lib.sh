@@ -12,8 +12,8 @@
 
 slurm_dir=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 slurm_root=$(cd "$slurm_dir/../.." && pwd)
-# One Slurm per checkout and user. The path is short, since there are sockets in it.
-slurm_number=$(cksum <<<"$UID $slurm_root" | cut -d' ' -f1)
+# One Slurm per checkout and user, and of those one per $UMBRA_SLURM. The path is short, since there are sockets in it.
+slurm_number=$(cksum <<<"$UID $slurm_root${UMBRA_SLURM:+ $UMBRA_SLURM}" | cut -d' ' -f1)
 state=/tmp/umbra-slurm-$slurm_number
 # Debian has daemons where only root looks for programs.
 export PATH=$PATH:/usr/sbin SLURM_CONF=$state/slurm.conf

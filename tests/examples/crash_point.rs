@@ -4,7 +4,7 @@
 //!
 //! `CRASH_UNDER`: part of the paths that count; `CRASH_AFTER`: which call is the last one;
 //! `CRASH_SIGNAL`: the signal's number, SIGKILL's without it; `CRASH_RANK`: the rank that it is
-//! for, as Open MPI's launcher says it, every process without it.
+//! for, as its launcher says it, every process without it.
 //!
 //! Every function here is the C library's of that name and makes the system call itself.
 #![allow(missing_docs, clippy::cast_possible_truncation, reason = "the C library's functions")]
@@ -13,13 +13,15 @@ use core::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
 use core::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 static CALLS: AtomicU64 = AtomicU64::new(0);
+/// Where the launchers of Open MPI and MPICH tell a process its rank.
+const LAUNCHERS: [&str; 2] = ["OMPI_COMM_WORLD_RANK", "PMI_RANK"];
 
 /// Counts a call that has changed what `path` names.
 fn count(path: &str) {
     let Ok(under) = std::env::var("CRASH_UNDER") else { return };
     let Ok(after) = std::env::var("CRASH_AFTER") else { return };
     if let Ok(rank) = std::env::var("CRASH_RANK")
-        && std::env::var("OMPI_COMM_WORLD_RANK") != Ok(rank)
+        && LAUNCHERS.iter().all(|name| std::env::var(name) != Ok(rank.clone()))
     {
         return;
     }

@@ -3,6 +3,9 @@
 //! Nothing here waits for ever: a program that outlives [`LIMIT`] is ended by its own process id
 //! and the test fails with what it had printed. One MPI job runs at a time in a test program: jobs
 //! of several ranks side by side would only steal each other's cores.
+//!
+//! Which MPI that is, the library says that the tests were linked with; `MPIRUN` names its launcher
+//! where that is not `mpirun`.
 
 use core::time::Duration;
 use std::io::Read;
@@ -12,6 +15,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
+
+use umbra_mpi::comm::library::{self, Family};
 
 /// Longest life of a started program. Generous: machines that run tests are crowded.
 pub const LIMIT: Duration = Duration::from_secs(240);
@@ -27,6 +32,40 @@ const DEFAULTS: [(&str, &str); 8] = [
     ("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"),
     ("PRTE_MCA_hwloc_default_binding_policy", "none"),
 ];
+
+/// Whether the tests, and the programs beside them, were built with MPICH.
+#[must_use]
+pub fn is_mpich() -> bool {
+    library::family() == Family::Mpich
+}
+
+/// The words that start `ranks` processes of the program named after them.
+#[must_use]
+pub fn mpirun(ranks: usize) -> Vec<String> {
+    let launcher = std::env::var("MPIRUN").unwrap_or_else(|_| "mpirun".into());
+    let mut words = vec![launcher, "-n".into(), ranks.to_string()];
+    // MPICH's has no such option: it never refuses.
+    if !is_mpich() {
+        words.push("--oversubscribe".into());
+    }
+    words
+}
+
+/// The variable in which the launcher tells a process its rank.
+#[must_use]
+pub fn rank_variable() -> &'static str {
+    if is_mpich() { "PMI_RANK" } else { "OMPI_COMM_WORLD_RANK" }
+}
+
+/// The process of a rank below the process `root`, once there is one.
+#[must_use]
+pub fn process_of(root: u32, rank: usize) -> Option<u32> {
+    let mark = format!("{}={rank}", rank_variable());
+    below(root).into_iter().find(|pid| {
+        let variables = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+        variables.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
+    })
+}
 
 /// Marks that a launcher leaves: a test started under one is not a rank of it.
 const LAUNCHERS: [&str; 4] = ["OMPI_COMM", "PMI", "SLURM_", "MPI_LOCAL"];
@@ -95,10 +134,14 @@ pub fn start(
     variables: &[(&str, &str)],
 ) -> Running {
     static TURN: Mutex<()> = Mutex::new(());
-    let mut command = Command::new(if ranks > 1 { Path::new("mpirun") } else { program });
-    if ranks > 1 {
-        command.args(["-n", &ranks.to_string(), "--oversubscribe"]).arg(program);
-    }
+    let mut command = if ranks > 1 {
+        let words = mpirun(ranks);
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]).arg(program);
+        command
+    } else {
+        Command::new(program)
+    };
     as_a_user(&mut command);
     command.args(arguments).current_dir(folder).envs(variables.iter().copied());
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -159,18 +202,10 @@ impl Running {
     pub fn rank_pids(&mut self, ranks: usize) -> Vec<u32> {
         let mut pids = vec![];
         self.until("the ranks to start", |job| {
-            pids = (0..ranks).filter_map(|rank| job.rank_pid(rank)).collect();
+            pids = (0..ranks).filter_map(|rank| process_of(job.pid(), rank)).collect();
             pids.len() == ranks
         });
         pids
-    }
-
-    fn rank_pid(&self, rank: usize) -> Option<u32> {
-        let mark = format!("OMPI_COMM_WORLD_RANK={rank}");
-        below(self.pid()).into_iter().find(|pid| {
-            let variables = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-            variables.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
-        })
     }
 
     /// Waits until `there` says so, while the program lives.

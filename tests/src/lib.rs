@@ -20,6 +20,8 @@ pub mod sources;
 pub use arrays::Arrays;
 pub use draws::draws;
 pub use folder::{Folder, Job, TIME_FOR_ROUNDS};
-pub use launch::{Ended, LIMIT, Running, as_a_user, below, program, signal, start};
+pub use launch::{
+    Ended, LIMIT, Running, as_a_user, below, is_mpich, mpirun, process_of, program, signal, start,
+};
 pub use oracle::{Example, OracleFigures, figures, tree_sum};
 pub use saved::{SavedModel, manifest, numbers, tensors};

@@ -4,7 +4,7 @@
 use core::time::Duration;
 use std::path::Path;
 
-use umbra_tests::{Ended, Folder, Job, LIMIT, Running, program, signal, start};
+use umbra_tests::{Ended, Folder, Job, LIMIT, Running, mpirun, program, signal, start};
 
 fn folder() -> Folder {
     Job::PLAIN.folder(4000, 500)
@@ -83,20 +83,10 @@ fn a_panic_is_survived_like_the_loss_of_a_rank() {
         "recovery.inject.panic_step=35",
     ];
     let train = Folder::sets("run", &sets);
-    let umbra_text = umbra.to_str().unwrap();
-    let job = [
-        "launch",
-        "--",
-        "mpirun",
-        "-n",
-        "2",
-        "--oversubscribe",
-        umbra_text,
-        "train",
-        "-c",
-        "job.toml",
-    ];
-    let all: Vec<&str> = job.into_iter().chain(train.iter().map(String::as_str)).collect();
+    let mut job = vec!["launch".to_owned(), "--".into()];
+    job.extend(mpirun(2));
+    job.extend([umbra.to_str().unwrap(), "train", "-c", "job.toml"].map(str::to_owned));
+    let all: Vec<&str> = job.iter().chain(&train).map(String::as_str).collect();
     let ended = start(folder.root(), 1, &umbra, &all, &[]).wait(LIMIT);
     assert_eq!(ended.code, 0, "{}", ended.stderr);
     assert!(ended.stderr.contains("as recovery.inject asks"), "{}", ended.stderr);

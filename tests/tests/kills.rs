@@ -17,7 +17,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use umbra_core::rng::{Purpose, Stream};
-use umbra_tests::{Folder, Job, SavedModel, program, signal};
+use umbra_tests::{Folder, Job, SavedModel, mpirun, process_of, program, signal};
 
 const RANKS: usize = 4;
 /// Longest life of a supervised job: three starts, a watch of six seconds, a crowded machine.
@@ -104,15 +104,6 @@ struct Whole {
 fn left(folder: &Folder, run: &str) -> (f64, SavedModel) {
     let auc = folder.summary(run)["test"]["auc"].as_f64().unwrap();
     (auc, SavedModel::read(&folder.path(&format!("{run}/checkpoints/last"))))
-}
-
-/// The process of a rank below `root`.
-fn process_of(root: u32, rank: usize) -> Option<u32> {
-    let mark = format!("OMPI_COMM_WORLD_RANK={rank}");
-    umbra_tests::below(root).into_iter().find(|pid| {
-        let variables = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        variables.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
-    })
 }
 
 /// Files that Open MPI has in shared memory.
@@ -209,7 +200,7 @@ fn no_kill_loses_a_run() {
         let run = format!("kill-{kill}");
         let umbra = program("umbra");
         let mut command = Command::new(&umbra);
-        command.args(["launch", "--", "mpirun", "-n", &RANKS.to_string(), "--oversubscribe"]);
+        command.args(["launch", "--"]).args(mpirun(RANKS));
         command
             .arg(&umbra)
             .args(arguments(&run, &[sets, &panic].concat()))

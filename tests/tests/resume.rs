@@ -7,7 +7,7 @@
 use serde_json::Value;
 use umbra_core::flat::Flat;
 use umbra_core::rng::{Purpose, Stream};
-use umbra_tests::{Folder, Job, LIMIT, SavedModel, manifest, program, start, tensors};
+use umbra_tests::{Folder, Job, LIMIT, SavedModel, manifest, mpirun, program, start, tensors};
 
 /// Over all workers.
 const GLOBAL_BATCH: usize = Job::DLRM.batch_size;
@@ -172,9 +172,11 @@ fn a_supervised_job_survives_the_loss_of_a_rank() {
     let ended = folder.try_train(2, "job.toml", "whole", &sets);
     assert_eq!(ended.code, 0, "{}", ended.stderr);
     let umbra = program("umbra");
-    let job = ["launch", "--", "mpirun", "-n", "2", "--oversubscribe", umbra.to_str().unwrap()];
-    let train = arguments("lost", &[&sets[..], &["checkpoint.every=5"]].concat());
-    let all: Vec<&str> = job.into_iter().chain(train.iter().map(String::as_str)).collect();
+    let mut job = vec!["launch".to_owned(), "--".into()];
+    job.extend(mpirun(2));
+    job.push(umbra.to_str().unwrap().into());
+    job.extend(arguments("lost", &[&sets[..], &["checkpoint.every=5"]].concat()));
+    let all: Vec<&str> = job.iter().map(String::as_str).collect();
     let mut running = start(folder.root(), 1, &umbra, &all, &[]);
     let latest = folder.path("lost/checkpoints/LATEST");
     let rank = running.rank_pids(2)[1];

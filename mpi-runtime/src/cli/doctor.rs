@@ -189,7 +189,7 @@ mod tests {
     #[test]
     fn what_is_wrong_comes_with_its_cure() {
         let mut findings = findings(&["n0\n0", "n0\n0"]);
-        findings.launch = Err(LaunchError::Batch { expected: 8 });
+        findings.launch = Err(LaunchError::Batch { expected: 8, plugin: "pmix" });
         findings.deflate = false;
         findings.simd = Simd::Plain;
         let text = findings.to_string();

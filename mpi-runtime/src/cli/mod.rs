@@ -21,11 +21,13 @@ mod supervisor;
 mod synth;
 mod table;
 mod train;
+mod version;
 
 use core::time::Duration;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use clap::error::ErrorKind;
 use clap::{Parser, Subcommand};
 
 use umbra_core::kernel::{self, Simd, UnknownSimd};
@@ -41,7 +43,7 @@ use crate::record::say;
 
 /// Trains click-through-rate models on CPU clusters over MPI.
 #[derive(Parser, Debug)]
-#[command(name = "umbra", version = version(), subcommand_required = true)]
+#[command(name = "umbra", version = version::short(), subcommand_required = true)]
 struct Arguments {
     #[command(subcommand)]
     verb: Verb,
@@ -72,8 +74,12 @@ pub fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(error) => {
             let code = u8::try_from(error.exit_code()).unwrap_or(2);
+            let asked_long = std::env::args_os().nth(1).is_some_and(|first| first == "--version");
             // Nothing can be done about a closed stream.
-            return ExitCode::from(together(code, || drop(error.print())));
+            return ExitCode::from(together(code, || match error.kind() {
+                ErrorKind::DisplayVersion if asked_long => version::print(),
+                _ => drop(error.print()),
+            }));
         }
     };
     if let Err(error) = choose_simd().and_then(|()| check_threads()) {
@@ -230,8 +236,4 @@ const LIMIT_ALONE: Duration = Duration::from_secs(60);
 
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok()
-}
-
-const fn version() -> &'static str {
-    concat!(env!("CARGO_PKG_VERSION"), " (", env!("UMBRA_GIT"), ")")
 }

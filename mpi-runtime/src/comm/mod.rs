@@ -13,6 +13,7 @@
 //! - [`post`]: what is larger than a message · `first.rs`: bytes to the first rank, and from it
 //! - [`reduce`]: sums, by `doubling.rs` · `alarm.rs`: deadlines of what can't be polled
 //! - `last_words.rs`: the end of a process, and who else hears why
+//! - [`library`]: which MPI this is
 //! - [`loss`]: ranks that are lost, `everyone.rs`: those that are left, `barrier.rs`: how they meet
 //!
 //! Invariants: a [`Comm`] is made on the main thread, in one order on every rank, is used by one
@@ -29,6 +30,7 @@ mod first;
 mod flight;
 pub mod guard;
 mod last_words;
+pub mod library;
 pub mod loss;
 mod mailbox;
 mod pending;

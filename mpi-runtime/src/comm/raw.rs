@@ -1,6 +1,6 @@
 //! The MPI functions that the runtime calls, by their own names: each is the library's, guarded.
 //!
-//! Nothing else names `mpi::ffi`, so no call can forget the guard. Errors are fatal in MPI
+//! Nothing else calls through `mpi::ffi`, so no call can forget the guard. Errors are fatal in MPI
 //! (MPI_ERRORS_ARE_FATAL, the default), so a call that returns has succeeded; where the library
 //! survives the loss of a rank, calls return errors and `loss` hears of every one of them. Either
 //! way they return nothing here.

@@ -4,11 +4,13 @@
 //! PMI, becomes N jobs of one rank that all write the same files (open-mpi/ompi#13523). MPI cannot
 //! tell; the environment can. Every launcher that says how many processes it started must agree
 //! with MPI, the closest one first: inside an allocation `mpirun` starts its daemons as a Slurm
-//! step, so Slurm's numbers count only where no MPI launcher left its own.
+//! step, so Slurm's numbers count only where no MPI launcher left its own. Which launcher would be
+//! the right one depends on the library ([`Family`]), and so does the cure.
 
 use core::fmt;
 use std::collections::BTreeSet;
 
+use crate::comm::library::{self, Family};
 use crate::error::Error;
 
 /// A launch that is not what the job needs. Exit code 5.
@@ -34,22 +36,37 @@ pub enum LaunchError {
     /// `srun` without a PMI: MPI cannot find the other processes, and some libraries abort over it.
     #[error(
         "srun started {expected} processes without a PMI by which MPI could connect them; try \
-         \"srun --mpi=pmix …\" (srun --mpi=list shows what this Slurm offers), or \"mpirun -n \
+         \"srun --mpi={plugin} …\" (srun --mpi=list shows what this Slurm offers), or \"mpirun -n \
          {expected}\" inside the allocation"
     )]
     Unconnected {
+        /// SLURM_STEP_NUM_TASKS.
+        expected: usize,
+        /// The plugin of Slurm's that would do.
+        plugin: &'static str,
+    },
+    /// `srun --mpi=pmi2` of a program that is linked with Open MPI, which ends it for that.
+    #[error(
+        "srun started {expected} processes with a PMI that Open MPI is rarely built with; try \
+         \"srun --mpi=pmix …\" (srun --mpi=list shows what this Slurm offers), or \"mpirun -n \
+         {expected}\" inside the allocation; if this Open MPI has Slurm's PMI, set \
+         UMBRA_ALLOW_PMI2=1"
+    )]
+    Pmi2 {
         /// SLURM_STEP_NUM_TASKS.
         expected: usize,
     },
     /// One process in a batch script that has room for more.
     #[error(
         "the batch job has SLURM_NTASKS = {expected} tasks, but umbra runs as one process in the \
-         batch script; put \"srun --mpi=pmix\" or \"mpirun\" before it, or set \
+         batch script; put \"srun --mpi={plugin}\" or \"mpirun\" before it, or set \
          UMBRA_ALLOW_SINGLETON=1 if one process is what you want"
     )]
     Batch {
         /// SLURM_NTASKS.
         expected: usize,
+        /// The plugin of Slurm's that would do.
+        plugin: &'static str,
     },
     /// Several processes of a verb that is one.
     #[error("{verb} is one process, and {processes} were started; run it without mpirun or srun")]
@@ -77,18 +94,33 @@ pub enum LaunchError {
 /// Refuses a Slurm step that MPI could not start in. Not collective; called before MPI is started.
 ///
 /// # Errors
-/// Several tasks of one step, and nothing in the environment by which they could find each other.
+/// A step, and nothing in the environment by which its tasks could find each other, or nothing that
+/// the library understands: some end the process for that.
 pub fn check_before_mpi(env: &dyn Fn(&str) -> Option<String>) -> Result<(), LaunchError> {
-    let connected = ["OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "PMI_FD"];
+    // Asked for only where it matters: most launches are no steps.
+    if env("SLURM_STEP_ID").is_none() {
+        return Ok(());
+    }
+    check_step(env, library::family())
+}
+
+fn check_step(env: &dyn Fn(&str) -> Option<String>, family: Family) -> Result<(), LaunchError> {
+    let any = |names: &[&str]| names.iter().any(|name| env(name).is_some());
     let tasks = env("SLURM_STEP_NUM_TASKS").and_then(|tasks| tasks.trim().parse().ok());
-    match (env("SLURM_STEP_ID"), tasks) {
-        (Some(step), Some(expected @ 2..)) if !is_batch_step(&step) => {
-            if connected.iter().any(|name| env(name).is_some()) {
-                return Ok(());
-            }
-            Err(LaunchError::Unconnected { expected })
+    let (Some(step), Some(expected)) = (env("SLURM_STEP_ID"), tasks) else { return Ok(()) };
+    if is_batch_step(&step) || any(&["OMPI_COMM_WORLD_SIZE", "PMIX_RANK"]) {
+        return Ok(());
+    }
+    let pmi = any(&["PMI_RANK", "PMI_FD"]);
+    // It needs a PMI for a single task, too.
+    let alone = expected < 2 && family != (Family::OpenMpi { major: 4 });
+    match family {
+        _ if alone => Ok(()),
+        Family::OpenMpi { .. } if pmi && env("UMBRA_ALLOW_PMI2").as_deref() != Some("1") => {
+            Err(LaunchError::Pmi2 { expected })
         }
-        _ => Ok(()),
+        _ if pmi => Ok(()),
+        _ => Err(LaunchError::Unconnected { expected, plugin: family.slurm_plugin() }),
     }
 }
 
@@ -102,13 +134,23 @@ pub fn check(
     rank: usize,
     size: usize,
 ) -> Result<(), LaunchError> {
+    check_for(env, library::family(), rank, size)
+}
+
+fn check_for(
+    env: &dyn Fn(&str) -> Option<String>,
+    family: Family,
+    rank: usize,
+    size: usize,
+) -> Result<(), LaunchError> {
     let number = |name: &str| env(name).and_then(|value| value.trim().parse::<usize>().ok());
     let mut counted = false;
-    for (variable, launcher, cure) in LAUNCHERS {
+    for (variable, launcher) in LAUNCHERS {
         let Some(expected) = number(variable) else { continue };
         counted |= *variable != LOCAL_RANKS;
         let fits = if *variable == LOCAL_RANKS { expected <= size } else { expected == size };
         if !fits {
+            let cure = other_mpi(family);
             return Err(LaunchError::Ranks { launcher, variable, expected, ranks: size, cure });
         }
     }
@@ -122,7 +164,7 @@ pub fn check(
             variable: "PMIX_RANK",
             expected: pmix_rank + 1,
             ranks: size,
-            cure: OTHER_MPI,
+            cure: other_mpi(family),
         });
     }
     match env("SLURM_STEP_ID").or_else(|| env("SLURM_STEPID")) {
@@ -132,7 +174,7 @@ pub fn check(
                 variable: "SLURM_STEP_NUM_TASKS",
                 expected,
                 ranks: size,
-                cure: SRUN,
+                cure: other_pmi(family),
             }),
             _ => Ok(()),
         },
@@ -140,7 +182,7 @@ pub fn check(
         // Slurm sets SLURM_PROCID in a batch script, and not in the shell of `salloc`.
         step if step.is_some() || env("SLURM_PROCID").is_some() => match number("SLURM_NTASKS") {
             Some(expected @ 2..) if env("UMBRA_ALLOW_SINGLETON").as_deref() != Some("1") => {
-                Err(LaunchError::Batch { expected })
+                Err(LaunchError::Batch { expected, plugin: family.slurm_plugin() })
             }
             _ => Ok(()),
         },
@@ -191,11 +233,11 @@ pub fn launched_processes(env: &dyn Fn(&str) -> Option<String>) -> usize {
         .unwrap_or(1)
 }
 
-/// Variable, launcher, cure: who counts processes, closest to the process first.
-const LAUNCHERS: &[(&str, &str, &str)] = &[
-    ("OMPI_COMM_WORLD_SIZE", "Open MPI's mpirun", OTHER_MPI),
-    ("PMI_SIZE", "a PMI launcher (mpiexec.hydra, srun --mpi=pmi2)", OTHER_PMI),
-    (LOCAL_RANKS, "MPICH's mpiexec", OTHER_MPI),
+/// Variable, launcher: who counts processes, closest to the process first.
+const LAUNCHERS: &[(&str, &str)] = &[
+    ("OMPI_COMM_WORLD_SIZE", "Open MPI's mpirun"),
+    ("PMI_SIZE", "a PMI launcher (MPICH's mpiexec, srun --mpi=pmi2)"),
+    (LOCAL_RANKS, "MPICH's mpiexec"),
 ];
 const LOCAL_RANKS: &str = "MPI_LOCALNRANKS";
 /// Step ids of Slurm that are no `srun` step.
@@ -203,15 +245,39 @@ const BATCH_STEP: &str = "4294967291";
 const EXTERN_STEP: &str = "4294967292";
 const INTERACTIVE_STEP: &str = "4294967290";
 
-const OTHER_MPI: &str = "umbra is linked with another MPI than the one that launched it: use the \
-                         mpirun of that MPI (umbra doctor names it), for example mpirun -n N \
-                         umbra …";
-const OTHER_PMI: &str = "launcher and MPI library do not understand each other: try \
-                         \"srun --mpi=pmix …\" or the mpirun of the MPI that umbra is linked with \
-                         (umbra doctor names it)";
-const SRUN: &str = "srun and the MPI library do not understand each other: try \
-                    \"srun --mpi=pmix …\" (srun --mpi=list shows what this Slurm offers), or \
-                    \"mpirun -n N\" inside the allocation";
+/// The cure for a launcher of another MPI than the library.
+const fn other_mpi(family: Family) -> &'static str {
+    match family {
+        Family::OpenMpi { .. } => {
+            "umbra is linked with Open MPI (umbra --version names it): use Open MPI's mpirun, on \
+             Debian mpirun.openmpi -n N umbra …, or srun --mpi=pmix"
+        }
+        Family::Mpich => {
+            "umbra is linked with MPICH (umbra --version names it): use MPICH's mpiexec, on Debian \
+             mpirun.mpich -n N umbra …, or srun --mpi=pmi2"
+        }
+        Family::Other => {
+            "umbra is linked with another MPI than the one that launched it: use the mpirun of the \
+             MPI that umbra --version names"
+        }
+    }
+}
+
+/// The cure for a `srun` of another PMI than the library's.
+const fn other_pmi(family: Family) -> &'static str {
+    match family {
+        Family::Mpich => {
+            "srun and the MPI library do not understand each other: try \"srun --mpi=pmi2 …\" \
+             (srun --mpi=list shows what this Slurm offers), or MPICH's mpiexec inside the \
+             allocation"
+        }
+        _ => {
+            "srun and the MPI library do not understand each other: try \"srun --mpi=pmix …\" \
+             (srun --mpi=list shows what this Slurm offers), or \"mpirun -n N\" inside the \
+             allocation"
+        }
+    }
+}
 
 /// Cores a process may run on: its affinity mask.
 ///
@@ -295,8 +361,10 @@ mod tests {
         move |name| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).into())
     }
 
+    const OPEN_MPI: Family = Family::OpenMpi { major: 4 };
+
     fn run(&(_, variables, rank, size): &Case) -> Result<(), LaunchError> {
-        check(&env(variables), rank, size)
+        check_for(&env(variables), OPEN_MPI, rank, size)
     }
 
     #[test]
@@ -420,14 +488,14 @@ mod tests {
                     0,
                     1,
                 ),
-                "umbra doctor",
+                "umbra --version",
             ),
             (
                 ("MPICH's mpiexec, Open MPI's library", &[("MPI_LOCALNRANKS", "2")], 0, 1),
-                "umbra doctor",
+                "umbra --version",
             ),
-            (("prterun, another library", &[("PMIX_RANK", "3")], 0, 1), "umbra doctor"),
-            (("half the ranks", &[("OMPI_COMM_WORLD_SIZE", "4")], 1, 2), "umbra doctor"),
+            (("prterun, another library", &[("PMIX_RANK", "3")], 0, 1), "umbra --version"),
+            (("half the ranks", &[("OMPI_COMM_WORLD_SIZE", "4")], 1, 2), "umbra --version"),
             (
                 (
                     "sbatch -n 8, no launcher",
@@ -470,19 +538,57 @@ mod tests {
 
     #[test]
     fn a_step_without_a_pmi_is_refused_before_mpi_aborts_over_it() {
+        let refused = |family, variables: &[(&str, &str)]| check_step(&env(variables), family);
         let step = [("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "2")];
-        let refused = check_before_mpi(&env(&step));
-        assert_eq!(refused, Err(LaunchError::Unconnected { expected: 2 }));
-        for launcher in ["PMIX_RANK", "PMI_FD", "OMPI_COMM_WORLD_SIZE"] {
-            let with = [step[0], step[1], (launcher, "0")];
-            assert_eq!(check_before_mpi(&env(&with)), Ok(()));
+        for (family, plugin) in [(OPEN_MPI, "pmix"), (Family::Mpich, "pmi2")] {
+            let error = LaunchError::Unconnected { expected: 2, plugin };
+            assert_eq!(refused(family, &step), Err(error));
+            for launcher in ["PMIX_RANK", "OMPI_COMM_WORLD_SIZE"] {
+                assert_eq!(refused(family, &[step[0], step[1], (launcher, "0")]), Ok(()));
+            }
         }
-        let one = [("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "1")];
         let batch = [("SLURM_STEP_ID", BATCH_STEP), ("SLURM_STEP_NUM_TASKS", "2")];
-        assert_eq!(
-            (check_before_mpi(&env(&one)), check_before_mpi(&env(&batch))),
-            (Ok(()), Ok(()))
-        );
+        assert_eq!(refused(OPEN_MPI, &batch), Ok(()));
+        assert_eq!(refused(OPEN_MPI, &[("SLURM_JOB_ID", "7"), ("SLURM_NTASKS", "2")]), Ok(()));
+    }
+
+    #[test]
+    fn a_pmi_is_not_everybodys() {
+        let pmi2 = [("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "2"), ("PMI_RANK", "1")];
+        assert_eq!(check_step(&env(&pmi2), Family::Mpich), Ok(()));
+        let refused = Err(LaunchError::Pmi2 { expected: 2 });
+        assert_eq!(check_step(&env(&pmi2), OPEN_MPI), refused);
+        assert_eq!(check_step(&env(&pmi2), Family::OpenMpi { major: 5 }), refused);
+        let asked = [&pmi2[..], &[("UMBRA_ALLOW_PMI2", "1")]].concat();
+        assert_eq!(check_step(&env(&asked), OPEN_MPI), Ok(()));
+    }
+
+    /// Open MPI 4 ends a step of one task without a PMI, others run as one process.
+    #[test]
+    fn a_step_of_one_task() {
+        let one = [("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "1")];
+        let refused = Err(LaunchError::Unconnected { expected: 1, plugin: "pmix" });
+        assert_eq!(check_step(&env(&one), OPEN_MPI), refused);
+        for family in [Family::OpenMpi { major: 5 }, Family::Mpich, Family::Other] {
+            assert_eq!(check_step(&env(&one), family), Ok(()));
+        }
+    }
+
+    #[test]
+    fn the_cure_is_the_librarys_own() {
+        let srun = [("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "4")];
+        let mpiexec = [("MPI_LOCALNRANKS", "2")];
+        let mpirun = [("OMPI_COMM_WORLD_SIZE", "4")];
+        for (family, variables, cure) in [
+            (Family::Mpich, &srun[..], "srun --mpi=pmi2"),
+            (Family::Mpich, &mpirun, "mpirun.mpich"),
+            (OPEN_MPI, &srun, "srun --mpi=pmix"),
+            (OPEN_MPI, &mpiexec, "mpirun.openmpi"),
+            (Family::Other, &mpirun, "umbra --version"),
+        ] {
+            let error = check_for(&env(variables), family, 0, 1).unwrap_err();
+            assert!(error.to_string().contains(cure), "{cure}: {error}");
+        }
     }
 
     #[test]

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use mpi::environment::Universe;
 use mpi::traits::Communicator;
 
-use crate::comm::guard::{ThreadLevel, guarded};
+use crate::comm::guard::ThreadLevel;
+use crate::comm::library;
 use crate::comm::watch::{Lost, Watch};
 use crate::comm::{self, Alarm, Comm, Everyone};
 use crate::error::Error;
@@ -124,11 +125,10 @@ impl World {
         Ok((Self { rank, size, host, threads, watch, everyone, universe: None }, control, before))
     }
 
-    /// Version of the MPI library in one line.
+    /// Name and version of the MPI library.
     #[must_use]
     pub fn library(&self) -> String {
-        let version = guarded(mpi::environment::library_version).unwrap_or_default();
-        version.lines().next().unwrap_or("unknown").trim_end_matches('\0').to_owned()
+        library::running()
     }
 
     /// The most crowded node, most ranks and fewest cores, and where ranks are. *Collective.*
