@@ -60,7 +60,7 @@ submit() {
 }
 one() { submit --nodes=1 --ntasks-per-node=2 --cpus-per-task=1 "$@"; }
 is() { [ "$1" = "$2" ] || { echo "        '$1' instead of '$2'"; false; }; }
-says() { grep -qF -e "$1" "log/"*"-$2.log"; }
+says() { grep -qF -e "$1" log/*-"$2".log; }
 # A figure of a run's summary, as a Python expression of "it".
 figure() { python3 -c 'import json, sys; it = json.load(open(sys.argv[1])); print(eval(sys.argv[2]))' "$1/summary.json" "$2"; }
 # "done_with RUN EXPRESSION VALUE"
@@ -171,7 +171,48 @@ job=$(UMBRA=no-such-program one train.sbatch job.toml)
 check "a program that is not there is exit 5" is "$(ended "$job")" "FAILED 5:0 0"
 check "with a cure" says "or set UMBRA" "$job"
 
+# --- docs/cluster.md ------------------------------------------------------------------------------
+# The blocks that are marked as shell, one after the other, with umbra installed.
+PREFIX=$work/umbra "$slurm_root/hpc/install.sh" >/dev/null
+mkdir -p doc
+cp job.toml train.txt test.txt doc
+# Whoever reads on waits until the jobs of a block are done.
+awk '/^```sh$/ { inside = 1; next } inside && /^```$/ { inside = 0; print "all_done" } inside' \
+    "$slurm_root/docs/cluster.md" >doc/commands
+no_jobs() { [ -z "$("$run" squeue --noheader)" ]; }
+all_done() { within 120 no_jobs; }
+read_out() (
+    cd doc
+    unset UMBRA
+    export UMBRA_ROOT=$work/umbra PATH=$work/umbra/bin:$PATH
+    export -f all_done no_jobs within && export run
+    "$run" bash -euxo pipefail commands &>../log/commands.log || echo "exit $?"
+    # Their jobs wait for each other, and have folders of their own.
+    for job in $(sed -n 's/^Submitted batch job //p' ../log/commands.log); do ended "$job"; done | sort | uniq -c
+)
+touch mark
+check "the commands of docs/cluster.md: five jobs, arrays included" \
+    is "$(read_out)" "      5 COMPLETED 0:0 0"
+check "each left a run that is done" is "$(grep -l '"status": *"done"' doc/runs/*/summary.json doc/runs/*/*/summary.json |
+    wc -l)" 9
+
+mpich=$slurm_root/${CARGO_TARGET_DIR:-target}/mpich/debug/umbra
+if [ -x "$mpich" ]; then
+    job=$(UMBRA=$mpich SLURM_MPI_TYPE=pmi2 submit --nodes=2 --ntasks-per-node=1 --cpus-per-task=1 train.sbatch \
+        job.toml run.dir=runs/mpich)
+    check "train.sbatch on two nodes, MPICH and pmi2" is "$(ended "$job")" "COMPLETED 0:0 0"
+    check "its run is one of 2 ranks" done_with runs/mpich "it['ranks']" 2
+    status=0
+    touch mark
+    "$run" srun --mpi=pmix -N1 -n2 "$mpich" train -c job.toml --set run.dir=runs/mpich-2 &>log/srun-mpich.log || status=$?
+    check "MPICH under srun --mpi=pmix is refused, exit 5" is $status 5
+    check "with its own cure" says "srun --mpi=pmi2" mpich
+else
+    echo "skipped: MPICH under Slurm: there is no target/mpich/debug/umbra (make test MPI=mpich)"
+fi
+
 "$slurm_dir/down.sh" --quiet
 check "nothing is left behind" is "$(ls -d "$state" 2>/dev/null)" ""
-echo "slurm: $passed passed, $failed failed, $SECONDS s"
+echo "slurm: $SECONDS s"
+echo "slurm: $passed passed, $failed failed"
 [ $failed = 0 ]

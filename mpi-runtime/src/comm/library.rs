@@ -5,10 +5,14 @@
 
 use super::guard::guarded;
 
-// What `mpi.h` says of itself: each library has its own names for it, and not the others'.
+// What `mpi.h` says of itself: each library has its own names for it, and these are the others'.
+#[allow(dead_code, reason = "hidden by the header's own")]
 const OMPI_MAJOR_VERSION: u32 = 0;
+#[allow(dead_code, reason = "hidden by the header's own")]
 const OMPI_MINOR_VERSION: u32 = 0;
+#[allow(dead_code, reason = "hidden by the header's own")]
 const OMPI_RELEASE_VERSION: u32 = 0;
+#[allow(dead_code, reason = "hidden by the header's own")]
 const MPICH_NUMVERSION: u32 = 0;
 
 /// The library whose `mpi.h` the program was compiled against: "Open MPI 4.1.4", "MPICH 4.0.2", and
