@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
 # Everything that must hold before a change goes in: what CI runs and what a person runs.
 #
-#     hpc/check.sh            all stages but "cluster", which measures and wants a quiet machine
-#     hpc/check.sh STAGE…     some of: format clippy docs core build test simd cluster
+#     hpc/check.sh            the stages up to "simd"
+#     hpc/check.sh STAGE…     some of: format clippy docs core build test simd cluster mpich slurm packaging
+#
+# "cluster" measures and wants a quiet machine; "mpich" builds everything once more, "slurm" and "packaging" take minutes.
 #
 # A stage that fails ends the run with its exit code; each prints the seconds it took.
 set -euo pipefail
@@ -49,6 +51,10 @@ stage_cluster() {
     [ $status = 5 ] || return $status
     echo "-- skipped: this machine permits no test cluster"
 }
+# Of these three each is a make target, too, and prints a line for each check.
+stage_mpich() { hpc/mpich.sh; }
+stage_slurm() { hpc/slurm/check.sh; }
+stage_packaging() { hpc/packaging/check.sh; }
 
 timing=
 run() {
@@ -65,9 +71,9 @@ run() {
 
 for stage in "${stages[@]}"; do
     case "$stage" in
-        format | clippy | docs | core | build | test | simd | cluster) ;;
+        format | clippy | docs | core | build | test | simd | cluster | mpich | slurm | packaging) ;;
         *)
-            echo "check: no stage '$stage'; expected: format clippy docs core build test simd cluster" >&2
+            echo "check: no stage '$stage'; expected: format clippy docs core build test simd cluster mpich slurm packaging" >&2
             exit 2
             ;;
     esac

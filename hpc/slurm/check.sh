@@ -202,6 +202,10 @@ if [ -x "$mpich" ]; then
         job.toml run.dir=runs/mpich)
     check "train.sbatch on two nodes, MPICH and pmi2" is "$(ended "$job")" "COMPLETED 0:0 0"
     check "its run is one of 2 ranks" done_with runs/mpich "it['ranks']" 2
+    touch mark
+    job=$(UMBRA=$mpich SLURM_MPI_TYPE=pmi2 "$run" sbatch --parsable roles-small.sbatch job.toml run.dir=runs/mpich-roles)
+    check "roles.sbatch, MPICH and pmi2" is "$(ended "$job")" "COMPLETED 0:0 0"
+    check "its run is one of 3 ranks" done_with runs/mpich-roles "it['ranks']" 3
     status=0
     touch mark
     "$run" srun --mpi=pmix -N1 -n2 "$mpich" train -c job.toml --set run.dir=runs/mpich-2 &>log/srun-mpich.log || status=$?

@@ -2,10 +2,11 @@
 //! (`LD_PRELOAD`), it counts the calls of one function, and raises a signal before the one it was
 //! told to.
 //!
-//! `STOP_RANK`: the rank of the process, as Open MPI's launcher says it; `STOP_AT`: the function;
+//! `STOP_RANK`: the rank of the process, as its launcher says it; `STOP_AT`: the function;
 //! `STOP_CALL`: which call of it, from 1 on; `STOP_SIGNAL`: the signal's number.
 //!
-//! Every function here is the library's of that name, with Open MPI's handles, which are pointers.
+//! Every function here is the library's of that name, with Open MPI's handles, which are pointers;
+//! MPICH's are numbers, which go through the same registers.
 //! The library may be absent: the launcher is started with this one too.
 #![allow(missing_docs, non_snake_case, reason = "the standard's functions")]
 
@@ -18,7 +19,9 @@ static CALLS: AtomicU64 = AtomicU64::new(0);
 fn about_to(name: &str) {
     let is = |variable: &str, wanted: &str| std::env::var(variable).is_ok_and(|it| it == wanted);
     let number = |variable: &str| std::env::var(variable).ok()?.parse::<u64>().ok();
-    let Ok(rank) = std::env::var("OMPI_COMM_WORLD_RANK") else { return };
+    let rank =
+        ["OMPI_COMM_WORLD_RANK", "PMI_RANK"].into_iter().find_map(|name| std::env::var(name).ok());
+    let Some(rank) = rank else { return };
     if !is("STOP_RANK", &rank) || !is("STOP_AT", name) {
         return;
     }
