@@ -3,7 +3,8 @@
 #
 #     hpc/setup.sh            look, install, report
 #     hpc/setup.sh --quiet    the same, silent when nothing is missing
-#     hpc/setup.sh slurm      and what a Slurm on this machine is made of; mpich: MPICH, beside another MPI
+#     hpc/setup.sh slurm      and what a Slurm on this machine is made of; mpich: MPICH, beside another MPI; modules:
+#                             Environment Modules
 #
 # Changes nothing when nothing is missing, and then needs no network. Installs with apt, as root or
 # with sudo; elsewhere it names what is missing and the module that usually brings it, and exits 5.
@@ -11,13 +12,14 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . hpc/env.sh
 
-quiet= slurm= mpich=
+quiet= slurm= mpich= modules=
 for word in "$@"; do
     case $word in
         --quiet) quiet=1 ;;
         slurm) slurm=1 ;;
         mpich) mpich=1 ;;
-        *) echo "setup: '$word' is neither --quiet, slurm nor mpich" >&2 && exit 2 ;;
+        modules) modules=1 ;;
+        *) echo "setup: '$word' is neither --quiet, slurm, mpich nor modules" >&2 && exit 2 ;;
     esac
 done
 
@@ -39,6 +41,8 @@ needs=(
 )
 [ -z "$mpich" ] || needs+=('MPICH|mpich libmpich-dev|mpich|has_mpich')
 
+[ -z "$modules" ] || needs+=('Environment Modules, or Lmod|environment-modules|environment-modules|has_modules')
+
 has_compiler() { command -v cc && echo '#include <stdio.h>' | cc -E -x c - -o /dev/null; }
 
 # Inside a Slurm allocation srun launches, and many sites hide mpirun.
@@ -54,6 +58,8 @@ has_slurm() {
 
 # Debian has it beside Open MPI, by these names.
 has_mpich() { command -v "${MPICC:-mpicc.mpich}" && command -v "${MPIRUN:-mpirun.mpich}"; }
+
+has_modules() { [ -e "${MODULESHOME:-/usr/share/modules}/init/bash" ] || [ -e /usr/share/lmod/lmod/init/bash ]; }
 
 has_libclang() {
     local prefix file

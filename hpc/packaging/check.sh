@@ -45,7 +45,11 @@ check "nothing in it names where it was installed" is \
 check "it runs where it was moved to" is "$("$moved/bin/umbra" -V)" "$("$UMBRA" -V)"
 check "job scripts come with it" bash -n "$moved"/share/umbra/jobs/{one-node,train,roles,sweep,prepare}.sbatch
 
+parts() { "$moved/bin/umbra" --version | sed -E 's/^(umbra|MPI|HDF5|SIMD) .*[0-9a-z].*/\1/' | tr '\n' ' '; }
+check "umbra --version names MPI, HDF5 and SIMD" is "$(parts)" "umbra MPI HDF5 SIMD "
+
 # --- module ----------------------------------------------------------------------------------------
+hpc/setup.sh --quiet modules || true
 init=
 for file in ${MODULESHOME:+"$MODULESHOME/init/bash"} /usr/share/modules/init/bash /usr/share/lmod/lmod/init/bash; do
     if [ -e "$file" ]; then init=$file && break; fi
