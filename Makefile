@@ -15,7 +15,7 @@ help:
 	@echo 'make test         everything that must hold before a change goes in; what CI runs. MPI=mpich: on MPICH'
 	@echo 'make lint         the quick part of it: format, clippy, docs'
 	@echo 'make test-peers   models, gradients and the Python lines of docs/formats.md against PyTorch (from its registry)'
-	@echo 'make test-docs    every block of code in README.md and docs/, as a reader would run it (the program is built before)'
+	@echo 'make test-docs    the blocks of code in README.md and docs/, as a reader would run them (the program is built before)'
 	@echo 'make book         docs/ as pages for a browser, in target/book (mdbook: cargo install mdbook --locked)'
 	@echo 'make test-ulfm    jobs that go on inside when a rank is killed, on Open MPI 5 (from its registry)'
 	@echo 'make test-aarch64 the core and its NEON kernels under an emulator (Debian'"'"'s packages, in target/aarch64)'

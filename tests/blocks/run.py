@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs every code block of README.md and docs/, as a reader would, and says which do not do what they say.
+"""Runs the code blocks of README.md and docs/, as a reader would, and says which do not do what they say.
 
     python3 tests/blocks/run.py [--umbra PROGRAM] [--keep] [-v] [DOCUMENT…]
 
@@ -277,7 +277,7 @@ def documents(names):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Run every code block of README.md and docs/.")
+    parser = argparse.ArgumentParser(description="Run the code blocks of README.md and docs/.")
     parser.add_argument("--umbra", type=Path, help="the program; default: $UMBRA, else target/release/umbra")
     parser.add_argument("--keep", action="store_true", help="leave the folders of the documents, and say where they are")
     parser.add_argument("-v", "--verbose", action="store_true", help="say of every block how long it took")
