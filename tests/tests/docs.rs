@@ -1,8 +1,8 @@
-//! What README.md and docs/ say exists: verbs, flags, keys, make targets, files, pages and headings.
+//! What README.md and docs/ say exists: verbs, flags, keys, make targets, files, pages, headings.
 //!
-//! Nothing is run but `--help`: that every block does what it says is for `make test-docs`
-//! (`tests/blocks/run.py`, whose rules about blocks are in `tests/blocks/blocks.py`). A failure names
-//! the document and line to mend.
+//! Nothing is run but `--help`: that a block does what it says is for `make test-docs`
+//! (`tests/blocks/run.py`, whose rules about blocks are in `tests/blocks/blocks.py`). A failure
+//! names the document and line to mend.
 #![allow(clippy::unwrap_used)]
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,7 +1,7 @@
 //! `summary.json`, version 1: what a run was and what it measured.
 //!
-//! Names are the contract of docs/run-folder.md. Every figure is measured; one that does not apply is
-//! absent, never zero.
+//! Names are the contract of docs/run-folder.md. Every figure is measured; one that does not apply
+//! is absent, never zero.
 
 mod checkpoints;
 mod recovery;
