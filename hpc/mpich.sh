@@ -16,8 +16,13 @@ export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/mpich
 
 tests=("$@")
 [ $# != 0 ] || tests=(mpi ranks end_to_end faults stops resume golden_bsp)
-# Name of a test | why it does not apply.
+# Name of a test | why it does not apply. The first is a check within the test "mpi", which leaves it out by itself.
 skipped=(
+    "a_silent_sender|MPICH's receiver takes a large message out of the memory of a sender that stands still"
+)
+# Its waits spin, and so steal the time of who is waited for.
+[ "$(nproc)" -ge 4 ] || skipped+=(
+    "every_check_holds_on_4_ranks|with fewer cores than ranks MPICH is too slow for the test's time limit"
 )
 
 selected=() skips=()

@@ -52,8 +52,7 @@ pub fn mpirun(ranks: usize) -> Vec<String> {
 }
 
 /// The variable in which the launcher tells a process its rank.
-#[must_use]
-pub fn rank_variable() -> &'static str {
+fn rank_variable() -> &'static str {
     if is_mpich() { "PMI_RANK" } else { "OMPI_COMM_WORLD_RANK" }
 }
 

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use umbra_tests::{Ended, Folder, LIMIT, start};
+use umbra_tests::{Ended, Folder, LIMIT, is_mpich, start};
 
 const NAMES: [&str; 39] = [
     "all_gather",
@@ -48,6 +48,10 @@ const NAMES: [&str; 39] = [
     "sections",
 ];
 
+/// What holds of a library that sends a large message only while its sender calls it. MPICH's
+/// receiver takes it out of the memory of a sender that stands still.
+const SENDERS_PART: &str = "a_silent_sender";
+
 fn run(ranks: usize, arguments: &[&str], threads: &str) -> Ended {
     let folder = Folder::new();
     let program = Path::new(env!("CARGO_BIN_EXE_mpi_checks"));
@@ -62,8 +66,10 @@ fn all_hold(ranks: usize) {
 }
 
 fn all_hold_at(ranks: usize, threads: &str) {
-    let ended = run(ranks, &[], threads).fine();
-    let expected: String = NAMES.iter().map(|name| format!("ok {name}\n")).collect();
+    let names = NAMES.into_iter().filter(|&name| name != SENDERS_PART || !is_mpich());
+    let names: Vec<&str> = names.collect();
+    let ended = run(ranks, &names, threads).fine();
+    let expected: String = names.iter().map(|name| format!("ok {name}\n")).collect();
     assert_eq!(ended.stdout, expected, "{threads}: {}", ended.stderr);
 }
 

@@ -22,12 +22,12 @@ pub fn compiled_against() -> String {
     // Names that the header has hide those above.
     #[allow(clippy::wildcard_imports, reason = "which names there are, the header decides")]
     use mpi::ffi::*;
-    if OMPI_MAJOR_VERSION > 0 {
+    if OMPI_MAJOR_VERSION != 0 {
         return format!(
             "Open MPI {OMPI_MAJOR_VERSION}.{OMPI_MINOR_VERSION}.{OMPI_RELEASE_VERSION}"
         );
     }
-    if MPICH_NUMVERSION > 0 {
+    if MPICH_NUMVERSION != 0 {
         return format!("MPICH {}", of_mpich(MPICH_NUMVERSION));
     }
     format!("MPI {MPI_VERSION}.{MPI_SUBVERSION}")
