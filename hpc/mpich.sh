@@ -3,7 +3,7 @@
 # another MPI is meant), and the tests that start ranks, by MPICH's launcher.
 #
 #     hpc/mpich.sh                MPICC=mpicc.mpich MPIRUN=mpirun.mpich, as Debian has them beside Open MPI's
-#     hpc/mpich.sh TEST…          some of: mpi ranks end_to_end faults stops resume golden_bsp
+#     hpc/mpich.sh TEST…          these of tests/tests
 #
 # What is skipped is printed with its reason. Exits 5 where MPICH can't be had.
 set -euo pipefail
@@ -15,7 +15,7 @@ export MPICC=${MPICC:-mpicc.mpich} MPIRUN=${MPIRUN:-mpirun.mpich}
 export CARGO_TARGET_DIR=${CARGO_TARGET_DIR:-target}/mpich
 
 tests=("$@")
-[ $# != 0 ] || tests=(mpi ranks end_to_end faults stops resume golden_bsp)
+[ $# != 0 ] || tests=(mpi ranks end_to_end faults stops)
 # Name of a test | why it does not apply. The first is a check within the test "mpi", which leaves it out by itself.
 skipped=(
     "a_silent_sender|MPICH's receiver takes a large message out of the memory of a sender that stands still"
