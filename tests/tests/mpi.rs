@@ -48,8 +48,8 @@ const NAMES: [&str; 39] = [
     "sections",
 ];
 
-/// What holds of a library that sends a large message only while its sender calls it. MPICH's
-/// receiver takes it out of the memory of a sender that stands still.
+/// What holds of a library that sends a large message only while its sender calls it. With MPICH
+/// one crosses while its sender stands still.
 const SENDERS_PART: &str = "a_silent_sender";
 
 fn run(ranks: usize, arguments: &[&str], threads: &str) -> Ended {
