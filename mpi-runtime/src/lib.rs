@@ -18,11 +18,12 @@
 //! | [`score`] | metrics that ranks do not change | comm, trainer |
 //! | [`checkpoint`] | models on disk | comm, launch, rows, state |
 //! | [`record`] | the run folder | config |
+//! | [`report`] | runs side by side: a page | |
 //! | [`recovery`] | what a job does about lost rows | config, record, rows |
 //! | [`run`] | a job from plan to summary | all of the above |
 //! | [`simulate`] | the same job in virtual time | run |
 //! | [`bench`](mod@bench) | how fast a training step is here | trainer |
-//! | [`cli`] | the verbs | run, simulate, bench |
+//! | [`cli`] | the verbs | run, simulate, bench, report |
 #![deny(unsafe_code)]
 
 pub mod bench;
@@ -37,6 +38,7 @@ pub mod measure;
 pub mod memory;
 pub mod record;
 pub mod recovery;
+pub mod report;
 pub mod rows;
 pub mod run;
 pub mod score;

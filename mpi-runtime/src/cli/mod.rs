@@ -1,7 +1,7 @@
 //! The program's command line: one file per verb, and how a verb starts and ends.
 //!
-//! `prepare`, `synth`, `bench` and every help text run without MPI. The other verbs start MPI
-//! first, so that a mistake is one message from one rank and one exit code on all of them.
+//! `prepare`, `synth`, `bench`, `report` and every help text run without MPI. The other verbs start
+//! MPI first, so that a mistake is one message from one rank and one exit code on all of them.
 
 mod bench;
 mod checkpoint;
@@ -15,6 +15,7 @@ mod leftovers;
 mod plan;
 mod predict;
 mod prepare;
+mod report;
 mod simulate;
 mod supervised;
 mod supervisor;
@@ -63,6 +64,7 @@ enum Verb {
     Export(export::ExportArguments),
     Launch(launch::LaunchArguments),
     Plan(plan::PlanArguments),
+    Report(report::ReportArguments),
     /// Look at this machine, its MPI and this launch, and say what to mend
     Doctor,
 }
@@ -115,6 +117,7 @@ pub fn main() -> ExitCode {
         Verb::Data(arguments) => alone("data", || data::run(&arguments)),
         Verb::Checkpoint(arguments) => alone("checkpoint", || checkpoint::run(&arguments)),
         Verb::Plan(arguments) => alone("plan", || plan::run(&arguments)),
+        Verb::Report(arguments) => alone("report", || report::run(&arguments)),
         Verb::Export(arguments) => alone("export", || export::run(&arguments)),
         // It starts what starts MPI.
         Verb::Launch(arguments) => {

@@ -1,4 +1,4 @@
-//! Results as a table of two columns, for stdout.
+//! Results as tables for stdout: names and values, and rows of several columns.
 
 use core::fmt;
 
@@ -30,5 +30,48 @@ impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let width = self.0.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
         self.0.iter().try_for_each(|(name, value)| writeln!(f, "{name:width$}  {value}"))
+    }
+}
+
+/// Rows under headings, each column as wide as it has to be: what begins with a letter to the left,
+/// numbers to the right.
+pub(super) struct Grid(Vec<Vec<String>>);
+
+impl Grid {
+    /// A table without rows.
+    pub(super) fn new(headings: impl IntoIterator<Item = &'static str>) -> Self {
+        Self(vec![headings.into_iter().map(str::to_owned).collect()])
+    }
+
+    /// Adds a row, with as many cells as there are headings.
+    pub(super) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        // A cell is one line, whatever somebody has called his run.
+        let plain = |cell: String| cell.replace(char::is_control, "\u{fffd}");
+        self.0.push(cells.into_iter().map(plain).collect());
+    }
+}
+
+impl fmt::Display for Grid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let columns = self.0.first().map_or(0, Vec::len);
+        let cells = |column: usize| self.0.iter().filter_map(move |row| row.get(column));
+        let width = |column| cells(column).map(|cell| cell.chars().count()).max().unwrap_or(0);
+        let is_text = |column| {
+            let mut below = cells(column).skip(1).filter(|cell| *cell != "-");
+            column == 0 || below.any(|cell| cell.starts_with(char::is_alphabetic))
+        };
+        let shape: Vec<(usize, bool)> = (0..columns).map(|c| (width(c), is_text(c))).collect();
+        for row in &self.0 {
+            let mut line = String::new();
+            for (cell, (width, is_text)) in row.iter().zip(&shape) {
+                line += &if *is_text {
+                    format!("{cell:width$}  ")
+                } else {
+                    format!("{cell:>width$}  ")
+                };
+            }
+            writeln!(f, "{}", line.trim_end())?;
+        }
+        Ok(())
     }
 }
