@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use umbra_datasets::output::{self, Temporary};
 
-use super::table::Grid;
+use super::table::{Grid, plain};
 use crate::error::Error;
 use crate::report::{Differing, Report, Run};
 
@@ -62,14 +62,17 @@ fn table(report: &Report) -> String {
     let notes: Vec<String> = report
         .runs
         .iter()
-        .flat_map(|run| run.notes.iter().map(move |note| format!("{}: {note}\n", run.name)))
+        .flat_map(|run| {
+            run.notes.iter().map(move |note| plain(&format!("{}: {note}", run.name)) + "\n")
+        })
         .collect();
     if !report.differing.is_empty() {
         text += "\nkeys that differ\n";
         let widths = report.differing.iter().map(|it| it.key.chars().count());
         let width = widths.max().unwrap_or(0);
         for differing in &report.differing {
-            text += &format!("  {:width$}  {}\n", differing.key, values(differing, &report.runs));
+            let values = plain(&values(differing, &report.runs));
+            text += &format!("  {:width$}  {values}\n", differing.key);
         }
     } else if report.runs.len() > 1 {
         text += "\nno key differs\n";
@@ -96,7 +99,7 @@ fn values(differing: &Differing, runs: &[Run]) -> String {
         } else {
             of.iter().map(|run| runs[*run].name.as_str()).collect::<Vec<_>>().join(", ")
         };
-        format!("{} ({who})", value.unwrap_or("-"))
+        format!("{} ({who})", value.unwrap_or("unset"))
     });
     texts.collect::<Vec<_>>().join(" · ")
 }

@@ -45,9 +45,7 @@ impl Grid {
 
     /// Adds a row, with as many cells as there are headings.
     pub(super) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
-        // A cell is one line, whatever somebody has called his run.
-        let plain = |cell: String| cell.replace(char::is_control, "\u{fffd}");
-        self.0.push(cells.into_iter().map(plain).collect());
+        self.0.push(cells.into_iter().map(|cell| plain(&cell)).collect());
     }
 }
 
@@ -74,4 +72,9 @@ impl fmt::Display for Grid {
         }
         Ok(())
     }
+}
+
+/// A text as a part of one line, whatever somebody has called his run.
+pub(super) fn plain(text: &str) -> String {
+    text.replace(char::is_control, "\u{fffd}")
 }

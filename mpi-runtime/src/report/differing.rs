@@ -47,20 +47,25 @@ pub(super) fn between(runs: &[Run]) -> Vec<Differing> {
         let values = runs.iter().map(|run| run.config.get(key).cloned());
         Differing { key: key.clone(), values: values.collect() }
     });
-    let others = BESIDE.iter().map(|(name, figure)| {
+    let of_config = of_config.filter(|it| it.differs_in(|run| !runs[run].config.is_empty()));
+    let beside = BESIDE.iter().map(|(name, figure)| {
         let value = |run: &Run| match run.summary.get(figure)? {
             serde_json::Value::String(text) => Some(text.clone()),
             value => Some(value.to_string()),
         };
         Differing { key: (*name).to_owned(), values: runs.iter().map(value).collect() }
     });
-    of_config.chain(others).filter(Differing::differs).collect()
+    // A run that did not come so far has not said them.
+    let beside = beside.filter(|it| it.differs_in(|run| it.values[run].is_some()));
+    of_config.chain(beside).collect()
 }
 
 impl Differing {
-    /// A run without any of its records says nothing of this.
-    fn differs(&self) -> bool {
-        self.values.iter().any(|value| *value != self.values[0])
+    /// Whether the runs that say something of it say different things.
+    fn differs_in(&self, says: impl Fn(usize) -> bool) -> bool {
+        let mut said = (0..self.values.len()).filter(|run| says(*run)).map(|run| &self.values[run]);
+        let first = said.next();
+        first.is_some_and(|first| said.any(|value| value != first))
     }
 
     /// Its values, each with the runs that have it, in the order of the runs.

@@ -11,31 +11,38 @@ pub(super) fn html(report: &Report, table: &str) -> Result<String, Error> {
     let data = serde_json::to_string(report)
         .map_err(|error| Error::Failure(format!("the report as JSON: {error}")))?;
     let parts = [
-        ("{{charts.css}}", include_str!("vendor/uPlot.min.css")),
-        ("{{page.css}}", include_str!("page/page.css")),
-        ("{{license}}", include_str!("vendor/LICENSE")),
-        ("{{charts.js}}", include_str!("vendor/uPlot.iife.min.js")),
-        ("{{format.js}}", include_str!("page/format.js")),
-        ("{{charts.own.js}}", include_str!("page/charts.js")),
-        ("{{sections.js}}", include_str!("page/sections.js")),
-        ("{{page.js}}", include_str!("page/page.js")),
-        ("{{table}}", &text(table)),
-        // The last one: nothing in it is looked at.
-        ("{{data}}", &script(&data)),
+        ("charts.css", include_str!("vendor/uPlot.min.css")),
+        ("page.css", include_str!("page/page.css")),
+        ("license", include_str!("vendor/LICENSE")),
+        ("charts.js", include_str!("vendor/uPlot.iife.min.js")),
+        ("format.js", include_str!("page/format.js")),
+        ("curves.js", include_str!("page/curves.js")),
+        ("sections.js", include_str!("page/sections.js")),
+        ("page.js", include_str!("page/page.js")),
+        ("table", &text(table)),
+        ("data", &script(&data)),
     ];
     Ok(filled(include_str!("page/page.html"), &parts))
 }
 
-/// A template with its parts in it. Each stands once, in this order.
+/// A template with its parts in the place of `{{name}}`. What looks like that in a part stays.
 fn filled(template: &str, parts: &[(&str, &str)]) -> String {
-    let (mut page, mut rest) = (String::new(), template);
-    for (name, part) in parts {
-        if let Some((before, after)) = rest.split_once(name) {
-            page.extend([before, part]);
-            rest = after;
-        }
+    let mut page = String::new();
+    let mut rest = template;
+    while let Some((before, name, after)) = next(rest) {
+        page += before;
+        let part = parts.iter().find(|(known, _)| *known == name);
+        page += part.map_or("", |(_, part)| part);
+        rest = after;
     }
     page + rest
+}
+
+/// What is before the next `{{name}}`, the name, and what is after it.
+fn next(template: &str) -> Option<(&str, &str, &str)> {
+    let (before, rest) = template.split_once("{{")?;
+    let (name, after) = rest.split_once("}}")?;
+    Some((before, name, after))
 }
 
 /// JSON inside of a script: nothing in it looks like the script's end or like a comment.
@@ -53,8 +60,8 @@ mod tests {
 
     #[test]
     fn parts_stand_where_they_belong_and_are_not_templates() {
-        let page = filled("a{{x}}b{{y}}c", &[("{{x}}", "{{y}}"), ("{{y}}", "2")]);
-        assert_eq!(page, "a{{y}}b2c");
+        let page = filled("a{{y}}b{{x}}c", &[("x", "{{y}}"), ("y", "2")]);
+        assert_eq!(page, "a2b{{y}}c");
         assert_eq!(script("</script><!--"), "\\u003c/script>\\u003c!--");
         assert_eq!(text("<b>&"), "&lt;b&gt;&amp;");
     }

@@ -79,7 +79,7 @@ impl Points {
                 } else {
                     there.last().copied()
                 };
-                value.map(rounded)
+                if COUNTED.contains(&name.as_str()) { value } else { value.map(rounded) }
             });
             *column = merged.collect();
         }

@@ -127,7 +127,7 @@ function differingTable() {
     const usual = grouped(values, (value) => value).reduce((top, next) => (next[1].length > top[1].length ? next : top));
     const differs = (value) => usual[1].length > 1 && value !== usual[0];
     return el("tr", {}, el("th", { scope: "row", class: "key" }, key), values.map((value) =>
-      el("td", { class: `key ${usual[1].length === 1 ? "" : differs(value) ? "other" : "same"}` }, value ?? NONE)));
+      el("td", { class: `key ${usual[1].length === 1 ? "" : differs(value) ? "other" : "same"}`, title: value }, value ?? NONE)));
   });
   return section("What differs", "Keys whose values are not the same in all runs; all others are. In grey the value that most runs have.",
     el("div", { class: "card scroll", tabindex: "0", role: "region", "aria-label": "Keys that differ" }, el("table", {},

@@ -36,7 +36,9 @@ function windowsOf(run, column, axis) {
     const took = (seconds[i] ?? last) - last;
     last = seconds[i] ?? last;
     if (is(value) && took > 0) { sum += value * took; weight += took; }
-    if (weight > 0 && (weight >= stretch || i === ys.length - 1) && is(xs[i]) && xs[i] !== x.at(-1)) {
+    // What is left at the end is too short to say anything, unless there is nothing else.
+    const full = weight >= stretch || (i === ys.length - 1 && (weight >= stretch / 2 || x.length === 0));
+    if (weight > 0 && full && is(xs[i]) && xs[i] !== x.at(-1)) {
       x.push(xs[i]);
       y.push(sum / weight);
       sum = weight = 0;
