@@ -152,6 +152,7 @@ fn a_page_needs_nothing_else_and_names_are_no_markup() {
         "uPlot=",
         "const report",
         "function chart(",
+        "function runTable(",
         "function tiles(",
         "main();",
     ] {

@@ -41,7 +41,8 @@ pub(super) fn run(arguments: &ReportArguments) -> Result<(), Error> {
         (Some(page), None) => text = page,
         (Some(page), Some(path)) => {
             write(&path, page.as_bytes(), *overwrite)?;
-            text += &format!("\npage  {}, {} kB\n", path.display(), page.len().div_ceil(1000));
+            let named = output.as_deref().unwrap_or(&path).display();
+            text += &format!("\npage  {named}, {} kB\n", page.len().div_ceil(1000));
         }
         (None, _) => {}
     }

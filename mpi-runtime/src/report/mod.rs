@@ -47,8 +47,9 @@ impl Report {
     /// A path in which there is no run ([`Error::Usage`]).
     pub fn read(paths: &[PathBuf], program: &'static str) -> Result<Self, Error> {
         let folders = find::run_folders(paths)?;
-        let runs: Vec<Run> =
-            folders.into_iter().map(|found| Run::read(found.name, &found.path)).collect();
+        let count = folders.len();
+        let read = |found: find::Found| Run::read(found.name, &found.path, count);
+        let runs: Vec<Run> = folders.into_iter().map(read).collect();
         let differing = differing::between(&runs);
         let written = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
         Ok(Self { program, written, runs, differing })

@@ -17,6 +17,7 @@ pub(super) fn html(report: &Report, table: &str) -> Result<String, Error> {
         ("charts.js", include_str!("vendor/uPlot.iife.min.js")),
         ("format.js", include_str!("page/format.js")),
         ("curves.js", include_str!("page/curves.js")),
+        ("tables.js", include_str!("page/tables.js")),
         ("sections.js", include_str!("page/sections.js")),
         ("page.js", include_str!("page/page.js")),
         ("table", &text(table)),

@@ -37,7 +37,6 @@ impl Points {
         let cut = damaged > 0 && !text.ends_with('\n');
         let mut points = Self::of(&rows);
         COUNTED.iter().for_each(|name| points.carry_on(name));
-        points.thin(POINTS_MAX);
         (points, damaged - usize::from(cut), cut)
     }
 
@@ -66,8 +65,9 @@ impl Points {
         }
     }
 
-    /// Means over neighbours, until there are `most` points at most.
-    fn thin(&mut self, most: usize) {
+    /// Means over neighbours, so that of `runs` runs there are no more points than a page can hold.
+    pub(super) fn thin(&mut self, runs: usize) {
+        let most = (POINTS_ALL / runs.max(1)).clamp(POINTS_LEAST, POINTS_MAX);
         let together = self.len().div_ceil(most).max(1);
         for (name, column) in &mut self.columns {
             let is_mean = MEASURED.contains(&name.as_str());
@@ -132,8 +132,14 @@ const MEASURED: &[&str] = &[
 /// Figures of scored data.
 const SCORED: &[&str] = &["auc", "logloss", "normalized_entropy", "calibration", "gauc"];
 
-/// More than a screen has columns.
+/// Points of a run at most: more than a screen has columns.
 const POINTS_MAX: usize = 2000;
+
+/// Points of all runs, about: a page of some megabytes.
+const POINTS_ALL: usize = 40_000;
+
+/// Points that are left of a run, however many there are.
+const POINTS_LEAST: usize = 100;
 
 #[cfg(test)]
 mod tests {
@@ -178,11 +184,14 @@ mod tests {
                 format!("{{\"step\":{step},\"logloss\":{}{valid}}}\n", step % 3)
             })
             .collect();
-        let (points, ..) = Points::parse(&text);
+        let (mut points, ..) = Points::parse(&text);
+        points.thin(1);
         assert_eq!(points.len(), 1667);
         assert_eq!(column(&points, "step")[..2], [Some(2.0), Some(5.0)]);
         assert_eq!(column(&points, "logloss")[..2], [Some(1.0), Some(1.0)]);
         assert_eq!(column(&points, "valid.auc")[..2], [Some(0.5), None]);
         assert_eq!(points.last("step"), Some(4999.0));
+        points.thin(1000);
+        assert_eq!((points.len(), points.last("step")), (99, Some(4999.0)));
     }
 }

@@ -37,8 +37,8 @@ pub struct Run {
 }
 
 impl Run {
-    /// Reads the records in `folder`.
-    pub(super) fn read(name: String, folder: &Path) -> Self {
+    /// Reads the records in `folder`, of one of `runs` runs.
+    pub(super) fn read(name: String, folder: &Path, runs: usize) -> Self {
         let mut notes = vec![];
         let mut text = |file: &str| match fs::read(folder.join(file)) {
             Ok(bytes) => Some(String::from_utf8_lossy(&bytes).into_owned()),
@@ -65,7 +65,8 @@ impl Run {
                 BTreeMap::new()
             })
         });
-        let (points, damaged, cut) = Points::parse(&metrics.unwrap_or_default());
+        let (mut points, damaged, cut) = Points::parse(&metrics.unwrap_or_default());
+        points.thin(runs);
         if damaged > 0 {
             notes.push(format!("lines of metrics.jsonl that are damaged: {damaged}"));
         }

@@ -11,12 +11,17 @@ const charts = [];
 
 /** The points of a run that have this column: x and y without gaps. */
 function pointsOf(run, column, axis) {
-  const xs = run.points[axis] ?? [], ys = run.points[column] ?? [];
-  const x = [], y = [];
+  const xs = run.points[axis] ?? [],
+    ys = run.points[column] ?? [];
+  const x = [],
+    y = [];
   ys.forEach((value, i) => {
     if (!is(value) || !is(xs[i])) return;
     // A chart has one point in a place.
-    if (x.length && xs[i] === x.at(-1)) { y[y.length - 1] = value; return; }
+    if (x.length && xs[i] === x.at(-1)) {
+      y[y.length - 1] = value;
+      return;
+    }
     x.push(xs[i]);
     y.push(value);
   });
@@ -28,14 +33,22 @@ function pointsOf(run, column, axis) {
  * a rate over a hundredth of a second says nothing.
  */
 function windowsOf(run, column, axis) {
-  const xs = run.points[axis] ?? [], ys = run.points[column] ?? [], seconds = run.points.seconds ?? [];
+  const xs = run.points[axis] ?? [],
+    ys = run.points[column] ?? [],
+    seconds = run.points.seconds ?? [];
   const stretch = Math.max((seconds.findLast(is) ?? 0) / WINDOWS, STRETCH_MIN_S);
-  const x = [], y = [];
-  let sum = 0, weight = 0, last = 0;
+  const x = [],
+    y = [];
+  let sum = 0,
+    weight = 0,
+    last = 0;
   ys.forEach((value, i) => {
     const took = (seconds[i] ?? last) - last;
     last = seconds[i] ?? last;
-    if (is(value) && took > 0) { sum += value * took; weight += took; }
+    if (is(value) && took > 0) {
+      sum += value * took;
+      weight += took;
+    }
     // What is left at the end is too short to say anything, unless there is nothing else.
     const full = weight >= stretch || (i === ys.length - 1 && (weight >= stretch / 2 || x.length === 0));
     if (weight > 0 && full && is(xs[i]) && xs[i] !== x.at(-1)) {
@@ -46,11 +59,13 @@ function windowsOf(run, column, axis) {
   });
   return { x, y };
 }
-const WINDOWS = 60, STRETCH_MIN_S = 0.2;
+const WINDOWS = 60,
+  STRETCH_MIN_S = 0.2;
 
 /** An exponential mean that begins without a bias towards its first value. */
 function smoothed(y, factor) {
-  let mean = 0, weight = 0;
+  let mean = 0,
+    weight = 0;
   return y.map((value) => {
     mean = factor * mean + (1 - factor) * value;
     weight = factor * weight + (1 - factor);
@@ -63,12 +78,19 @@ function chart({ title, unit, column, value = few, windows = false, smooth = fal
   if (!report.runs.some((run) => run.points[column]?.some(is))) return null;
   const plot = el("div", { class: "plot", tabindex: "0", role: "group" });
   const tip = el("div", { class: "tip", "aria-live": "polite" });
-  const caption = el("figcaption", {}, el("h3", {}, title), el("span", { class: "unit" }, unit), hint
-    ? el("span", { class: "unit" }, hint) : null);
+  const caption = el(
+    "figcaption",
+    {},
+    el("h3", {}, title),
+    el("span", { class: "unit" }, unit),
+    hint ? el("span", { class: "unit" }, hint) : null,
+  );
   const node = el("figure", { class: "card" }, caption, plot);
   const made = { title, unit, column, value, windows, smooth, plot, tip, node, drawn: null, lines: [] };
   plot.addEventListener("keydown", (event) => byKey(made, event));
-  plot.addEventListener("blur", () => { tip.style.display = "none"; });
+  plot.addEventListener("blur", () => {
+    tip.style.display = "none";
+  });
   charts.push(made);
   return node;
 }
@@ -80,17 +102,24 @@ function draw(made) {
   made.tip.style.display = "none";
   const axis = AXES[state.axis];
   const read = made.windows ? windowsOf : pointsOf;
-  made.lines = report.runs.filter((run) => run.visible)
-    .map((run) => ({ run, ...read(run, made.column, state.axis) })).filter((line) => line.x.length > 0);
+  made.lines = report.runs
+    .filter((run) => run.visible)
+    .map((run) => ({ run, ...read(run, made.column, state.axis) }))
+    .filter((line) => line.x.length > 0);
   const all = made.lines.map((line) => line.run.name).join(", ");
-  made.plot.setAttribute("aria-label", `${made.title} (${made.unit}) over ${axis.label}; arrow keys read values: ${all}`);
+  made.plot.setAttribute(
+    "aria-label",
+    `${made.title} (${made.unit}) over ${axis.label}; arrow keys read values: ${all}`,
+  );
   if (made.lines.length === 0) {
     made.plot.replaceChildren(el("p", { class: "empty" }, "None of the runs shown has reported it."));
     return;
   }
-  const soft = color("--soft"), grid = { stroke: color("--grid"), width: 1 };
+  const soft = color("--soft"),
+    grid = { stroke: color("--grid"), width: 1 };
   const font = "12px system-ui, sans-serif";
-  const series = [{}], tables = [];
+  const series = [{}],
+    tables = [];
   made.lines.forEach((line) => {
     const stroke = color(line.run.variable);
     const few = line.x.length <= 40;
@@ -108,22 +137,51 @@ function draw(made) {
   });
   const width = Math.max(220, made.plot.clientWidth);
   const options = {
-    width, height: width < 420 ? 230 : 300, series, padding: [10, 14, 0, 4],
+    width,
+    height: width < 420 ? 230 : 300,
+    series,
+    padding: [10, 14, 0, 4],
     scales: { x: { time: false }, y: { range: (_, low, high) => padded(low, high) } },
     focus: { alpha: 0.18 },
-    cursor: { drag: { x: true, y: false }, points: { show: false }, sync: { key: "runs", setSeries: false }, y: false },
+    cursor: {
+      drag: { x: true, y: false },
+      points: { show: false },
+      sync: { key: "runs", setSeries: false },
+      y: false,
+    },
     axes: [
-      { stroke: soft, font, grid, ticks: grid, size: 32, labelSize: 18, labelFont: font, label: axis.label, labelGap: 0,
-        space: 70, values: (_, ticks) => ticks.map(axis.tick) },
-      { stroke: soft, font, grid, ticks: { show: false }, size: 62, gap: 6, space: 36,
-        values: (_, ticks) => ticksOf(ticks, made.value) },
+      {
+        stroke: soft,
+        font,
+        grid,
+        ticks: grid,
+        size: 32,
+        labelSize: 18,
+        labelFont: font,
+        label: axis.label,
+        labelGap: 0,
+        space: 70,
+        values: (_, ticks) => ticks.map(axis.tick),
+      },
+      {
+        stroke: soft,
+        font,
+        grid,
+        ticks: { show: false },
+        size: 62,
+        gap: 6,
+        space: 36,
+        values: (_, ticks) => ticksOf(ticks, made.value),
+      },
     ],
     hooks: { setCursor: [(u) => readAt(made, u)] },
   };
   made.plot.replaceChildren();
   made.drawn = new uPlot(options, uPlot.join(tables), made.plot);
   made.drawn.over.append(made.tip);
-  made.drawn.over.addEventListener("mouseleave", () => { made.tip.style.display = "none"; });
+  made.drawn.over.addEventListener("mouseleave", () => {
+    made.tip.style.display = "none";
+  });
 }
 
 /** Ticks with as many decimals as tell them apart. */
@@ -145,10 +203,12 @@ function padded(low, high) {
 
 /** The point of a line that is nearest to x. */
 function nearest(line, x) {
-  let low = 0, high = line.x.length - 1;
+  let low = 0,
+    high = line.x.length - 1;
   while (high - low > 1) {
     const middle = (low + high) >> 1;
-    if (line.x[middle] < x) low = middle; else high = middle;
+    if (line.x[middle] < x) low = middle;
+    else high = middle;
   }
   return Math.abs(line.x[high] - x) < Math.abs(line.x[low] - x) ? high : low;
 }
@@ -164,16 +224,32 @@ function readAt(made, u) {
   const [from, to] = [u.scales.x.min, u.scales.x.max];
   const rows = made.lines
     .filter((line) => line.x[0] <= x + (to - from) * 0.02 && line.x.at(-1) >= x - (to - from) * 0.02)
-    .map((line) => ({ line, y: line.y[nearest(line, x)] })).sort((a, b) => b.y - a.y);
-  if (rows.length === 0) { made.tip.style.display = "none"; return; }
+    .map((line) => ({ line, y: line.y[nearest(line, x)] }))
+    .sort((a, b) => b.y - a.y);
+  if (rows.length === 0) {
+    made.tip.style.display = "none";
+    return;
+  }
   const axis = AXES[state.axis];
-  const shown = rows.slice(0, 12).map(({ line, y }) => el("div", { class: "line" }, swatch(line.run),
-    el("span", { class: "name" }, line.run.name), el("span", {}, made.value(y))));
+  const shown = rows
+    .slice(0, 12)
+    .map(({ line, y }) =>
+      el(
+        "div",
+        { class: "line" },
+        swatch(line.run),
+        el("span", { class: "name" }, line.run.name),
+        el("span", {}, made.value(y)),
+      ),
+    );
   const more = rows.length > 12 ? el("div", { class: "at" }, `and ${rows.length - 12} more`) : null;
-  made.tip.replaceChildren(...[el("div", { class: "at" }, `${axis.value(x)} · ${axis.label}`), ...shown, more].filter(Boolean));
+  made.tip.replaceChildren(
+    ...[el("div", { class: "at" }, `${axis.value(x)} · ${axis.label}`), ...shown, more].filter(Boolean),
+  );
   made.tip.style.display = "block";
   const room = u.over.clientWidth - made.tip.offsetWidth;
-  made.tip.style.left = `${Math.max(0, Math.min(room, left + 14 > room ? left - made.tip.offsetWidth - 14 : left + 14))}px`;
+  const beside = left + 14 > room ? left - made.tip.offsetWidth - 14 : left + 14;
+  made.tip.style.left = `${Math.max(0, Math.min(room, beside))}px`;
   made.tip.style.top = "6px";
 }
 
@@ -182,7 +258,10 @@ function byKey(made, event) {
   const u = made.drawn;
   const by = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10, Home: -Infinity, End: Infinity }[event.key];
   if (!u) return;
-  if (event.key === "Escape") { u.setCursor({ left: -10, top: -10 }); return; }
+  if (event.key === "Escape") {
+    u.setCursor({ left: -10, top: -10 });
+    return;
+  }
   if (by === undefined) return;
   event.preventDefault();
   const xs = u.data[0];

@@ -25,13 +25,14 @@ function digits(value, count = 3) {
   const decimals = Math.max(0, count - 1 - Math.floor(Math.log10(size || 1)));
   return value.toLocaleString("en", { maximumFractionDigits: Math.min(decimals, 8) });
 }
-const scaled = (units, base) => show((value) => {
-  const size = Math.abs(value);
-  for (let i = units.length - 1; i > 0; i--) {
-    if (size >= base ** i) return `${digits(value / base ** i)} ${units[i]}`;
-  }
-  return `${digits(value)} ${units[0]}`.trim();
-});
+const scaled = (units, base) =>
+  show((value) => {
+    const size = Math.abs(value);
+    for (let i = units.length - 1; i > 0; i--) {
+      if (size >= base ** i) return `${digits(value / base ** i)} ${units[i]}`;
+    }
+    return `${digits(value)} ${units[0]}`.trim();
+  });
 const bytes = scaled(["B", "kB", "MB", "GB", "TB", "PB"], 1000);
 const count = scaled(["", "k", "M", "G", "T"], 1000);
 const whole = show((value) => Math.round(value).toLocaleString("en"));
@@ -74,10 +75,14 @@ report.runs.forEach((run, index) => {
   run.line = LINES[Math.floor(index / 8) % LINES.length];
 });
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-const swatch = (run) => el("span", {
-  class: "swatch", "aria-hidden": "true", style: `border-top-style: ${run.line}; border-top-color: var(${run.variable})`,
-});
-const named = (run) => el("span", { class: "run" }, swatch(run), el("span", { class: "name", title: run.name }, run.name));
+const swatch = (run) =>
+  el("span", {
+    class: "swatch",
+    "aria-hidden": "true",
+    style: `border-top-style: ${run.line}; border-top-color: var(${run.variable})`,
+  });
+const named = (run) =>
+  el("span", { class: "run" }, swatch(run), el("span", { class: "name", title: run.name }, run.name));
 const badge = (run) => el("span", { class: `status ${status(run)}` }, status(run));
 
 /** Values with the items that have it, in the order of the items. */

@@ -1,79 +1,17 @@
 // The sections of the page, each from the figures of all runs; null where no run has any.
 
-const many = report.runs.length > 1;
-
-function section(title, text, ...children) {
-  const there = children.flat().filter(Boolean);
-  if (there.length === 0) return null;
-  const id = title.toLowerCase().replace(/[^a-z]+/g, "-");
-  return el("section", { "aria-labelledby": id },
-    el("header", {}, el("h2", { id }, title), text ? el("p", {}, text) : null), there);
-}
-
-const ended = (run) => !many || status(run) === "done";
-
-/** The run with the best of a figure, of those that have ended: `sign` 1 for the greatest, -1 for the least. */
-function best(of, sign) {
-  const there = report.runs.filter((run) => ended(run) && is(of(run)));
-  return there.reduce((top, run) => (!top || (of(run) - of(top)) * sign > 0 ? run : top), null);
-}
-
-/**
- * A table with a row for each run. A column has a name and a value, and may have: text of it, `best` (1: the greatest
- * is marked, -1: the least), `class`. Columns that no run has are left out; a click on a heading sorts.
- */
-function runTable(columns, { caption, rows = report.runs } = {}) {
-  const there = columns.filter((column) => column.always || rows.some((run) => known(column.of(run))));
-  if (there.length === 0 || rows.length === 0) return null;
-  const body = el("tbody");
-  const fill = (order) => body.replaceChildren(...order.map((run) => el("tr", {
-    on: { mouseenter: () => emphasize(run), mouseleave: () => emphasize(null) },
-  }, el("th", { scope: "row" }, named(run)), there.map((column) => cell(run, column, rows)))));
-  const heads = [{ name: "run", of: (run) => run.name, text: true }, ...there].map((column) => {
-    const head = el("th", { scope: "col", class: column.text ? "text" : null });
-    if (rows.length < 2 || column.plain) { head.append(column.name); return head; }
-    const sort = () => {
-      const up = head.getAttribute("aria-sort") !== "ascending";
-      heads.forEach((other) => other.removeAttribute("aria-sort"));
-      head.setAttribute("aria-sort", up ? "ascending" : "descending");
-      fill(sorted(rows, column.of, up));
-    };
-    head.append(el("button", { type: "button", title: "sort by this", on: { click: sort } }, column.name));
-    return head;
-  });
-  fill(rows);
-  return el("div", { class: "card scroll", tabindex: "0", role: "region", "aria-label": caption },
-    el("table", {}, el("caption", { class: "hidden" }, caption), el("thead", {}, el("tr", {}, heads)), body));
-}
-
-const known = (value) => value !== undefined && value !== null && value !== "";
-
-function cell(run, column, rows) {
-  const value = column.of(run);
-  if (!known(value)) return el("td", { class: column.text ? "none text" : "none" }, NONE);
-  const shown = (column.show ?? String)(value, run);
-  // A run that has not come to its end is not compared: it has sent less, and taken less time.
-  const of = rows.filter(ended).map(column.of).filter(is);
-  const top = column.best && ended(run) && of.length > 1 && value === (column.best > 0 ? Math.max(...of) : Math.min(...of));
-  return el("td", { class: [column.class, column.text ? "text" : "", top ? "best" : ""].join(" ").trim() || null,
-    style: column.style?.(value) ?? "", title: top ? "best of these runs" : null }, shown);
-}
-
-function sorted(rows, of, up) {
-  const order = (a, b) => {
-    const [x, y] = [of(a), of(b)];
-    if (!known(x) || !known(y)) return known(x) ? -1 : known(y) ? 1 : 0;
-    const by = is(x) && is(y) ? x - y : String(x).localeCompare(String(y), "en", { numeric: true });
-    return up ? by : -by;
-  };
-  return [...rows].sort(order);
-}
-
 /** Headline figures: of the best of several runs, or of the one. */
 function tiles() {
-  const tile = (what, value, whose) => el("div", { class: "card tile" }, el("div", { class: "what" }, what),
-    el("div", { class: "value" }, value), whose ? el("div", { class: "whose" }, whose) : null);
-  const perExample = (run) => (is(sent(run)) && figure(run, "examples") > 0 ? sent(run) / figure(run, "examples") : undefined);
+  const tile = (what, value, whose) =>
+    el(
+      "div",
+      { class: "card tile" },
+      el("div", { class: "what" }, what),
+      el("div", { class: "value" }, value),
+      whose ? el("div", { class: "whose" }, whose) : null,
+    );
+  const perExample = (run) =>
+    is(sent(run)) && figure(run, "examples") > 0 ? sent(run) / figure(run, "examples") : undefined;
   const figures = [
     ["test AUC", (run) => figure(run, "test.auc"), 1, quality, "best"],
     ["test log loss", (run) => figure(run, "test.logloss"), -1, quality, "lowest"],
@@ -89,8 +27,11 @@ function tiles() {
     if (!run || (many && word === null)) return [];
     return tile(many ? `${word} ${what}` : what, text(of(run)), many ? named(run) : null);
   });
-  const how = grouped(report.runs, status).map(([name, runs]) => `${runs.length} ${name}`).join(" · ");
-  const first = many ? tile("runs", String(report.runs.length), how)
+  const how = grouped(report.runs, status)
+    .map(([name, runs]) => `${runs.length} ${name}`)
+    .join(" · ");
+  const first = many
+    ? tile("runs", String(report.runs.length), how)
     : tile("method", method(report.runs[0]) ?? NONE, badge(report.runs[0]));
   return el("div", { class: "tiles" }, first, made);
 }
@@ -98,21 +39,31 @@ function tiles() {
 function runsTable() {
   const keys = report.differing.filter((it) => !["sync.method", "(ranks)"].includes(it.key));
   const key = (it) => ({ name: it.key, of: (run) => numeric(it.values[run.index]), class: "key", always: true });
-  return section(many ? "Runs" : "Run", many ? "★ marks the best of a column; a click on a heading sorts by it." : "", runTable([
-    { name: "status", of: status, show: (_, run) => badge(run), text: true },
-    { name: "test AUC", of: (run) => figure(run, "test.auc"), show: quality, best: 1 },
-    { name: "test log loss", of: (run) => figure(run, "test.logloss"), show: quality, best: -1 },
-    { name: "valid AUC", of: validAuc, show: quality, best: 1 },
-    ...(keys.length <= 4 ? keys.map(key) : []),
-    { name: "method", of: method, text: true },
-    { name: "ranks × threads", of: (run) => (figure(run, "ranks") ? `${figure(run, "ranks")} × ${figure(run, "worker_threads")}` : null) },
-    { name: "examples/s", of: (run) => soFar(run, "examples_per_second"), show: whole, best: 1 },
-    { name: "examples", of: (run) => soFar(run, "examples"), show: whole },
-    { name: "time", of: (run) => soFar(run, "seconds"), show: time },
-    { name: "sync gap", of: (run) => figure(run, "sync.gap_mean"), show: few },
-    { name: "sent", of: sent, show: bytes },
-    { name: "memory", of: (run) => figure(run, "memory.rss_bytes_max"), show: bytes },
-  ], { caption: "Runs and their figures" }));
+  return section(
+    many ? "Runs" : "Run",
+    many ? "★ marks the best of a column; a click on a heading sorts by it." : "",
+    runTable(
+      [
+        { name: "status", of: status, show: (_, run) => badge(run), text: true },
+        { name: "test AUC", of: (run) => figure(run, "test.auc"), show: quality, best: 1 },
+        { name: "test log loss", of: (run) => figure(run, "test.logloss"), show: quality, best: -1 },
+        { name: "valid AUC", of: validAuc, show: quality, best: 1 },
+        ...(keys.length <= 4 ? keys.map(key) : []),
+        { name: "method", of: method, text: true },
+        {
+          name: "ranks × threads",
+          of: (run) => (figure(run, "ranks") ? `${figure(run, "ranks")} × ${figure(run, "worker_threads")}` : null),
+        },
+        { name: "examples/s", of: (run) => soFar(run, "examples_per_second"), show: whole, best: 1 },
+        { name: "examples", of: (run) => soFar(run, "examples"), show: whole },
+        { name: "time", of: (run) => soFar(run, "seconds"), show: time },
+        { name: "sync gap", of: (run) => figure(run, "sync.gap_mean"), show: few },
+        { name: "sent", of: sent, show: bytes },
+        { name: "memory", of: (run) => figure(run, "memory.rss_bytes_max"), show: bytes },
+      ],
+      { caption: "Runs and their figures" },
+    ),
+  );
 }
 
 const numeric = (text) => (text !== null && text !== "" && is(Number(text)) ? Number(text) : text);
@@ -121,110 +72,155 @@ const numeric = (text) => (text !== null && text !== "" && is(Number(text)) ? Nu
 function differingTable() {
   if (!many) return null;
   if (report.differing.length === 0) {
-    return section("What differs", "", el("div", { class: "card" }, el("p", { class: "empty" }, "No key differs between these runs.")));
+    return section(
+      "What differs",
+      "",
+      el("div", { class: "card" }, el("p", { class: "empty" }, "No key differs between these runs.")),
+    );
   }
   const rows = report.differing.map(({ key, values }) => {
-    const usual = grouped(values, (value) => value).reduce((top, next) => (next[1].length > top[1].length ? next : top));
+    const usual = grouped(values, (value) => value).reduce((top, next) =>
+      next[1].length > top[1].length ? next : top,
+    );
     const differs = (value) => usual[1].length > 1 && value !== usual[0];
-    return el("tr", {}, el("th", { scope: "row", class: "key" }, key), values.map((value) =>
-      el("td", { class: `key ${usual[1].length === 1 ? "" : differs(value) ? "other" : "same"}`, title: value }, value ?? NONE)));
+    return el(
+      "tr",
+      {},
+      el("th", { scope: "row", class: "key" }, key),
+      values.map((value) =>
+        el(
+          "td",
+          { class: `key ${usual[1].length === 1 ? "" : differs(value) ? "other" : "same"}`, title: value },
+          value ?? NONE,
+        ),
+      ),
+    );
   });
-  return section("What differs", "Keys whose values are not the same in all runs; all others are. In grey the value that most runs have.",
-    el("div", { class: "card scroll", tabindex: "0", role: "region", "aria-label": "Keys that differ" }, el("table", {},
-      el("caption", { class: "hidden" }, "Keys that differ"),
-      el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "key"), report.runs.map((run) => el("th", { scope: "col" }, named(run))))),
-      el("tbody", {}, rows))));
-}
-
-/** Nodes in two columns, where there is room; one that would stand alone in its row takes all of it. */
-function grid(...nodes) {
-  const there = nodes.filter(Boolean);
-  const wide = (node) => !node || node.classList.contains("wide");
-  let before = 0;
-  there.forEach((node, i) => {
-    if (wide(node)) { before = 0; return; }
-    before += 1;
-    if (before % 2 === 1 && wide(there[i + 1])) node.classList.add("wide");
-  });
-  return there.length > 0 ? el("div", { class: "columns" }, there) : null;
+  return section(
+    "What differs",
+    "Keys whose values are not the same in all runs; all others are. In grey the value that most runs have.",
+    el(
+      "div",
+      { class: "card scroll", tabindex: "0", role: "region", "aria-label": "Keys that differ" },
+      el(
+        "table",
+        {},
+        el("caption", { class: "hidden" }, "Keys that differ"),
+        el(
+          "thead",
+          {},
+          el(
+            "tr",
+            {},
+            el("th", { scope: "col" }, "key"),
+            report.runs.map((run) => el("th", { scope: "col" }, named(run))),
+          ),
+        ),
+        el("tbody", {}, rows),
+      ),
+    ),
+  );
 }
 
 function learning() {
-  return section("Learning", "Drag over a chart to zoom, double-click to see all of it again. Arrow keys read a chart that has the focus.", grid(
-    chart({ title: "Training log loss", unit: "nats", column: "logloss", value: quality, smooth: true }),
-    chart({ title: "Validation AUC", unit: "area under the ROC curve", column: "valid.auc", value: quality }),
-    chart({ title: "Validation log loss", unit: "nats", column: "valid.logloss", value: quality }),
-    chart({ title: "Validation calibration", unit: "predicted over real clicks", column: "valid.calibration", value: few }),
-    chart({ title: "Progressive AUC", unit: "scored before it is learnt", column: "progressive.auc", value: quality }),
-    chart({ title: "Progressive log loss", unit: "nats, scored before it is learnt", column: "progressive.logloss", value: quality }),
-    report.runs.some((run) => new Set(run.points.lr_dense?.filter(is)).size > 1)
-      ? chart({ title: "Learning rate", unit: "dense parameters", column: "lr_dense", value: few }) : null,
-  ));
-}
-
-/** Runs with bars of parts: a part has a name, a value of a run, a colour. `whole` is what 100 % are. */
-function bars({ title, unit, parts, total, show: text, first = [], more = [] }) {
-  const rows = report.runs.filter((run) => is(total(run)) && total(run) > 0);
-  if (rows.length === 0) return null;
-  const scale = (run) => (unit.share ? total(run) : Math.max(...rows.map(total)));
-  const bar = {
-    name: unit.name, plain: true, class: "bar", always: true, of: () => " ", text: true,
-    show: (_, run) => el("div", { class: "stack", "aria-hidden": "true" }, parts.map((part, i) =>
-      el("i", { title: `${part.name}: ${text(part.of(run))}`, style:
-        `width: ${Math.max(0, 100 * (part.of(run) ?? 0) / scale(run))}%; background: var(--part-${i + 1})` }))),
-  };
-  const columns = [bar, ...first, ...parts.map((part) => ({ name: part.name, of: part.of, show: text })), ...more];
-  const table = runTable(columns, { caption: title, rows });
-  table.classList.remove("card");
-  const legend = parts.length < 2 ? null : el("ul", { class: "legend" }, parts.map((part, i) =>
-    el("li", {}, el("i", { style: `background: var(--part-${i + 1})` }), part.name)));
-  return el("div", { class: "card wide" }, el("h3", {}, title), legend, table);
+  return section(
+    "Learning",
+    "Drag over a chart to zoom, double-click to see all of it again. Arrow keys read a chart that has the focus.",
+    grid(
+      chart({ title: "Training log loss", unit: "nats", column: "logloss", value: quality, smooth: true }),
+      chart({ title: "Validation AUC", unit: "area under the ROC curve", column: "valid.auc", value: quality }),
+      chart({ title: "Validation log loss", unit: "nats", column: "valid.logloss", value: quality }),
+      chart({
+        title: "Validation calibration",
+        unit: "predicted over real clicks",
+        column: "valid.calibration",
+        value: few,
+      }),
+      chart({
+        title: "Progressive AUC",
+        unit: "scored before it is learnt",
+        column: "progressive.auc",
+        value: quality,
+      }),
+      chart({
+        title: "Progressive log loss",
+        unit: "nats, scored before it is learnt",
+        column: "progressive.logloss",
+        value: quality,
+      }),
+      report.runs.some((run) => new Set(run.points.lr_dense?.filter(is)).size > 1)
+        ? chart({ title: "Learning rate", unit: "dense parameters", column: "lr_dense", value: few })
+        : null,
+    ),
+  );
 }
 
 function speed() {
   const wait = (name) => (run) => figure(run, `wait.${name}_seconds`);
   const waits = (run) => ["data", "embedding", "sync"].reduce((sum, name) => sum + (wait(name)(run) ?? 0), 0);
   const seconds = (run) => (run.summary?.wait ? Math.max(figure(run, "seconds") ?? 0, waits(run)) : undefined);
-  return section("Speed", "", grid(
-    chart({ title: "Throughput", unit: "examples per second, all trainers", column: "examples_per_second", value: count, windows: true }),
-    bars({
-      title: "What a worker thread did with its time", unit: { share: true, name: "share of the training time" },
-      total: seconds, show: time, parts: [
-        { name: "training", of: (run) => (is(seconds(run)) ? seconds(run) - waits(run) : undefined) },
-        { name: "waiting for data", of: wait("data") },
-        { name: "waiting for rows", of: wait("embedding") },
-        { name: "waiting for synchronization", of: wait("sync") },
-      ], more: [{ name: "all", of: seconds, show: time }],
-    }),
-  ));
+  return section(
+    "Speed",
+    "",
+    grid(
+      chart({
+        title: "Throughput",
+        unit: "examples per second, all trainers",
+        column: "examples_per_second",
+        value: count,
+        windows: true,
+      }),
+      bars({
+        title: "What a worker thread did with its time",
+        unit: { share: true, name: "share of the training time" },
+        total: seconds,
+        show: time,
+        parts: [
+          { name: "training", of: (run) => (is(seconds(run)) ? seconds(run) - waits(run) : undefined) },
+          { name: "waiting for data", of: wait("data") },
+          { name: "waiting for rows", of: wait("embedding") },
+          { name: "waiting for synchronization", of: wait("sync") },
+        ],
+        more: [{ name: "all", of: seconds, show: time }],
+      }),
+    ),
+  );
 }
 
 function synchronization() {
   const sync = (name) => (run) => figure(run, `sync.${name}`);
-  const table = runTable([
-    { name: "method", of: method, text: true },
-    { name: "rounds", of: sync("rounds"), show: whole },
-    { name: "gap, steps", of: sync("gap_mean"), show: few },
-    { name: "gap, 99th percentile", of: sync("gap_p99"), show: few },
-    { name: "workers stood still", of: sync("seconds_exposed"), show: time },
-    { name: "beside the workers", of: sync("seconds_background"), show: time },
-    { name: "until the final model", of: sync("seconds_publish"), show: time },
-    { name: "disagreement", of: sync("disagreement"), show: few },
-    { name: "token staleness, mean", of: sync("token_staleness_mean"), show: few },
-    { name: "max", of: sync("token_staleness_max"), show: whole },
-    { name: "version lag, mean", of: sync("version_lag_mean"), show: few },
-    { name: "gradients dropped", of: sync("dropped"), show: whole },
-    { name: "changes of the method", of: (run) => figure(run, "sync.switches")?.length, show: whole },
-  ], { caption: "Synchronization", rows: report.runs.filter((run) => run.summary?.sync) });
-  return section("Synchronization", "The gap is how many steps a trainer's workers make between two of its rounds; staleness is "
-    + "how many steps a gradient's token was behind, version lag how many updates came between reading and updating.", table, grid(
-    chart({ title: "Sync gap", unit: "steps between rounds", column: "sync_gap", value: few, windows: true }),
-    chart({ title: "Disagreement", unit: "distance of replicas, relative", column: "disagreement", value: few }),
-    chart({ title: "Token staleness", unit: "steps, mean", column: "token_staleness", value: few, windows: true }),
-    chart({ title: "Version lag", unit: "versions, mean", column: "version_lag", value: few, windows: true }),
-    histogram("How stale gradients were", "token_staleness", "steps behind"),
-    histogram("Versions between reading and updating", "version_lag", "versions"),
-  ));
+  const table = runTable(
+    [
+      { name: "method", of: method, text: true },
+      { name: "rounds", of: sync("rounds"), show: whole },
+      { name: "gap, steps", of: sync("gap_mean"), show: few },
+      { name: "gap, 99th percentile", of: sync("gap_p99"), show: few },
+      { name: "workers stood still", of: sync("seconds_exposed"), show: time },
+      { name: "beside the workers", of: sync("seconds_background"), show: time },
+      { name: "until the final model", of: sync("seconds_publish"), show: time },
+      { name: "disagreement", of: sync("disagreement"), show: few },
+      { name: "token staleness, mean", of: sync("token_staleness_mean"), show: few },
+      { name: "max", of: sync("token_staleness_max"), show: whole },
+      { name: "version lag, mean", of: sync("version_lag_mean"), show: few },
+      { name: "gradients dropped", of: sync("dropped"), show: whole },
+      { name: "changes of the method", of: (run) => figure(run, "sync.switches")?.length, show: whole },
+    ],
+    { caption: "Synchronization", rows: report.runs.filter((run) => run.summary?.sync) },
+  );
+  return section(
+    "Synchronization",
+    "The gap is how many steps a trainer's workers make between two of its rounds; staleness is " +
+      "how many steps a gradient's token was behind, version lag how many updates came between reading and updating.",
+    table,
+    grid(
+      chart({ title: "Sync gap", unit: "steps between rounds", column: "sync_gap", value: few, windows: true }),
+      chart({ title: "Disagreement", unit: "distance of replicas, relative", column: "disagreement", value: few }),
+      chart({ title: "Token staleness", unit: "steps, mean", column: "token_staleness", value: few, windows: true }),
+      chart({ title: "Version lag", unit: "versions, mean", column: "version_lag", value: few, windows: true }),
+      histogram("How stale gradients were", "token_staleness", "steps behind"),
+      histogram("Versions between reading and updating", "version_lag", "versions"),
+    ),
+  );
 }
 
 /** Shares of gradients by how late they were; what is beyond the last column is in it. */
@@ -238,66 +234,123 @@ function histogram(title, name, unit) {
     return inside.reduce((a, b) => a + b, 0) / all.reduce((a, b) => a + b, 0);
   };
   const more = rows.some((run) => bins(run).length > columns);
-  const table = runTable(Array.from({ length: columns }, (_, i) => ({
-    name: i === columns - 1 && more ? `${i} and more` : String(i), of: (run) => part(run, i), plain: true, show: share,
-    style: (value) => `background: color-mix(in srgb, var(--accent) ${Math.round(value * 45)}%, transparent)`,
-  })), { caption: title, rows });
+  const table = runTable(
+    Array.from({ length: columns }, (_, i) => ({
+      name: i === columns - 1 && more ? `${i} and more` : String(i),
+      of: (run) => part(run, i),
+      plain: true,
+      show: share,
+      style: (value) => `background: color-mix(in srgb, var(--accent) ${Math.round(value * 45)}%, transparent)`,
+    })),
+    { caption: title, rows },
+  );
   if (!table) return null;
   table.classList.remove("card");
-  return el("div", { class: "card" }, el("h3", {}, title, el("span", { class: "unit" }, `share of gradients by ${unit}`)), table);
+  return el(
+    "div",
+    { class: "card" },
+    el("h3", {}, title, el("span", { class: "unit" }, `share of gradients by ${unit}`)),
+    table,
+  );
 }
 
 function wire() {
   const kind = (name) => (run) => figure(run, `wire.${name}_bytes`);
-  const per = (run) => (is(sent(run)) && figure(run, "examples") > 0 ? sent(run) / figure(run, "examples") : undefined);
-  return section("Bytes on the wire", "", grid(
-    bars({
-      title: "Sent by all ranks", unit: { name: "bytes, on one scale" }, total: sent, show: bytes, parts: [
-        { name: "dense parameters", of: kind("dense") },
-        { name: "embedding rows", of: kind("embedding") },
-        { name: "everything else", of: kind("control") },
-      ].filter((part) => report.runs.some((run) => is(part.of(run)))),
-      first: [{ name: "all", of: sent, show: bytes, best: -1 }, { name: "per example", of: per, show: bytes, best: -1 }],
-    }),
-    chart({ title: "Dense parameters on the wire", unit: "bytes per second, all ranks", column: "sync_bytes_per_second", value: bytes, windows: true }),
-    chart({ title: "Rounds", unit: "per second, all trainers", column: "sync_rounds_per_second", value: count, windows: true }),
-  ));
+  const per = (run) =>
+    is(sent(run)) && figure(run, "examples") > 0 ? sent(run) / figure(run, "examples") : undefined;
+  return section(
+    "Bytes on the wire",
+    "",
+    grid(
+      bars({
+        title: "Sent by all ranks",
+        unit: { name: "bytes, on one scale" },
+        total: sent,
+        show: bytes,
+        parts: [
+          { name: "dense parameters", of: kind("dense") },
+          { name: "embedding rows", of: kind("embedding") },
+          { name: "everything else", of: kind("control") },
+        ].filter((part) => report.runs.some((run) => is(part.of(run)))),
+        first: [
+          { name: "all", of: sent, show: bytes, best: -1 },
+          { name: "per example", of: per, show: bytes, best: -1 },
+        ],
+      }),
+      chart({
+        title: "Dense parameters on the wire",
+        unit: "bytes per second, all ranks",
+        column: "sync_bytes_per_second",
+        value: bytes,
+        windows: true,
+      }),
+      chart({
+        title: "Rounds",
+        unit: "per second, all trainers",
+        column: "sync_rounds_per_second",
+        value: count,
+        windows: true,
+      }),
+    ),
+  );
 }
 
 function memory() {
   const of = (name) => (run) => figure(run, `memory.${name}`);
-  return section("Memory", "", grid(bars({
-    title: "Resident memory of the largest rank", unit: { name: "peak, on one scale" }, total: of("rss_bytes_max"), show: bytes,
-    parts: [{ name: "peak", of: of("rss_bytes_max") }], more: [
-      { name: "embedding rows, all ranks", of: of("embedding_bytes"), show: bytes },
-      { name: "a dense replica", of: of("dense_bytes"), show: bytes },
-    ],
-  })));
+  return section(
+    "Memory",
+    "",
+    grid(
+      bars({
+        title: "Resident memory of the largest rank",
+        unit: { name: "peak, on one scale" },
+        total: of("rss_bytes_max"),
+        show: bytes,
+        parts: [{ name: "peak", of: of("rss_bytes_max") }],
+        more: [
+          { name: "embedding rows, all ranks", of: of("embedding_bytes"), show: bytes },
+          { name: "a dense replica", of: of("dense_bytes"), show: bytes },
+        ],
+      }),
+    ),
+  );
 }
 
 function saved() {
   const of = (name) => (run) => figure(run, name);
-  const table = runTable([
-    { name: "status", of: status, show: (_, run) => badge(run), text: true },
-    { name: "checkpoints", of: of("checkpoint.count"), show: whole },
-    { name: "written", of: of("checkpoint.bytes"), show: bytes },
-    { name: "training stood still", of: of("checkpoint.seconds_exposed"), show: time },
-    { name: "beside training", of: of("checkpoint.seconds_background"), show: time },
-    { name: "interval", of: of("checkpoint.interval_s"), show: time },
-    { name: "went on from step", of: of("from_step"), show: whole },
-    { name: "ranks lost", of: of("recovery.failures"), show: whole },
-    { name: "who goes back", of: of("recovery.mode"), text: true },
-    { name: "lost samples", of: of("recovery.pls"), show: share },
-    { name: "work lost", of: of("recovery.seconds_lost"), show: time },
-    { name: "overhead", of: of("recovery.overhead_fraction"), show: share },
-  ], { caption: "Checkpoints and failures" });
-  const said = report.runs.flatMap((run) => [
-    ...run.notes,
-    ...(figure(run, "recovery.losses") ?? []).map((loss) =>
-      `lost rank ${loss.ranks?.join(", ")}, went on at step ${whole(loss.step)} after ${time(loss.seconds)}`),
-    ...(figure(run, "sync.switches") ?? []).map((it) =>
-      `${it.method} from step ${whole(it.step)} on${it.reason ? `: ${it.reason}` : ""}`),
-  ].map((note) => el("li", {}, swatch(run), " ", el("b", {}, run.name), ": ", note)));
-  return section("Checkpoints, stops and failures", "", table,
-    said.length ? el("ul", { class: "card notes", style: "margin-top: 0.9rem" }, said) : null);
+  const table = runTable(
+    [
+      { name: "status", of: status, show: (_, run) => badge(run), text: true },
+      { name: "checkpoints", of: of("checkpoint.count"), show: whole },
+      { name: "written", of: of("checkpoint.bytes"), show: bytes },
+      { name: "training stood still", of: of("checkpoint.seconds_exposed"), show: time },
+      { name: "beside training", of: of("checkpoint.seconds_background"), show: time },
+      { name: "interval", of: of("checkpoint.interval_s"), show: time },
+      { name: "went on from step", of: of("from_step"), show: whole },
+      { name: "ranks lost", of: of("recovery.failures"), show: whole },
+      { name: "who goes back", of: of("recovery.mode"), text: true },
+      { name: "lost samples", of: of("recovery.pls"), show: share },
+      { name: "work lost", of: of("recovery.seconds_lost"), show: time },
+      { name: "overhead", of: of("recovery.overhead_fraction"), show: share },
+    ],
+    { caption: "Checkpoints and failures" },
+  );
+  const said = report.runs.flatMap((run) =>
+    [
+      ...run.notes,
+      ...(figure(run, "recovery.losses") ?? []).map(
+        (loss) =>
+          `lost rank ${loss.ranks?.join(", ")}, went on at step ${whole(loss.step)} after ${time(loss.seconds)}`,
+      ),
+      ...(figure(run, "sync.switches") ?? []).map(
+        (it) => `${it.method} from step ${whole(it.step)} on${it.reason ? `: ${it.reason}` : ""}`,
+      ),
+    ].map((note) => el("li", {}, swatch(run), " ", el("b", {}, run.name), ": ", note)),
+  );
+  return section(
+    "Checkpoints, stops and failures",
+    "",
+    table,
+    said.length ? el("ul", { class: "card notes", style: "margin-top: 0.9rem" }, said) : null,
+  );
 }
