@@ -36,7 +36,7 @@ pub struct Kind {
     /// For how long, all together.
     pub seconds: f64,
     /// The share of each stretch.
-    pub shares: Vec<f32>,
+    pub shares: Vec<f64>,
 }
 
 /// An event of the trace.
@@ -111,13 +111,14 @@ impl Kind {
         self.count += 1;
         self.seconds += took;
         let end = start + took;
-        let mut index = 0.max((start / bin) as usize);
+        #[expect(clippy::cast_possible_truncation, reason = "start is at least 0, below all bins")]
+        let mut index = (start / bin) as usize;
         while (index as f64) * bin < end && index < BINS {
             if self.shares.len() <= index {
                 self.shares.resize(index + 1, 0.0);
             }
             let (from, to) = ((index as f64) * bin, (index + 1) as f64 * bin);
-            self.shares[index] += (end.min(to) - start.max(from)) as f32;
+            self.shares[index] += end.min(to) - start.max(from);
             index += 1;
         }
     }
@@ -129,7 +130,7 @@ impl Kind {
 
     /// Seconds to shares.
     fn finish(&mut self, bin: f64) {
-        self.shares.iter_mut().for_each(|it| *it = (*it / bin as f32 * 100.0).round() / 100.0);
+        self.shares.iter_mut().for_each(|it| *it = (*it / bin * 100.0).round() / 100.0);
     }
 }
 
@@ -158,7 +159,7 @@ mod tests {
         assert!((activity.bin_seconds - 0.016).abs() < 1e-12);
         assert_eq!((step.shares[10], step.shares[40], step.shares[100]), (1.0, 0.0, 1.0));
         assert!(step.shares.len() <= BINS);
-        let total: f32 = step.shares.iter().sum::<f32>() * 0.016;
+        let total = step.shares.iter().sum::<f64>() * 0.016;
         assert!((total - 1.5).abs() < 0.01, "{total}");
         assert!(Activity::read("[\n]\n".as_bytes()).is_none());
     }

@@ -144,7 +144,7 @@ mod tests {
         fs::create_dir_all(root.join("data/.hidden")).unwrap();
         std::os::unix::fs::symlink(root, root.join("data/circle")).unwrap();
         let sweep = root.join("sweep");
-        assert_eq!(names(&[sweep.clone()]), ["task-9", "task-09", "task-10"]);
+        assert_eq!(names(core::slice::from_ref(&sweep)), ["task-9", "task-09", "task-10"]);
         assert_eq!(names(&[root.join("sweep/task-10"), sweep.clone()])[0], "task-10");
         assert_eq!(names(&[sweep, root.join("sweep/task-9")]).len(), 3);
         let all = ["alone", "other/task-9", "sweep/task-9", "sweep/task-09", "sweep/task-10"];
