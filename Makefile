@@ -4,7 +4,7 @@
 # Of hpc/install.sh, named on the command line or in the environment.
 export PREFIX DESTDIR
 .PHONY: help setup setup-ulfm build demo test lint test-peers test-ulfm test-aarch64 cluster-up cluster-down
-.PHONY: slurm-up slurm-down test-slurm install uninstall vendor test-packaging clean
+.PHONY: fuzz slurm-up slurm-down test-slurm install uninstall vendor test-packaging clean
 
 help:
 	@echo 'make setup        look for compilers, MPI and HDF5; install them where allowed'
@@ -14,6 +14,7 @@ help:
 	@echo 'make install      PREFIX=/usr/local DESTDIR=: the program, job scripts, a modulefile, documents; make uninstall'
 	@echo 'make test         everything that must hold before a change goes in; what CI runs. MPI=mpich: on MPICH'
 	@echo 'make lint         the quick part of it: format, clippy, docs'
+	@echo 'make fuzz         files and messages that are almost right: CASES=12000000 SEED=1 LIBFUZZER_S=10'
 	@echo 'make test-peers   models, gradients and the Python lines of docs/formats.md against PyTorch (from its registry)'
 	@echo 'make test-docs    the blocks of code in README.md and docs/, as a reader would run them (the program is built before)'
 	@echo 'make book         docs/ as pages for a browser, in target/book (mdbook: cargo install mdbook --locked)'
@@ -46,6 +47,9 @@ test:
 
 lint:
 	@hpc/check.sh format clippy docs
+
+fuzz:
+	@tests/fuzz/run.sh
 
 test-ulfm:
 	@hpc/ulfm.sh

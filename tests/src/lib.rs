@@ -6,12 +6,14 @@
 //! - `arrays.rs`: a folder of arrays for PyTorch
 //! - `draws.rs`: random numbers of a text that a test writes
 //! - `oracle.rs`: metrics and tree sums in the most naive way
+//! - `fuzz/`: bytes that are almost right, and what reads them
 //! - `sources.rs`: the sources of a package, and which of its modules uses which
 #![allow(clippy::unwrap_used, clippy::missing_panics_doc)]
 
 mod arrays;
 mod draws;
 mod folder;
+pub mod fuzz;
 mod launch;
 mod oracle;
 mod saved;

@@ -1,4 +1,4 @@
-//! Texts that are almost right: seeded changes of good ones, and of those that came of them.
+//! Bytes that are almost right: seeded changes of good ones, and of those that came of them.
 
 use umbra_core::rng::{Purpose, Stream};
 
@@ -29,11 +29,13 @@ pub(crate) struct Pool {
     good: Vec<Vec<u8>>,
     /// The first are those of the beginning.
     kept: Vec<Vec<u8>>,
+    bytes_max: usize,
 }
 
 impl Pool {
     pub(crate) fn new(good: Vec<Vec<u8>>) -> Self {
-        Self { kept: good.clone(), good }
+        let longest = good.iter().map(Vec::len).max().unwrap_or(0);
+        Self { kept: good.clone(), good, bytes_max: BYTES_MAX.max(2 * longest) }
     }
 
     /// One of them with one to eight changes.
@@ -46,7 +48,7 @@ impl Pool {
         for _ in 0..=dice.below(changes_max) {
             change(into, other, dice);
         }
-        into.truncate(BYTES_MAX);
+        into.truncate(self.bytes_max);
     }
 
     /// Others may be made from this one.
@@ -65,7 +67,7 @@ fn change(bytes: &mut Vec<u8>, other: &[u8], dice: &mut Dice) {
     let at = dice.below(bytes.len() + 1);
     let longest = 1 << dice.below(8);
     let length = (1 + dice.below(longest)).min(bytes.len() - at);
-    match dice.below(10) {
+    match dice.below(11) {
         0 | 1 if at < bytes.len() => bytes[at] ^= 1 << dice.below(8),
         2 if at < bytes.len() => bytes[at] = dice.below(256) as u8,
         3 | 4 => {
@@ -87,9 +89,25 @@ fn change(bytes: &mut Vec<u8>, other: &[u8], dice: &mut Dice) {
             let end = other.len().min(from + 1 + dice.below(300));
             bytes.splice(at..at + length, other[from.min(end)..end].iter().copied());
         }
+        // A number of some bytes, where such numbers begin.
+        9 => {
+            let size = 1 << dice.below(4);
+            let at = at / size * size;
+            let bits = 8 * size as u32;
+            let power = 1u64 << dice.below(bits as usize);
+            let number = match dice.below(4) {
+                0 => u64::MAX,
+                1 => power,
+                2 => power.wrapping_sub(1),
+                _ => dice.below(40) as u64,
+            };
+            if let Some(place) = bytes.get_mut(at..at + size) {
+                place.copy_from_slice(&number.to_le_bytes()[..size]);
+            }
+        }
         // Between two separators everything is another value.
         _ => {
-            let is_separator = |byte: &u8| b",;\t :|\n=".contains(byte);
+            let is_separator = |byte: &u8| b",;\t :|\n=[]{}\x1f".contains(byte);
             let start = bytes[..at].iter().rposition(is_separator).map_or(0, |before| before + 1);
             let end = bytes[at..].iter().position(is_separator).map_or(bytes.len(), |n| at + n);
             let word = dice.one_of(WORDS);
@@ -124,6 +142,12 @@ const WORDS: &[&[u8]] = &[
     b"[",
     b"]",
     b"{ column = 1 }",
+    b"{}",
+    b"[]",
+    b"[[1]]",
+    b"null",
+    b"false",
+    b"\"\":0,",
     b"\\",
     b"\\u0000",
     b"\0",
@@ -132,6 +156,8 @@ const WORDS: &[&[u8]] = &[
     b"\xf0\x9f\x98\x80",
     b"\xc3",
     b"\x1f",
+    b"../",
+    b"0-",
     b"-",
     b"+",
     b"--1",
@@ -172,7 +198,7 @@ const WORDS: &[&[u8]] = &[
     b"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
 ];
 
-/// Of a text.
+/// Of a case that is made from shorter ones.
 const BYTES_MAX: usize = 4096;
 
 const KEPT_MAX: usize = 256;

@@ -9,8 +9,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use crate::mutate::{Dice, Pool};
-use crate::targets::named;
+use super::mutate::{Dice, Pool};
+use super::targets::named;
 
 /// What came of many cases.
 #[derive(Debug, Default)]

@@ -3,7 +3,7 @@
 //! `manifest.json` is one line, `{"crc32":"…","manifest":{…}}`: the CRC-32 of what follows
 //! `"manifest":`, up to the last brace, as eight hexadecimal digits. It is written last.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
@@ -120,7 +120,7 @@ impl Manifest {
     /// Examples of a step, of all workers.
     #[must_use]
     pub const fn global_batch(&self) -> u64 {
-        self.workers as u64 * self.batch_size as u64
+        (self.workers as u64).saturating_mul(self.batch_size as u64)
     }
 
     /// The row numbers of its tables; `None` where it says what cannot be.
@@ -193,7 +193,11 @@ impl Manifest {
         Self::parse(&text, &path)
     }
 
-    fn parse(text: &str, path: &Path) -> Result<(Self, Base), CheckpointError> {
+    /// Reads the text of one; `path` names it in messages. With it, what it is the base by.
+    ///
+    /// # Errors
+    /// When it is damaged, or of another version.
+    pub fn parse(text: &str, path: &Path) -> Result<(Self, Base), CheckpointError> {
         let malformed = |message: &str| {
             let (path, message) = (path.to_owned(), message.to_owned());
             CheckpointError::Manifest { path, message }
@@ -215,6 +219,14 @@ impl Manifest {
         let inner = sound.ok_or_else(|| malformed("its checksum is another: it is damaged"))?;
         let manifest: Self =
             serde_json::from_str(inner).map_err(|error| malformed(&error.to_string()))?;
+        if manifest.sparse_names.len() != manifest.cardinality.len() {
+            return Err(malformed("it names other tables than it has"));
+        }
+        let mut names = BTreeSet::new();
+        let mut tensors = manifest.files.iter().flat_map(|file| &file.tensors);
+        if let Some(twice) = tensors.find(|tensor| !names.insert(&tensor.name)) {
+            return Err(malformed(&format!("it lists {} twice", twice.name)));
+        }
         let base = Base { step: manifest.steps, crc32: crc32fast::hash(inner.as_bytes()) };
         Ok((manifest, base))
     }
@@ -259,7 +271,7 @@ impl Manifest {
             transform: String::new(),
             dense_features: 3,
             sparse_names: vec!["user \"id\"".to_owned()],
-            cardinality: vec![7, 9],
+            cardinality: vec![7],
             partitions: 4,
             owners: None,
             row_width: 8,
@@ -319,6 +331,22 @@ mod tests {
             }
             assert!(Manifest::parse(&whole[..place], path).is_err(), "cut at {place}");
         }
+    }
+
+    /// Under a checksum that is right.
+    #[test]
+    fn what_contradicts_itself_is_refused() {
+        let refused = |manifest: Manifest| {
+            let text = enclose(&serde_json::to_string(&manifest).unwrap());
+            Manifest::parse(&text, Path::new("manifest.json")).unwrap_err().to_string()
+        };
+        let mut twice = Manifest::example();
+        twice.files[0].tensors[1].name = "a".to_owned();
+        assert!(refused(twice).contains("it lists a twice"));
+        let tables = Manifest { cardinality: vec![7, 9], ..Manifest::example() };
+        assert!(refused(tables).contains("other tables"));
+        let many = Manifest { workers: 1 << 33, batch_size: 1 << 33, ..Manifest::example() };
+        assert_eq!(many.global_batch(), u64::MAX);
     }
 
     #[test]

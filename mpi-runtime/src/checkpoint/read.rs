@@ -164,15 +164,41 @@ impl Checkpoint {
         Ok(Self { base, row_saves: row_saves.into_iter().map(told).collect(), ..told(own) })
     }
 
-    /// The tensor `name`, of `values` values, to be read from its beginning to its end.
-    pub(super) fn reader(&self, name: &str, values: u64) -> Result<PartReader, CheckpointError> {
+    /// The tensor `name`, of `values` values of so many `words` each, to be read from its beginning
+    /// to its end.
+    pub(super) fn reader(
+        &self,
+        name: &str,
+        (values, words): (u64, u64),
+    ) -> Result<PartReader, CheckpointError> {
         let (file, tensor) = self.tensor(name)?;
+        let mismatch = |what, expected, got| {
+            let path = self.dir.clone();
+            Err(CheckpointError::Mismatch { path, what, expected, got })
+        };
         if tensor.values() != Some(values) {
-            let (what, path) = ("the number of values of a tensor", self.dir.clone());
-            let (expected, got) = (format!("{values} of {name}"), format!("{:?}", tensor.shape));
-            return Err(CheckpointError::Mismatch { path, what, expected, got });
+            let expected = format!("{values} of {name}");
+            return mismatch("the number of values of a tensor", expected, shape(tensor));
+        }
+        if tensor.kind.words() != words {
+            let expected = format!("{} bits of {name}", words * u64::from(u32::BITS));
+            let got = format!("{:?}", tensor.kind);
+            return mismatch("what the values of a tensor are", expected, got);
         }
         PartReader::tensor(&self.dir, &file.name, tensor)
+    }
+
+    /// Words of a record of rows.
+    ///
+    /// # Errors
+    /// When it says of rows what cannot be.
+    pub(super) fn record_words(&self) -> Result<usize, CheckpointError> {
+        let Manifest { row_width, row_state_len, .. } = self.manifest;
+        let words = row_width.checked_add(row_state_len).filter(|words| *words <= RECORD_MAX);
+        words.filter(|_| row_width > 0).ok_or_else(|| CheckpointError::Manifest {
+            path: self.dir.join(MANIFEST),
+            message: format!("it says rows of {row_width} values, and {row_state_len} of state"),
+        })
     }
 
     /// The tensor `name` has these extents.
@@ -261,6 +287,13 @@ impl Checkpoint {
         &self.dir
     }
 }
+
+fn shape(tensor: &TensorEntry) -> String {
+    format!("{:?}", tensor.shape)
+}
+
+/// Words of a record, at most: no embedding is near that.
+const RECORD_MAX: usize = 1 << 24;
 
 /// A checkpoint that could not be read where others will do.
 pub fn say_passed_over(error: &dyn core::fmt::Display) {

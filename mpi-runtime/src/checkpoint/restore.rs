@@ -170,7 +170,7 @@ impl Checkpoint {
         let open = |DenseTensor { name, shape, .. }: DenseTensor| {
             let shape = shape.map(|extent| extent as u64);
             self.has_shape(&name, &shape)?;
-            self.reader(&name, shape.iter().product())
+            self.reader(&name, (shape.iter().product(), 1))
         };
         Ok(Chain { parts: tensors.map(open).collect::<Result<_, _>>()?, bytes: 0 })
     }

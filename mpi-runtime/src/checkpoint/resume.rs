@@ -30,7 +30,7 @@ impl Checkpoint {
     }
 
     fn read_whole(&self, section: &Section<'_>, words: &mut [u32]) -> Result<(), CheckpointError> {
-        let mut reader = self.reader(&name(section), values(section))?;
+        let mut reader = self.reader(&name(section), length(section))?;
         reader.read(words)?;
         reader.finish()
     }
@@ -58,7 +58,7 @@ impl Checkpoint {
         own_replicas: bool,
     ) -> Result<(), CheckpointError> {
         for section in sections.iter_mut().filter(|section| is_own(section, own_replicas)) {
-            let mut reader = self.reader(&name(section), values(section))?;
+            let mut reader = self.reader(&name(section), length(section))?;
             let ordered = matches!(section.scope, Scope::Trainer(_))
                 && [REPLICA, OPTIMIZER].contains(&section.name);
             let mut places = ordered.then(|| places(model, section));
@@ -94,11 +94,16 @@ impl Checkpoint {
             return Ok(None);
         };
         let mut words = vec![0; 2 * usize::try_from(workers).unwrap_or(0)];
-        let mut reader = self.reader(&name, workers)?;
+        let mut reader = self.reader(&name, (workers, 2))?;
         reader.read(&mut words)?;
         reader.finish()?;
         Ok(Some(integers(&words).collect()))
     }
+}
+
+/// Its values, and the words of each.
+fn length(section: &Section<'_>) -> (u64, u64) {
+    (values(section), section.words.kind().words())
 }
 
 fn values(section: &Section<'_>) -> u64 {

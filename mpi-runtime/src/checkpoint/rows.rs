@@ -40,7 +40,7 @@ impl Checkpoint {
         record: usize,
     ) -> Result<RowReader, CheckpointError> {
         let name = contents::rows(partition);
-        let whole = self.base().unwrap_or(self).reader(&name, count * record as u64)?;
+        let whole = self.base().unwrap_or(self).reader(&name, (count * record as u64, 1))?;
         let mut changed = vec![];
         if self.base().is_some() {
             changed.push(self.changed(&name, record)?);
@@ -58,8 +58,8 @@ impl Checkpoint {
     fn changed(&self, rows: &str, record: usize) -> Result<Changed, CheckpointError> {
         let [index, changed] = contents::changed(rows);
         let count = self.values(&index)?;
-        let index = self.reader(&index, count)?;
-        let records = self.reader(&changed, count.saturating_mul(record as u64))?;
+        let index = self.reader(&index, (count, 2))?;
+        let records = self.reader(&changed, (count.saturating_mul(record as u64), 1))?;
         let (next, places, words) = (vec![], vec![], vec![]);
         Ok(Changed { index, records, next, places, words })
     }

@@ -82,6 +82,24 @@ pub struct Message {
 }
 
 impl Message {
+    /// What pieces make, which one sender of a method of so many instances has sent, in order;
+    /// `None` while something is missing.
+    ///
+    /// # Errors
+    /// When they are no message.
+    pub fn of_pieces<'a>(
+        pieces: impl IntoIterator<Item = &'a [u32]>,
+        instances: usize,
+    ) -> Result<Option<Self>, Torn> {
+        let mut words = vec![];
+        for piece in pieces {
+            if append(&mut words, piece, instances)? {
+                return Ok(Some(Self { words }));
+            }
+        }
+        Ok(None)
+    }
+
     /// Sending instance.
     #[must_use]
     pub fn from(&self) -> usize {
@@ -112,6 +130,9 @@ impl Message {
         }
     }
 }
+
+/// The last kind of a body.
+const KIND_MAX: u32 = 4;
 
 /// Words before the body: from and what it is, to, the word, and how many words it has.
 const HEADER: usize = 5;
@@ -229,9 +250,9 @@ impl Post {
             remote.pieces += 1;
             let message =
                 remote.incoming.entry(from).or_insert_with(|| spare.pop().unwrap_or_default());
-            message.extend_from_slice(&piece);
+            let complete = append(message, &piece, self.rank_of.len());
             remote.mailbox.recycle(piece);
-            if message.len() == HEADER + message[HEADER - 1] as usize {
+            if complete.unwrap_or_else(|torn| panic!("rank {from} sent {torn}")) {
                 self.ready.extend(remote.incoming.remove(&from));
             }
         }
@@ -266,6 +287,27 @@ impl Remote {
             }
         }
     }
+}
+
+/// Words that are no message between instances.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("words that are no message between instances of a method")]
+pub struct Torn;
+
+/// Adds a piece to what has come of a message between `instances` instances. Returns whether that
+/// is all of it.
+///
+/// # Errors
+/// When it is none: another kind or instance than there is, or more words than it says.
+fn append(message: &mut Vec<u32>, piece: &[u32], instances: usize) -> Result<bool, Torn> {
+    message.extend_from_slice(piece);
+    let &[from, to, _, _, length] = message.first_chunk::<HEADER>().ok_or(Torn)?;
+    let (kind, length) = (from >> INSTANCE.trailing_ones(), HEADER + length as usize);
+    let known = |instance: u32| (instance as usize) < instances;
+    if kind > KIND_MAX || !known(from & INSTANCE) || !known(to) || message.len() > length {
+        return Err(Torn);
+    }
+    Ok(message.len() == length)
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "fewer instances than u32 counts: `new`")]

@@ -83,6 +83,9 @@ pub(super) fn nearest(path: &str, wants_section: bool) -> &'static str {
         SYNONYMS.iter().find(|(word, _)| *word == last(path)).map_or(last(path), |(_, name)| name);
     let path =
         &*if parent(path).is_empty() { name.into() } else { format!("{}.{name}", parent(path)) };
+    // No key is like what is much longer, and who looks closer looks for long.
+    let [path, name] = [path, name].map(|it| it.chars().take(NEAREST_MAX).collect::<String>());
+    let (path, name) = (&*path, &*name);
     let distance = |candidate: &str| {
         let whole = strsim::damerau_levenshtein(path, candidate);
         let moved = 1 + strsim::damerau_levenshtein(name, last(candidate));
@@ -94,6 +97,9 @@ pub(super) fn nearest(path: &str, wants_section: bool) -> &'static str {
         if wants_section { sections() } else { KEYS.iter().map(|key| key.path).collect() };
     candidates.into_iter().min_by_key(|candidate| distance(candidate)).unwrap_or(KEYS[0].path)
 }
+
+/// Characters of an unknown path that are looked at.
+const NEAREST_MAX: usize = 80;
 
 /// Names directly below a section, for a message.
 pub(super) fn members(section: &str) -> String {

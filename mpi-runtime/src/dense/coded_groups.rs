@@ -207,8 +207,11 @@ impl CodedGroups {
 }
 
 /// Calls `visitor` with those elements of `vector`, which is `stretch` of a slice, that a message
-/// has, and their values.
-fn each<T>(
+/// has, and their values. `vector: [stretch]`
+///
+/// # Errors
+/// When it is no message of this stretch; some elements may have been visited.
+pub fn each<T>(
     parts: &Stretches,
     stretch: &Range<usize>,
     message: &[u8],

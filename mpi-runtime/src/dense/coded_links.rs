@@ -193,8 +193,11 @@ impl Sender {
     }
 }
 
-/// Adds the stretches that are coded to `values`, and replaces the others.
-fn read(parts: &Stretches, bytes: &[u8], values: &mut [f32]) -> Result<(), DriveError> {
+/// Adds the stretches of a message that are coded to `values`, and replaces the others.
+///
+/// # Errors
+/// When it is no message of these parts; some values may have changed.
+pub fn read(parts: &Stretches, bytes: &[u8], values: &mut [f32]) -> Result<(), DriveError> {
     let is_in = |range: &Range<usize>| range.end <= values.len();
     if !parts.coded.iter().chain(&parts.plain).all(is_in) {
         return Err(DriveError::Malformed);

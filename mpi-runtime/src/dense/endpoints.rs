@@ -98,9 +98,9 @@ pub enum DriveError {
         /// What it asked for.
         action: Action,
     },
-    /// What came is not what a vector is coded as: the programs of the ranks differ, or memory is
-    /// damaged.
-    #[error("a coded message that came can't be read")]
+    /// What came is longer than what was asked for, or is not what a vector is coded as: the
+    /// programs of the ranks differ, or memory is damaged.
+    #[error("a message that came can't be read")]
     Malformed,
     /// Others did not come in time.
     #[error(transparent)]

@@ -336,7 +336,8 @@ impl<'a> Seated<'a> {
                 let completion = match message.body() {
                     Body::Note(note) => Completion::Noted { from, word, note, now },
                     Body::Values(values) => {
-                        staging[..values.len()].copy_from_slice(values);
+                        let to = staging.get_mut(..values.len()).ok_or(DriveError::Malformed)?;
+                        to.copy_from_slice(values);
                         Completion::Received { from, word, elements: values.len() }
                     }
                     body => {

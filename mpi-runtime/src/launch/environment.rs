@@ -300,14 +300,17 @@ impl Cores {
         }
     }
 
-    /// Reads "0-3,8"; what is not a number or a range is left out.
+    /// Reads "0-3,8"; what is not a number or a range is left out, and what no machine has.
     #[must_use]
     pub fn parse(list: &str) -> Self {
         let ranges = list.trim().split(',').filter_map(|range| {
             let (first, last) = range.split_once('-').unwrap_or((range, range));
-            Some(first.trim().parse().ok()?..=last.trim().parse().ok()?)
+            let number = |text: &str| text.trim().parse::<usize>().ok();
+            Some(number(first)?..=number(last)?.min(CORE_MAX))
         });
-        Self(ranges.flatten().collect())
+        let mut cores = Self::default();
+        ranges.for_each(|range| cores.0.extend(range));
+        cores
     }
 
     /// Adds the cores of another rank of the node.
@@ -326,6 +329,9 @@ impl Cores {
         self.0.len()
     }
 }
+
+/// The greatest number of a core that a kernel can be built for.
+const CORE_MAX: usize = (1 << 13) - 1;
 
 impl fmt::Display for Cores {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -600,6 +606,8 @@ mod tests {
         cores.join(&Cores::parse("1-2"));
         assert_eq!(cores, Cores::parse("0-2"));
         assert_eq!(Cores::parse("nonsense"), Cores::default());
+        assert_eq!(Cores::parse("8190-18446744073709551615").to_string(), "8190-8191");
+        assert_eq!(Cores::parse("9000-18446744073709551615,2").to_string(), "2");
         assert!(Cores::allowed().count() >= 1);
     }
 }

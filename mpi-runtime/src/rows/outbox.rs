@@ -150,6 +150,7 @@ mod tests {
             width: 2,
             value_words: 2,
             partitions: vec![],
+            row_ends: vec![],
             workers: vec![],
             first_worker: 0,
             links: vec![link],

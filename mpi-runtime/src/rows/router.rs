@@ -75,6 +75,16 @@ pub enum Stray {
         /// The partition.
         partition: u32,
     },
+    /// A request for a row that no table has.
+    #[error("rank {from} asked for row {row}, which partition {partition} has not")]
+    Row {
+        /// Who sent it.
+        from: usize,
+        /// The partition.
+        partition: u32,
+        /// The row's number.
+        row: u32,
+    },
     /// An answer to a worker of another rank.
     #[error("rank {from} answered worker {worker}, which is not here")]
     Worker {
@@ -176,6 +186,8 @@ pub struct Router {
     pub value_words: usize,
     /// Number and thread of every partition of this rank, ascending.
     pub partitions: Vec<(u32, Sender<Errand>)>,
+    /// By partition of this rank, a number behind those of its rows. `[partitions]`
+    pub row_ends: Vec<u64>,
     /// The workers of this rank.
     pub workers: Vec<Sender<Answer>>,
     /// Number over all trainers of the first of them.
@@ -240,16 +252,20 @@ impl Router {
         header: Header,
         words: &[u32],
     ) -> Result<(Option<Asked>, Option<Arc<Bundle>>), Stray> {
-        let here = |partition: u32| {
+        let here = |partition: u32, rows: &[u32]| {
             let found = self.partitions.binary_search_by_key(&partition, |(number, _)| *number);
-            if found.is_ok() { Ok(()) } else { Err(Stray::Partition { from, partition }) }
+            let end = found.ok().and_then(|place| self.row_ends.get(place));
+            let end = *end.ok_or(Stray::Partition { from, partition })?;
+            let stray = rows.iter().find(|row| u64::from(**row) >= end);
+            stray.map_or(Ok(()), |row| Err(Stray::Row { from, partition, row: *row }))
         };
         let unknown = Stray::Unknown { from };
         let pooling = self.pooling.as_ref().ok_or(unknown);
         if header.kind.is_bag_lookup() {
             let partitioning = pooling?.rules().partitioning;
             let lookup = BagLookup::read(words, header.kind).ok_or(unknown)?;
-            Pooling::rows(words, &lookup).try_for_each(|row| here(partitioning.partition(row)))?;
+            Pooling::rows(words, &lookup)
+                .try_for_each(|row| here(partitioning.partition(row), &[row]))?;
             return Ok((Some(Asked::new(lookup)), None));
         }
         if header.kind.is_bag_push() {
@@ -260,7 +276,7 @@ impl Router {
         if !found.whole() {
             return Err(unknown);
         }
-        found.try_for_each(|section| here(section.partition))?;
+        found.try_for_each(|section| here(section.partition, section.rows))?;
         Ok((None, None))
     }
 
@@ -372,6 +388,7 @@ mod tests {
             width: 2,
             value_words: 2,
             partitions,
+            row_ends: vec![100, 100],
             workers,
             first_worker: 3,
             links,
@@ -461,6 +478,8 @@ mod tests {
         assert_eq!(refused(cut), Stray::Unknown { from: 7 });
         let elsewhere = lookup(Asker::All, &[(4, &[1]), (5, &[2])]);
         assert_eq!(refused(elsewhere), Stray::Partition { from: 7, partition: 5 });
+        let beyond = lookup(Asker::All, &[(4, &[1, 100])]);
+        assert_eq!(refused(beyond), Stray::Row { from: 7, partition: 4, row: 100 });
         for worker in [2, 5] {
             let mut words = vec![];
             Header { kind: Kind::Ack, clock: 1, asker: Asker::Worker(worker) }.write(&mut words);

@@ -153,6 +153,7 @@ impl Services {
             rank,
             width: layout.width,
             value_words: layout.record().value_words(),
+            row_ends: partitions_in.iter().map(|it| layout.row_end_of(it.0)).collect(),
             partitions: partitions_in,
             workers: answers_in,
             first_worker,

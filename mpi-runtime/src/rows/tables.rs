@@ -118,6 +118,12 @@ impl TableLayout {
         tables.map(|table| numbering.rows_in(table, self.partitioning, partition)).sum()
     }
 
+    /// A number behind those of a partition's rows.
+    #[must_use]
+    pub fn row_end_of(&self, partition: u32) -> u64 {
+        u64::from(self.rows_of(partition)) * u64::from(self.partitioning.partitions)
+    }
+
     /// Places of a table's rows in a partition.
     #[must_use]
     pub fn range_of(&self, partition: u32, table: usize) -> Range<u32> {

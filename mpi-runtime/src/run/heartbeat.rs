@@ -141,10 +141,9 @@ fn beat(mut pulse: Pulse, stop: &AtomicBool, training: &AtomicBool) {
         } else {
             hear(&mut ranks[0], reading);
             while let Some((from, words)) = mailbox.as_mut().and_then(Mailbox::receive) {
-                let (pairs, signal) = words.as_chunks();
-                let pairs: Option<&[[u32; 2]; READING_WORDS]> = pairs.first_chunk();
-                if let Some(pairs) = pairs {
-                    hear(&mut ranks[from], Reading::from_words(pairs.map(bytemuck::cast)));
+                let (reading, signal) = read_beat(&words);
+                if let Some(reading) = reading {
+                    hear(&mut ranks[from], reading);
                     silence[from - 1].1 = Waiting::default();
                 }
                 hear_of_stop(&pulse.signals, signal);
@@ -190,6 +189,14 @@ fn beat(mut pulse: Pulse, stop: &AtomicBool, training: &AtomicBool) {
         }
         std::thread::sleep(INTERVAL);
     }
+}
+
+/// The reading of a beat, and what is left for its signal.
+#[must_use]
+pub fn read_beat(words: &[u32]) -> (Option<Reading>, &[u32]) {
+    let (pairs, signal) = words.as_chunks();
+    let pairs: Option<&[[u32; 2]; READING_WORDS]> = pairs.first_chunk();
+    (pairs.map(|pairs| Reading::from_words(pairs.map(bytemuck::cast))), signal)
 }
 
 /// The signal that asked this rank to stop, as a message says it.

@@ -62,6 +62,7 @@
 //! Only `trainers`, `link.bytes_per_s` and `compute.example_us` have no default. Entries for
 //! trainers that a cluster has not (in a sweep) do nothing.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::Deserialize;
@@ -300,8 +301,11 @@ impl ClusterFile {
         Self::parse(&text).map_err(|message| Error::Usage(format!("{}{message}", path.display())))
     }
 
-    /// The message begins with the place in the file.
-    fn parse(text: &str) -> Result<Self, String> {
+    /// Reads the text of one.
+    ///
+    /// # Errors
+    /// As [`ClusterFile::load`]; the message begins with the place in the file.
+    pub fn parse(text: &str) -> Result<Self, String> {
         let file: Self = toml::from_str(text).map_err(|error| {
             let offset = error.span().map_or(0, |span| span.start);
             let line = 1 + text.as_bytes().iter().take(offset).filter(|&&b| b == b'\n').count();
@@ -322,6 +326,15 @@ impl ClusterFile {
         };
         if self.trainers == 0 {
             return Err("trainers = 0: expected an integer, at least 1".into());
+        }
+        let counts = [
+            ("trainers", self.trainers),
+            ("embedding_ps", self.embedding_ps),
+            ("sync_ps", self.sync_ps.unwrap_or(1)),
+            ("cores", self.cores),
+        ];
+        if let Some((key, count)) = counts.iter().find(|(_, count)| *count > COUNT_MAX) {
+            return Err(format!("{key} = {count}: expected at most {COUNT_MAX}"));
         }
         if self.sync_ps == Some(0) {
             return Err("sync_ps = 0: expected an integer, at least 1".into());
@@ -351,11 +364,10 @@ impl ClusterFile {
         for entry in &self.straggler {
             positive("straggler.factor", entry.factor)?;
         }
-        let mut free = vec![0.0; self.trainers];
+        let mut free = BTreeMap::new();
         for pause in &self.pause {
             not_negative("pause.from_s", pause.from_s)?;
-            let mut elsewhere = 0.0;
-            let free = free.get_mut(pause.trainer).unwrap_or(&mut elsewhere);
+            let free = free.entry(pause.trainer).or_insert(0.0);
             if pause.from_s < *free || !pause.to_s.is_finite() || pause.to_s <= pause.from_s {
                 return Err(format!(
                     "[[pause]] of trainer {} from_s = {}, to_s = {}: expected pauses of a trainer \
@@ -483,6 +495,9 @@ impl ClusterFile {
     }
 }
 
+/// Nodes of a kind, or cores of one, at most: each takes memory before the first step.
+const COUNT_MAX: usize = 1_000_000;
+
 /// A number as a count of nanoseconds, or of anything.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
 const fn time(ns: f64) -> Nanos {
@@ -500,6 +515,9 @@ mod tests {
     fn the_least_file_is_enough_and_mistakes_have_their_place() {
         let file = ClusterFile::parse(LEAST).unwrap();
         assert_eq!((file.fidelity, file.trainers, file.embedding_ps), (Fidelity::Timing, 2, 0));
+        let many = LEAST.replace("trainers = 2", "trainers = 1000000000000000000");
+        let message = ClusterFile::parse(&many).unwrap_err();
+        assert!(message.ends_with("expected at most 1000000"), "{message}");
         for (wrong, expected) in [
             ("trainer = 2\n", ":1: unknown field `trainer`"),
             (
@@ -511,6 +529,10 @@ mod tests {
             assert!(message.starts_with(expected), "{message}");
         }
         for (wrong, expected) in [
+            (
+                "[leaves]\nnodes = 1\nuplink_bytes_per_s = nan\n",
+                ": leaves.uplink_bytes_per_s = NaN",
+            ),
             ("spread = -1\n", ": compute.spread = -1: expected a number, at least 0"),
             ("[[pause]]\ntrainer = 0\nfrom_s = 2\nto_s = 1\n", ": [[pause]] of trainer 0"),
             ("[[short]]\ntrainer = 0\nshare = 2\n", ": short.share = 2: expected"),

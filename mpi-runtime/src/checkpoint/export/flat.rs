@@ -33,7 +33,7 @@ impl Checkpoint {
         header.words().try_for_each(|word| file.append(&word.to_le_bytes()))?;
         for DenseTensor { name, tensor, .. } in contents::values(model) {
             file.fill(header.replica_at() + 4 * tensor.offset as u64)?;
-            let mut reader = self.reader(&name, tensor.len() as u64)?;
+            let mut reader = self.reader(&name, (tensor.len() as u64, 1))?;
             let (mut row_major, mut words) = (vec![0; tensor.len()], vec![0; tensor.len()]);
             reader.read(&mut row_major)?;
             reader.finish()?;

@@ -66,7 +66,7 @@ impl Checkpoint {
         let numbers = self.numbers()?;
         let (numbering, tables) = (Numbering::new(&numbers), 0..numbers.len());
         let dealt = Partitioning { partitions: manifest.partitions };
-        let record = manifest.row_width + manifest.row_state_len;
+        let record = self.record_words()?;
         let open = |partition: u32| -> Result<Records, CheckpointError> {
             let own = tables.clone().map(|table| numbering.rows_in(table, dealt, partition));
             let reader = self.rows(partition, own.map(u64::from).sum(), record)?;

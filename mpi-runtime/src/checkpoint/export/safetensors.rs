@@ -5,10 +5,12 @@
 //! | `NAME`, as in the model | its own, row-major |
 //! | `embedding.FIELD` | rows, values |
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use super::super::error::CheckpointError;
 use super::super::file::{FileWriter, Tensor};
+use super::super::manifest::MANIFEST;
 use super::super::read::Checkpoint;
 use super::{BLOCK, bytes};
 use crate::state::Kind;
@@ -23,6 +25,9 @@ impl Checkpoint {
         folder: &Path,
         name: String,
     ) -> Result<u64, CheckpointError> {
+        // What a header of them is made of can be.
+        self.numbers()?;
+        self.record_words()?;
         let manifest = &self.manifest;
         let dense = manifest.files.iter().flat_map(|file| &file.tensors).filter_map(|tensor| {
             let name = tensor.name.strip_prefix(DENSE)?;
@@ -37,10 +42,16 @@ impl Checkpoint {
         let tensors = tensors.chain(
             fields.map(|(field, rows)| tensor(format!("embedding.{field}"), vec![*rows, width])),
         );
-        let mut file = FileWriter::create(folder, name, tensors.collect())?;
+        let tensors: Vec<Tensor> = tensors.collect();
+        let mut names = BTreeSet::new();
+        if let Some(twice) = tensors.iter().find(|tensor| !names.insert(&tensor.name)) {
+            let message = format!("it says {} of two tables", twice.name);
+            return Err(CheckpointError::Manifest { path: self.dir().join(MANIFEST), message });
+        }
+        let mut file = FileWriter::create(folder, name, tensors)?;
         for (number, (_, entry)) in dense.iter().enumerate() {
             let mut left = entry.values().unwrap_or(0);
-            let mut reader = self.reader(&entry.name, left)?;
+            let mut reader = self.reader(&entry.name, (left, 1))?;
             while left > 0 {
                 let block = usize::try_from(left).unwrap_or(usize::MAX).min(BLOCK);
                 let mut words = vec![0; block];

@@ -29,6 +29,7 @@ fn rank() -> (Router, [Receiver<Errand>; 2], Link) {
         width: WIDTH,
         value_words: WIDTH,
         partitions: vec![(1, one), (3, three)],
+        row_ends: vec![100, 100],
         workers: vec![],
         first_worker: 0,
         links: vec![link],
