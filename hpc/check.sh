@@ -32,8 +32,8 @@ stage_simd() {
         case $name in
             protocols | loom_replica | threads | shadow | ds_sync | simulate | simulator | resume) ;;
             served | switch | compress | pooling | split) ;;
-            faults | stops | kills | bad_input | cli | house | jobs | prediction | mpi | golden_bsp) ;;
-            data_safety | days | parquet | docs) ;;
+            faults | stops | kills | bad_input | fuzz | cli | house | jobs | prediction | mpi | golden_bsp) ;;
+            data_safety | days | parquet | docs | report | records | launches) ;;
             *) tests+=(--test "$name") ;;
         esac
     done

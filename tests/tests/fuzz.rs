@@ -2,6 +2,8 @@
 //! without an end, nor with memory beyond a bound. The same, millions of times: `make fuzz`.
 #![allow(clippy::unwrap_used)]
 
+use std::path::Path;
+
 use umbra_tests::fuzz::{Counted, NAMES, fuzz, quiet_panics};
 
 #[global_allocator]
@@ -12,7 +14,10 @@ const CASES: [u64; 2] = [2000, 300];
 
 #[test]
 fn nothing_that_is_read_ends_in_a_panic_or_never() {
-    let folder = tempfile::tempdir().unwrap();
+    // Each case of a file is written, and brought to the disk where there is one.
+    let memory = Path::new("/dev/shm");
+    let place = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
+    let folder = tempfile::tempdir_in(place).unwrap();
     quiet_panics();
     let outcomes = NAMES.map(|name| {
         let of_files = ["checkpoint", "records"].contains(&name);

@@ -305,6 +305,27 @@ pub fn say_passed_over(error: &dyn core::fmt::Display) {
 mod tests {
     use super::*;
 
+    /// Under checksums that are right.
+    #[test]
+    fn tensors_of_another_kind_and_rows_that_cannot_be_are_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("rank-00000.safetensors"), [0; 96]).unwrap();
+        let of = |row_width, row_state_len| Checkpoint {
+            dir: folder.path().to_owned(),
+            manifest: Manifest { row_width, row_state_len, ..Manifest::example() },
+            base: None,
+            row_saves: vec![],
+        };
+        assert!(of(8, 1).reader("a", (2, 1)).is_ok());
+        let refused = |length| of(8, 1).reader("a", length).err().unwrap().to_string();
+        assert!(refused((2, 2)).contains("64 bits of a"), "{}", refused((2, 2)));
+        assert!(refused((3, 1)).contains("the number of values"), "{}", refused((3, 1)));
+        assert_eq!(of(8, 1).record_words().unwrap(), 9);
+        for (width, state) in [(0, 0), (0, 1), (usize::MAX, 1), (1 << 40, 0)] {
+            assert!(of(width, state).record_words().is_err(), "{width} and {state}");
+        }
+    }
+
     #[test]
     fn a_base_is_the_one_that_was_there() {
         let folder = tempfile::tempdir().unwrap();

@@ -330,3 +330,36 @@ fn write(words: &mut Vec<u32>, (from, to): (usize, usize), word: u64, body: &Bod
     // Sixteen gigabytes of parameters are beyond a replica.
     words[HEADER - 1] = u32::try_from(words.len() - HEADER).unwrap_or(u32::MAX);
 }
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    /// A message of three values from instance 1 to 0, in the pieces of a sender.
+    fn pieces(change: impl FnOnce(&mut Vec<u32>), length: usize) -> Result<Option<Message>, Torn> {
+        let mut words = vec![];
+        write(&mut words, (1, 0), 7 << 40, &Body::Values(&[0.5, 1.5, 2.5]));
+        change(&mut words);
+        Message::of_pieces(words.chunks(length), 2)
+    }
+
+    #[test]
+    fn pieces_make_a_message_and_torn_ones_none() {
+        let message = pieces(|_| (), HEADER + 1).unwrap().unwrap();
+        assert_eq!((message.from(), message.word()), (1, 7 << 40));
+        assert_eq!(message.body(), Body::Values(&[0.5, 1.5, 2.5]));
+        let cut = pieces(|words| words.truncate(HEADER + 2), HEADER);
+        assert!(cut.unwrap().is_none(), "a word is missing");
+        assert!(pieces(|_| (), HEADER - 1).is_err(), "a piece without a header");
+        let changes: [fn(&mut Vec<u32>); 4] = [
+            |words| words.push(0),
+            |words| words[0] = 2,
+            |words| words[0] |= 5 << INSTANCE.trailing_ones(),
+            |words| words[1] = 2,
+        ];
+        for (number, change) in changes.into_iter().enumerate() {
+            assert!(pieces(change, 100).is_err(), "change {number}");
+        }
+    }
+}

@@ -1,7 +1,8 @@
 //! The most memory that a thread has held while it read a case.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
+use core::alloc::{GlobalAlloc, Layout};
+use core::cell::Cell;
+use std::alloc::System;
 
 /// The system's allocator, counting bytes by thread. A program that fuzzes makes it its own; where
 /// it is not, nothing is counted.

@@ -29,7 +29,7 @@ mod settings;
 mod targets;
 mod tokens;
 
-use std::cell::RefCell;
+use core::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::Path;
 
