@@ -188,6 +188,11 @@ impl Dataset {
         self.parts.files.iter().map(|f| f.path.as_path())
     }
 
+    /// The files, in order, and the rows of each.
+    pub fn rows_of_files(&self) -> impl Iterator<Item = (&Path, u64)> {
+        self.parts.files.iter().map(|f| (f.path.as_path(), f.rows))
+    }
+
     /// `other` can be scored by a model of `self`: same features, fields and cardinality, and same
     /// names, key lists and transform where both have them.
     ///

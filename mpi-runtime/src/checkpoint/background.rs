@@ -19,7 +19,7 @@ use super::image::{Extent, Image};
 use super::manifest::{Base, Manifest};
 use super::write::{After, say_unwritten, write_items};
 use crate::comm::Comm;
-use crate::record::{SAVED, say};
+use crate::record::say_saved;
 use crate::rows::tables::{Partition, TableLayout};
 use crate::rows::usage::SaveFirst;
 
@@ -96,7 +96,7 @@ impl Saver {
                 let written = write_items(&comm, &folders, manifest, image.items(), after);
                 let written = comm.watch().end_if_lost(written);
                 if comm.rank() == 0 && written.is_ok() && extent != Extent::First {
-                    say(&format!("{SAVED}{}", folders.of(step).display()));
+                    say_saved(&folders.of(step));
                 }
                 let written = written.map_err(|error| say_unwritten(&error)).ok();
                 let (bytes, this) = written.unzip();

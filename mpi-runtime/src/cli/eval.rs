@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::table::Table;
+use super::verbosity::Quiet;
 use crate::comm::Comm;
 use crate::error::Error;
 use crate::launch::world::World;
@@ -15,7 +16,7 @@ use crate::run::measures::eval_figures;
 /// Print AUC, log loss and more of a saved model on a dataset. On any number of ranks.
 #[derive(Args, Debug)]
 pub(super) struct EvalArguments {
-    /// Folder of the saved model, for example runs/job/checkpoints/last
+    /// Folder of the saved model, or of the run: its newest one, for example runs/job
     #[arg(long, value_name = "DIR")]
     checkpoint: PathBuf,
     /// HDF5 file or files
@@ -24,10 +25,13 @@ pub(super) struct EvalArguments {
     /// Print the figures as one JSON object, in full precision
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    quiet: Quiet,
 }
 
 /// Runs the verb. *Collective over all ranks.*
 pub(super) fn run(arguments: &EvalArguments, world: &World, control: &Comm) -> Result<(), Error> {
+    arguments.quiet.set();
     let figures = eval(world, control, &arguments.checkpoint, &arguments.data)?;
     if world.rank != 0 {
         return Ok(());

@@ -22,6 +22,7 @@ mod supervisor;
 mod synth;
 mod table;
 mod train;
+mod verbosity;
 mod version;
 
 use core::time::Duration;

@@ -10,6 +10,7 @@ use umbra_datasets::prepare::{
 
 use super::interrupt::Interrupt;
 use super::table::Table;
+use super::verbosity::Quiet;
 use crate::error::Error;
 use crate::record::progress::{bar, say};
 
@@ -77,6 +78,8 @@ pub(super) struct PrepareArguments {
     /// Threads that parse [default: one per core]
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
+    #[command(flatten)]
+    quiet: Quiet,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -111,6 +114,7 @@ enum TransformName {
 
 /// Runs the verb.
 pub(super) fn run(arguments: PrepareArguments) -> Result<(), Error> {
+    arguments.quiet.set();
     let interrupt = Interrupt::install()?;
     let mut options = options(arguments);
     options.stop = Arc::clone(&interrupt.stop);

@@ -10,6 +10,7 @@ use clap::Args;
 
 use super::eval::add_figures;
 use super::table::Table;
+use super::verbosity::Verbosity;
 use crate::comm::Comm;
 use crate::config::Config;
 use crate::config::keys::KEYS;
@@ -29,6 +30,8 @@ pub(super) struct TrainArguments {
     /// Set a key, overriding the file; may be repeated, the last one wins
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
+    #[command(flatten)]
+    verbosity: Verbosity,
     /// Check every input on every rank, print the plan, and exit
     #[arg(long)]
     dry_run: bool,
@@ -61,6 +64,7 @@ pub(super) fn run(
     control: &Comm,
     signals: &Arc<Signals>,
 ) -> Result<(), Error> {
+    arguments.verbosity.set();
     let by_default = config.run.dir == Config::default_dir(arguments.config.as_deref());
     let train_it = Task::Train { by_default };
     let task = if arguments.dry_run { Task::Plan(arguments.ranks) } else { train_it };

@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn workers_and_others_have_cores_of_their_own() {
-        let node = NodeFacts { ranks: 2, cores: 8, node_of: vec![0, 0] };
+        let node = NodeFacts { ranks: 2, cores: 8, node_of: vec![0, 0], hosts: vec![] };
         let pins = Pins::new(&Cores::parse("4-7"), 3, &node).unwrap();
         assert_eq!((pins.workers, pins.beside), (vec![4, 5, 6], vec![7]));
         let error = Pins::new(&Cores::parse("4-7"), 5, &node).unwrap_err().to_string();

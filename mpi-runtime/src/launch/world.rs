@@ -26,6 +26,8 @@ pub struct NodeFacts {
     pub cores: usize,
     /// A number for the node of every rank. `[ranks]`
     pub node_of: Vec<usize>,
+    /// Hosts in the order of their first ranks, and how many ranks each has.
+    pub hosts: Vec<(String, usize)>,
 }
 
 /// This process among the ranks. Dropped last: it finalises MPI.
@@ -140,10 +142,14 @@ impl World {
         let all = control.all_gather_varied(own.as_bytes(), "hosts and cores")?;
         let mut nodes: BTreeMap<String, (usize, Cores)> = BTreeMap::new();
         let mut first = BTreeMap::new();
-        let mut node_of = vec![];
+        let (mut node_of, mut hosts) = (vec![], Vec::<(String, usize)>::new());
         for rank in &all {
             let text = String::from_utf8_lossy(rank);
             let (host, list) = text.split_once('\n').unwrap_or((&text, ""));
+            match hosts.iter_mut().find(|(known, _)| known == host) {
+                Some((_, ranks)) => *ranks += 1,
+                None => hosts.push((host.to_owned(), 1)),
+            }
             node_of.push(*first.entry(host.to_owned()).or_insert(node_of.len()));
             let node = nodes.entry(host.to_owned()).or_default();
             node.0 += 1;
@@ -153,6 +159,7 @@ impl World {
             ranks: nodes.values().map(|node| node.0).max().unwrap_or(1),
             cores: nodes.values().map(|node| node.1.count()).min().unwrap_or(1),
             node_of,
+            hosts,
         })
     }
 

@@ -1,13 +1,19 @@
 //! What each thread counts while a run trains: the figures of the summary are sums of these.
 //!
 //! One writer per counter, any reader: relaxed atomics, no lock.
+//!
+//! What a rank says of itself while it trains, readings and the marks at its points (`points.rs`),
+//! it says through [`Counters::tell`].
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use umbra_core::sync::server::Tally;
 
+use super::points::{Mark, Marks, Points, Said};
+
 /// Counters of a rank.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Counters {
     /// One per worker; none on a rank that does not train.
     pub workers: Box<[WorkerCounters]>,
@@ -19,21 +25,29 @@ pub struct Counters {
     pub center: RoundCounters,
     /// Where the dispatcher is: what became of gradients.
     pub gradients: GradientCounters,
+    /// Where what was counted is kept.
+    pub points: Arc<Points>,
     /// What was counted before all these, steps left out.
     before: Reading,
+    /// What was told; nobody who trains waits for it.
+    said: Mutex<Said>,
 }
 
 impl Counters {
-    /// Counters of so many workers, and protocols that synchronize so many slices.
+    /// Counters of so many workers, and protocols that synchronize so many slices, of a run with
+    /// these points.
     #[must_use]
-    pub fn new(workers: usize, protocols: usize, slices: usize) -> Self {
+    pub fn new(workers: usize, protocols: usize, slices: usize, points: Vec<u64>) -> Self {
+        let points = Arc::new(Points::new(points));
         Self {
-            workers: (0..workers).map(|_| WorkerCounters::default()).collect(),
+            workers: (0..workers).map(|_| WorkerCounters::new(&points)).collect(),
             rounds: (0..protocols).map(|_| RoundCounters::default()).collect(),
             slices,
             center: RoundCounters::default(),
             gradients: GradientCounters::default(),
+            points,
             before: Reading::default(),
+            said: Mutex::default(),
         }
     }
 
@@ -47,6 +61,42 @@ impl Counters {
     /// Where each worker counts its steps: batches that it has taken. `[workers]`
     pub fn worker_steps(&self) -> impl Iterator<Item = &AtomicU64> {
         self.workers.iter().map(|worker| &worker.steps)
+    }
+
+    /// All workers have made all steps before `step` that they make. *They stand still.*
+    pub fn reach(&self, step: u64) {
+        self.workers.iter().for_each(|worker| worker.reach(step));
+    }
+
+    /// The counters now, for somebody who hears of marks too.
+    pub fn tell(&self) -> Reading {
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        // Before the look at points: what was read of workers that wait for each other is then not
+        // past a point that is not marked.
+        let now: Vec<Reading> = self.workers.iter().map(WorkerCounters::read).collect();
+        said.mark(self.workers.iter().map(|worker| &worker.marks), &self.before);
+        self.sum(said.hear(now).iter().copied())
+    }
+
+    /// The marks that were there at the last [`tell`](Self::tell), without the first `heard`.
+    #[must_use]
+    pub fn marks(&self, heard: usize) -> Vec<Mark> {
+        let said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        said.marks[heard.min(said.marks.len())..].to_vec()
+    }
+
+    /// All that was counted, where the workers have counted that.
+    fn sum(&self, workers: impl Iterator<Item = Reading>) -> Reading {
+        let slices = self.rounds.iter().map(RoundCounters::read);
+        let sum = slices.fold(RoundReading::default(), RoundReading::plus);
+        // Slices have rounds of their own, side by side, which come about as often.
+        let slices = self.slices.max(1) as u64;
+        let (rounds, round_ns) = (sum.rounds / slices, sum.round_ns / slices);
+        let bytes = sum.bytes + self.center.read().bytes;
+        let rounds = RoundReading { rounds, bytes, round_ns, ..sum };
+        let gradients = self.gradients.read();
+        let beside = Reading { rounds, gradients, ..Reading::default() };
+        workers.fold(self.before, Reading::plus).plus(beside)
     }
 
     /// Steps of all workers.
@@ -194,7 +244,7 @@ impl GradientReading {
 }
 
 /// Counters of one worker.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct WorkerCounters {
     steps: AtomicU64,
     examples: AtomicU64,
@@ -205,6 +255,7 @@ pub struct WorkerCounters {
     sync_ns: AtomicU64,
     compute_ns: AtomicU64,
     dropped: AtomicU64,
+    marks: Marks,
 }
 
 /// A reading of counters, or a sum of several.
@@ -234,7 +285,39 @@ pub struct Reading {
     pub gradients: GradientReading,
 }
 
+impl Default for WorkerCounters {
+    /// Of a run without points.
+    fn default() -> Self {
+        Self::new(&Arc::new(Points::new(vec![])))
+    }
+}
+
 impl WorkerCounters {
+    /// Counters of a worker of a run with these points.
+    #[must_use]
+    pub fn new(points: &Arc<Points>) -> Self {
+        let zero = AtomicU64::default;
+        Self {
+            steps: zero(),
+            examples: zero(),
+            loss_sum: zero(),
+            weight_sum: zero(),
+            data_ns: zero(),
+            embedding_ns: zero(),
+            sync_ns: zero(),
+            compute_ns: zero(),
+            dropped: zero(),
+            marks: Marks::new(points),
+        }
+    }
+
+    /// The worker has made all steps before `step` that it makes: keeps what was counted at points
+    /// that it passes.
+    #[inline]
+    pub fn reach(&self, step: u64) {
+        self.marks.reach(step, || self.read());
+    }
+
     /// Steps so far.
     #[must_use]
     pub fn steps(&self) -> u64 {
@@ -333,17 +416,7 @@ impl Reading {
     /// The sum of the readings of all threads of a rank.
     #[must_use]
     pub fn of(counters: &Counters) -> Self {
-        let workers = counters.workers.iter().map(WorkerCounters::read);
-        let slices = counters.rounds.iter().map(RoundCounters::read);
-        let sum = slices.fold(RoundReading::default(), RoundReading::plus);
-        // Slices have rounds of their own, side by side, which come about as often.
-        let slices = counters.slices.max(1) as u64;
-        let (rounds, round_ns) = (sum.rounds / slices, sum.round_ns / slices);
-        let bytes = sum.bytes + counters.center.read().bytes;
-        let rounds = RoundReading { rounds, bytes, round_ns, ..sum };
-        let gradients = counters.gradients.read();
-        let beside = Self { rounds, gradients, ..Self::default() };
-        workers.fold(counters.before, Self::plus).plus(beside)
+        counters.sum(counters.workers.iter().map(WorkerCounters::read))
     }
 
     /// As words, to be sent.
@@ -430,7 +503,7 @@ mod tests {
             disagreement: 0.5,
             disagreements: 2,
         };
-        let counters = Counters::new(2, 2, 2);
+        let counters = Counters::new(2, 2, 2, vec![]);
         counters.workers.iter().for_each(|worker| worker.add(&step));
         counters.rounds.iter().for_each(|slice| slice.add(&round));
         let mut tally = Tally::EMPTY;

@@ -22,6 +22,9 @@ pub struct Report {
     pub epoch: u32,
     /// Seconds of training since the start.
     pub seconds: f64,
+    /// When that was, seconds since 1970; absent from lines of earlier versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time: Option<f64>,
     /// Training log loss since the last report.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub logloss: Option<f64>,

@@ -2,10 +2,12 @@
 //!
 //! Map: `run_folder.rs` owns the folder, by `lock.rs` · `summary.rs` the figures of a whole run,
 //! `failure.rs` of one that came to no orderly end ·
-//! `metrics.rs` one line per report · `tensorboard.rs` the same as curves · `progress.rs` lines and
+//! `metrics.rs` one line per report · `tensorboard.rs` the same as curves,
+//! `hparams.rs` with what it was set to · `progress.rs` lines and
 //! bars on stderr. All of it on rank 0; nothing here talks MPI.
 
 mod failure;
+mod hparams;
 mod lock;
 pub mod metrics;
 pub mod progress;
@@ -16,10 +18,11 @@ pub mod tensorboard;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 pub use failure::{NOTE, fail, has_ended, is_done, told_to_stop};
 pub use metrics::Report;
-pub use progress::{Progress, SAVED, say};
+pub use progress::{Loudness, Progress, SAVED, loudness, note, say, say_saved, set_loudness};
 pub use run_folder::{Claim, RunFolder};
 pub use summary::{
     CheckpointFigures, EvalFigures, ExchangedFigures, MemoryFigures, ProgressiveFigures, RankLoss,
@@ -45,6 +48,13 @@ const LEAST: [&str; 6] = [
 #[must_use]
 pub const fn build_hash() -> &'static str {
     env!("UMBRA_GIT")
+}
+
+/// Seconds since 1970, to the millisecond.
+#[must_use]
+pub fn unix_seconds(time: SystemTime) -> f64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    (since.as_secs_f64() * 1e3).round() / 1e3
 }
 
 /// Hash of a configuration: FNV-1a, 64 bit, of its TOML.

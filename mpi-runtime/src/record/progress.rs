@@ -1,15 +1,31 @@
 //! What a person sees while it runs: a bar on a terminal, whole lines elsewhere.
 //!
-//! A line is written in one call, so that lines of several processes never mix within one.
+//! A line is written in one call, so that lines of several processes never mix within one. Lines
+//! come early and then less and less often: the first as soon as there is something to say, the
+//! next after a second, then whenever it has taken as long again, but at least every interval that
+//! a run has set.
 
 use core::time::Duration;
 use std::io::{IsTerminal, Write};
+use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Instant;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 use super::metrics::Report;
+
+/// How much a program says on stderr.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Loudness {
+    /// Errors and warnings.
+    Quiet,
+    /// And how far it is.
+    #[default]
+    Normal,
+    /// And every report, and more of how it runs.
+    Verbose,
+}
 
 /// Progress of a run towards a known number of examples.
 #[derive(Debug)]
@@ -19,35 +35,79 @@ pub struct Progress {
     total_examples: u64,
     bar: Option<ProgressBar>,
     every: Duration,
-    spoken: Instant,
+    verbose: bool,
+    /// When the first line was, and the last.
+    spoken: Option<(Instant, Instant)>,
+    /// Of the last validation.
+    auc: Option<f64>,
 }
 
 impl Progress {
-    /// Progress from `before` examples towards `total_examples`; on a terminal a bar, else a line
-    /// at most every `every`.
+    /// Progress from `before` examples towards `total_examples`, where somebody wants to see it; on
+    /// a terminal a bar, else lines, in the long run one every `every`.
     #[must_use]
-    pub fn new(before: u64, total_examples: u64, every: Duration) -> Self {
-        let bar = std::io::stderr().is_terminal().then(|| bar(total_examples, "examples"));
-        Self { before, total_examples, bar, every, spoken: Instant::now() }
+    pub fn new(before: u64, total_examples: u64, every: Duration) -> Option<Self> {
+        let bar = || {
+            let bar = bar(total_examples, "examples");
+            bar.set_position(before.min(total_examples));
+            bar
+        };
+        let wanted = loudness() > Loudness::Quiet;
+        wanted.then(|| Self {
+            before,
+            total_examples,
+            bar: std::io::stderr().is_terminal().then(bar),
+            every,
+            verbose: loudness() == Loudness::Verbose,
+            spoken: None,
+            auc: None,
+        })
     }
 
-    /// Whether [`Progress::report`] would have something to show: always on a terminal, else once
-    /// the interval has passed.
+    /// Whether it is time to [`show`](Self::show) something.
     #[must_use]
     pub fn is_due(&self) -> bool {
-        self.spoken.elapsed() >= self.every
+        let Some((first, last)) = self.spoken else { return true };
+        let between = if self.bar.is_some() { SECOND } else { pause(last - first, self.every) };
+        last.elapsed() >= between
     }
 
-    /// Shows a report. A report with validation figures is always a line of its own.
-    pub fn report(&mut self, report: &Report) {
+    /// Shows how far it is: on a terminal in the bar, else as a line.
+    pub fn show(&mut self, now: &Report) {
+        match &self.bar {
+            Some(bar) => {
+                bar.set_position((self.before + now.examples).min(self.total_examples));
+                bar.set_message(message(now, self.before, self.total_examples, self.auc));
+            }
+            None => say(&line(now, self.before, self.total_examples)),
+        }
+        self.has_spoken();
+    }
+
+    /// Time passes, and nothing is new.
+    pub fn tick(&self) {
         if let Some(bar) = &self.bar {
-            bar.set_position((self.before + report.examples).min(self.total_examples));
-            bar.set_message(figures(report));
+            bar.tick();
         }
-        if self.bar.is_none() || report.valid.is_some() || report.progressive.is_some() {
+    }
+
+    /// Hears of what is recorded: says it, if it is to be `said`.
+    pub fn report(&mut self, report: &Report, said: bool) {
+        if let Some(valid) = &report.valid {
+            self.auc = valid.auc;
+        }
+        if said || self.verbose {
             say(&line(report, self.before, self.total_examples));
+            if self.bar.is_none() {
+                self.has_spoken();
+            }
         }
-        self.spoken = Instant::now();
+    }
+
+    fn has_spoken(&mut self) {
+        let now = Instant::now();
+        let first = self.spoken.map_or(now, |(first, _)| first);
+        self.spoken = Some((first, now));
     }
 
     /// Takes the bar away.
@@ -58,12 +118,38 @@ impl Progress {
     }
 }
 
-/// A bar on stderr over `total` things; hidden when stderr is not a terminal.
+/// How long to be silent when the last line came so long after the first.
+fn pause(since_first: Duration, every: Duration) -> Duration {
+    since_first.max(SECOND).min(every)
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Says how much this program says; once, before anything is said.
+pub fn set_loudness(loudness: Loudness) {
+    // Who says it first is right.
+    let _ = LOUDNESS.set(loudness);
+}
+
+/// How much this program says.
+#[must_use]
+pub fn loudness() -> Loudness {
+    LOUDNESS.get().copied().unwrap_or_default()
+}
+
+static LOUDNESS: OnceLock<Loudness> = OnceLock::new();
+
+/// A bar on stderr over `total` things; hidden when stderr is not a terminal, and where nobody
+/// wants to see it.
 #[must_use]
 pub fn bar(total: u64, what: &str) -> ProgressBar {
+    if loudness() == Loudness::Quiet {
+        return ProgressBar::hidden();
+    }
     let bar = bars().add(ProgressBar::new(total));
-    let template =
-        format!("{{bar:30}} {{percent:>3}} % {{human_pos}}/{{human_len}} {what} {{eta}} {{msg}}");
+    let template = format!(
+        "{{bar:20}} {{percent:>3}} % {{human_pos}}/{{human_len}} {what} {{elapsed}} {{wide_msg}}"
+    );
     if let Ok(style) = ProgressStyle::with_template(&template) {
         bar.set_style(style);
     }
@@ -73,6 +159,21 @@ pub fn bar(total: u64, what: &str) -> ProgressBar {
 /// What a run says when it has written a checkpoint while it trains, before the folder: who
 /// supervises it reads that it has got on.
 pub const SAVED: &str = "umbra: saved ";
+
+/// Says that a checkpoint was written to `folder`; who supervises the run hears it always.
+pub fn say_saved(folder: &Path) {
+    let supervised = std::env::var_os(super::NOTE).is_some();
+    if supervised || loudness() > Loudness::Quiet {
+        say(&format!("{SAVED}{}", folder.display()));
+    }
+}
+
+/// As [`say`], for those who want to know more than what went wrong.
+pub fn note(line: &str) {
+    if loudness() > Loudness::Quiet {
+        say(line);
+    }
+}
 
 /// Writes a line to stderr, above any bar, in one piece.
 pub fn say(line: &str) {
@@ -100,12 +201,26 @@ pub fn line(report: &Report, before: u64, total_examples: u64) -> String {
     if !figures.is_empty() {
         line = format!("{line} · {figures}");
     }
-    let left = total_examples.saturating_sub(done);
-    if left > 0 && report.examples > 0 && report.seconds > 0.0 {
-        let seconds = left as f64 * report.seconds / report.examples as f64;
+    if let Some(seconds) = left(report, before, total_examples) {
         line = format!("{line} · ETA {}", duration(seconds));
     }
     line
+}
+
+/// Seconds that it still takes at the speed so far.
+fn left(report: &Report, before: u64, total_examples: u64) -> Option<f64> {
+    let left = total_examples.saturating_sub(before + report.examples);
+    let known = left > 0 && report.examples > 0 && report.seconds > 0.0;
+    known.then(|| left as f64 * report.seconds / report.examples as f64)
+}
+
+/// What stands behind a bar.
+fn message(report: &Report, before: u64, total_examples: u64, auc: Option<f64>) -> String {
+    let eta = left(report, before, total_examples).map(|it| format!("ETA {}", duration(it)));
+    let auc = auc.map(|auc| format!("valid auc {auc:.5}"));
+    let parts = eta.into_iter().chain(Some(figures(report))).chain(auc);
+    let parts: Vec<String> = parts.filter(|part| !part.is_empty()).collect();
+    parts.join(" · ")
 }
 
 /// h:mm:ss
@@ -189,9 +304,28 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_due_after_its_interval() {
-        let progress = Progress::new(0, 10, Duration::from_secs(3600));
-        assert!(!progress.is_due());
-        assert!(Progress::new(0, 10, Duration::ZERO).is_due());
+    fn the_bar_says_when_it_ends_and_the_last_auc() {
+        let mut report = Report { examples: 2_500, seconds: 60.0, ..Report::default() };
+        (report.logloss, report.examples_per_second) = (Some(0.451_234), Some(41.6));
+        let eta = "ETA 0:03:00 · 42 examples/s · logloss 0.45123";
+        assert_eq!(message(&report, 0, 10_000, None), eta);
+        let with_auc = format!("{eta} · valid auc 0.80000");
+        assert_eq!(message(&report, 0, 10_000, Some(0.8)), with_auc);
+        assert_eq!(message(&Report::default(), 0, 10, None), "");
+    }
+
+    #[test]
+    fn lines_come_early_and_then_less_and_less_often() {
+        let lines_by = |every: u64, end: u64| {
+            let (mut at, mut lines) = (Duration::ZERO, vec![0]);
+            while at < Duration::from_secs(end) {
+                at += pause(at, Duration::from_secs(every));
+                lines.push(at.as_secs());
+            }
+            lines
+        };
+        assert_eq!(lines_by(10, 40), [0, 1, 2, 4, 8, 16, 26, 36, 46]);
+        assert_eq!(lines_by(60, 120), [0, 1, 2, 4, 8, 16, 32, 64, 124]);
+        assert_eq!(pause(Duration::ZERO, Duration::from_millis(100)).as_millis(), 100);
     }
 }

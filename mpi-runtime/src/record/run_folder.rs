@@ -3,13 +3,14 @@
 use core::time::Duration;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime};
 
+use super::hparams::hyperparameters;
 use super::lock::Lock;
 use super::metrics::{MetricsWriter, Report};
-use super::summary::{self, Summary};
+use super::summary::{self, Status, Summary};
 use super::tensorboard::{self, EventWriter};
-use super::{config_toml, failure, write_atomically};
+use super::{config_toml, failure, unix_seconds, write_atomically};
 use crate::config::Config;
 use crate::error::Error;
 
@@ -107,11 +108,13 @@ impl RunFolder {
             None => MetricsWriter::create(&metrics)?,
             Some(step) => MetricsWriter::go_on(&metrics, step)?,
         };
-        let events = config
-            .run
-            .tensorboard
-            .then(|| EventWriter::create(path, host, wall_time()))
-            .transpose()?;
+        let events = config.run.tensorboard.then(|| {
+            let mut events = EventWriter::create(path, host, wall_time())?;
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            events.begin_session(wall_time(), &name, &hyperparameters(config)?)?;
+            Ok::<_, Error>(events)
+        });
+        let events = events.transpose()?;
         Ok(Self { path: path.clone(), lock, metrics, events })
     }
 
@@ -190,7 +193,31 @@ impl RunFolder {
         ];
         let scalars: Vec<(&str, f64)> =
             scalars.into_iter().filter_map(|(tag, value)| Some((tag, value?))).collect();
-        events.scalars(report.step, wall_time(), &scalars)
+        events.scalars(report.step, report.time.unwrap_or_else(wall_time), &scalars)
+    }
+
+    /// Records how a run has ended after `step` steps: `summary.json`, and as curves what it says
+    /// of test data.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn finish(&mut self, summary: &Summary, step: u64) -> Result<(), Error> {
+        if let Some(events) = &mut self.events {
+            let test = summary.test.as_ref();
+            let scalars: Vec<(&str, f64)> = [
+                ("test/auc", test.and_then(|test| test.auc)),
+                ("test/logloss", test.and_then(|test| test.logloss)),
+                ("test/normalized_entropy", test.and_then(|test| test.normalized_entropy)),
+                ("test/calibration", test.and_then(|test| test.calibration)),
+                ("test/gauc", test.and_then(|test| test.gauc)),
+            ]
+            .into_iter()
+            .filter_map(|(tag, value)| Some((tag, value?)))
+            .collect();
+            events.scalars(step, wall_time(), &scalars)?;
+            events.end_session(wall_time(), summary.status == Status::Done)?;
+        }
+        self.write_summary(summary)
     }
 
     /// Where its trace goes.
@@ -246,9 +273,8 @@ fn remove_records(path: &Path, all: bool) -> Result<(), Error> {
     Ok(())
 }
 
-/// Seconds since 1970.
 fn wall_time() -> f64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+    unix_seconds(SystemTime::now())
 }
 
 #[cfg(test)]
@@ -256,7 +282,7 @@ fn wall_time() -> f64 {
 mod tests {
     use super::*;
     use crate::record::LEAST;
-    use crate::record::summary::{EvalFigures, Status};
+    use crate::record::summary::EvalFigures;
 
     fn config(folder: &Path, sets: &[&str]) -> crate::config::Job {
         let dir = format!("run.dir={}", folder.join("run").display());

@@ -53,7 +53,8 @@ impl EventWriter {
         self.record(&event(step, wall_time, scalars))
     }
 
-    fn record(&mut self, data: &[u8]) -> Result<(), Error> {
+    /// Appends an event.
+    pub(super) fn record(&mut self, data: &[u8]) -> Result<(), Error> {
         let written = self.file.write_all(&frame(data));
         written.map_err(|source| Error::file(&self.path, "write to it", source))
     }
@@ -71,11 +72,15 @@ fn event(step: u64, wall_time: f64, scalars: &[(&str, f64)]) -> Vec<u8> {
         float(&mut item, 2, *value);
         bytes(&mut summary, 1, &item);
     }
+    event_with(step, wall_time, &summary)
+}
+
+/// An `Event` with this summary.
+pub(super) fn event_with(step: u64, wall_time: f64, summary: &[u8]) -> Vec<u8> {
     let mut event = Vec::new();
     double(&mut event, 1, wall_time);
-    tag(&mut event, 2, VARINT);
-    varint(&mut event, step);
-    bytes(&mut event, 5, &summary);
+    number(&mut event, 2, step);
+    bytes(&mut event, 5, summary);
     event
 }
 
@@ -117,13 +122,21 @@ fn varint(out: &mut Vec<u8>, mut value: u64) {
     }
 }
 
-fn bytes(out: &mut Vec<u8>, field: u8, data: &[u8]) {
+/// A field that is a number or a boolean.
+pub(super) fn number(out: &mut Vec<u8>, field: u8, value: u64) {
+    tag(out, field, VARINT);
+    varint(out, value);
+}
+
+/// A field that is text, bytes or a message.
+pub(super) fn bytes(out: &mut Vec<u8>, field: u8, data: &[u8]) {
     tag(out, field, LENGTH);
     varint(out, data.len() as u64);
     out.extend_from_slice(data);
 }
 
-fn double(out: &mut Vec<u8>, field: u8, value: f64) {
+/// A field that is an f64.
+pub(super) fn double(out: &mut Vec<u8>, field: u8, value: f64) {
     tag(out, field, FIXED64);
     out.extend_from_slice(&value.to_le_bytes());
 }
@@ -136,7 +149,7 @@ fn float(out: &mut Vec<u8>, field: u8, value: f64) {
 
 #[cfg(test)]
 #[allow(clippy::unwrap_used, clippy::cast_possible_truncation)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     /// RFC 3720 section B.4: CRC-32C of 32 zero bytes is 0x8a9136aa, of 32 bytes 0xff 0x62a8ab43.
@@ -177,7 +190,7 @@ mod tests {
     }
 
     /// Fields of a message, by number: raw fixed bytes, varints as bytes, or nested bytes.
-    fn fields(mut message: &[u8]) -> Vec<(u8, Vec<u8>, &[u8])> {
+    pub(in crate::record) fn fields(mut message: &[u8]) -> Vec<(u8, Vec<u8>, &[u8])> {
         let mut found = Vec::new();
         while !message.is_empty() {
             let tag = take(&mut message, 1)[0];
@@ -196,7 +209,8 @@ mod tests {
         found
     }
 
-    fn decode(mut file: &[u8]) -> Vec<Decoded> {
+    /// The events of a file, whose checksums are right.
+    pub(in crate::record) fn records(mut file: &[u8]) -> Vec<&[u8]> {
         let mut events = Vec::new();
         while !file.is_empty() {
             let length = take(&mut file, 8);
@@ -204,6 +218,14 @@ mod tests {
             assert_eq!(crc(take(&mut file, 4)), masked_crc(length));
             let data = take(&mut file, u64::from_le_bytes(length.try_into().unwrap()) as usize);
             assert_eq!(crc(take(&mut file, 4)), masked_crc(data));
+            events.push(data);
+        }
+        events
+    }
+
+    fn decode(file: &[u8]) -> Vec<Decoded> {
+        let mut events = Vec::new();
+        for data in records(file) {
             let mut event = Decoded::default();
             for (number, fixed, nested) in fields(data) {
                 match number {

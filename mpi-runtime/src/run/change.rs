@@ -29,7 +29,7 @@ use crate::dense::served::Served;
 use crate::error::Error;
 use crate::measure::counters::{Reading, RoundReading};
 use crate::measure::trace::{Trace, Track};
-use crate::record::{self, SyncSwitch, say};
+use crate::record::{self, SyncSwitch, note};
 use crate::rows::tables::Partition;
 use crate::run::compression::Compressed;
 
@@ -118,7 +118,7 @@ impl<'w> Session<'w> {
         let (seconds, method) = (start.elapsed().as_secs_f64(), to.name().to_owned());
         if world.rank == 0 {
             let why = reason.as_deref().map_or(String::new(), |why| format!(": {why}"));
-            say(&format!("umbra: step {step}: {} after {}{why}", to.name(), from.name()));
+            note(&format!("umbra: step {step}: {} after {}{why}", to.name(), from.name()));
         }
         self.switches.push(SyncSwitch { step, method, seconds, reason });
         Ok(Self { run, ..self })

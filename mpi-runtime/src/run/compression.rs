@@ -11,7 +11,7 @@ use crate::dense::endpoints::DriveError;
 use crate::dense::ledger::{LEDGER_WORDS, Ledger};
 use crate::dense::parts::Parts;
 use crate::error::Error;
-use crate::record::{WireFigures, say};
+use crate::record::{WireFigures, note};
 use crate::rows::pooling::{POOL_LEDGER_WORDS, PoolLedger};
 use crate::run::Run;
 use crate::run::plan::Plan;
@@ -129,7 +129,7 @@ impl Plan {
         })?;
         self.compresses = trial.pays();
         if control.rank() == 0 {
-            say(&format!("umbra: {trial}"));
+            note(&format!("umbra: {trial}"));
         }
         Ok(Some(trial))
     }

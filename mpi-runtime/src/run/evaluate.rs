@@ -4,7 +4,7 @@
 //! the launch at hand.
 
 use std::fs::File;
-use std::io::BufWriter;
+use std::io::{BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -21,6 +21,7 @@ use crate::config::{CompressConfig, Config, Layout, PoolAt, SwitchConfig, SyncMe
 use crate::error::Error;
 use crate::launch::signals::Signals;
 use crate::launch::world::World;
+use crate::record::note;
 use crate::run::Run;
 use crate::run::job::plan;
 use crate::score::figures::{Figures, Scores};
@@ -41,7 +42,16 @@ pub fn eval(
     figures
 }
 
-/// Writes a probability for each row of `data` to `output`, in the order of rows. Returns how many.
+/// Where predictions go.
+#[derive(Clone, Copy, Debug)]
+pub enum Target<'a> {
+    /// To stdout of the first rank.
+    Stdout,
+    /// To a file, and whether one that is there is replaced.
+    File(&'a Path, bool),
+}
+
+/// Writes a probability for each row of `data` to `target`, in the order of rows. Returns how many.
 /// *Collective over all ranks, main thread only.*
 ///
 /// # Errors
@@ -51,23 +61,27 @@ pub fn predict(
     control: &Comm,
     checkpoint: &Path,
     data: &[PathBuf],
-    output: &Path,
+    target: Target<'_>,
     format: ScoresFormat,
-    overwrite: bool,
 ) -> Result<u64, Error> {
-    let target = if world.rank == 0 {
-        let read = data.iter().map(PathBuf::as_path);
-        output::check(output, read, overwrite).map_err(Error::from)
-    } else {
-        Ok(PathBuf::new())
+    let path = match target {
+        Target::File(path, overwrite) if world.rank == 0 => {
+            let read = data.iter().map(PathBuf::as_path);
+            output::check(path, read, overwrite).map(Some).map_err(Error::from)
+        }
+        _ => Ok(None),
     };
-    let target = control.agree(target)?;
+    let path = control.agree(path)?;
     let (mut run, dataset) = load(world, control, checkpoint, data, false)?;
     let scores = control.watch().end_if_lost(run.score(&dataset, false));
     run.finish();
     let Columns { score, label, group } = Columns::gather(control, scores?, dataset.has_labels())?;
     let rows = ScoredRows { score: &score, label: &label, group: &group };
-    let written = if world.rank == 0 { write(&target, format, &rows, overwrite) } else { Ok(()) };
+    let written = match (target, path) {
+        (Target::File(_, overwrite), Some(path)) => write(&path, format, &rows, overwrite),
+        (Target::Stdout, _) if world.rank == 0 => print(format, &rows),
+        _ => Ok(()),
+    };
     control.agree(written)?;
     Ok(dataset.rows())
 }
@@ -81,6 +95,9 @@ fn load<'w>(
     with_labels: bool,
 ) -> Result<(Run<'w>, Dataset), Error> {
     let checkpoint = Checkpoint::open(control, dir)?;
+    if world.rank == 0 && checkpoint.dir() != dir {
+        note(&format!("umbra: the checkpoint is {}", checkpoint.dir().display()));
+    }
     let config = scoring_config(&checkpoint, data);
     let plan = plan(world, control, control.agree(config)?, world.size)?;
     let fits = check_schema(&checkpoint, &plan.train);
@@ -183,6 +200,15 @@ fn to_first<T: Equivalence + Copy + Default>(control: &Comm, own: &[T]) -> Resul
     let mut lists = vec![&[][..]; control.size()];
     lists[0] = own;
     Ok(control.exchange(&lists, "predictions")?.concat())
+}
+
+fn print(format: ScoresFormat, rows: &ScoredRows<'_>) -> Result<(), Error> {
+    let mut stdout = BufWriter::new(std::io::stdout());
+    match rows.write(format, &mut stdout).and_then(|()| stdout.flush()) {
+        // Whoever reads has read enough.
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+        written => written.map_err(|source| Error::file("stdout".as_ref(), "write to it", source)),
+    }
 }
 
 fn write(

@@ -11,8 +11,8 @@
 //! not wait for the stop, so it is recorded at once; the orderly end is recorded after the last
 //! heartbeat.
 //!
-//! Messages: a beat is a reading (`READING_WORDS` u64) and the signal, an answer is the signal; 0
-//! is none.
+//! Messages: a beat is a reading (`READING_WORDS` u64), the marks of points that were passed since
+//! the last one (`MARK_WORDS` u64 each) and the signal, an answer is the signal; 0 is none.
 
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use core::time::Duration;
@@ -27,6 +27,7 @@ use crate::comm::{Alarm, Comm, Mailbox};
 use crate::launch::roles::View;
 use crate::launch::signals::Signals;
 use crate::measure::counters::{Counters, READING_WORDS, Reading};
+use crate::measure::points::{MARK_WORDS, Mark};
 use crate::record::told_to_stop;
 
 /// The heartbeat thread of this rank.
@@ -44,6 +45,8 @@ pub type Report = Box<dyn FnMut(&Beat<'_>) + Send>;
 pub struct Beat<'a> {
     /// What every rank has counted. `[ranks]`
     pub readings: &'a [Reading],
+    /// The marks that it has heard since the last one, of a rank in their order, with their ranks.
+    pub marks: &'a [(usize, Mark)],
     /// Trainers train now.
     pub training: bool,
     /// Somebody asks for a report now.
@@ -111,6 +114,7 @@ fn beat(mut pulse: Pulse, stop: &AtomicBool, training: &AtomicBool) {
     let silent = Rank { reading: Reading::default(), heard: begun, advanced: begun };
     let mut ranks = vec![silent; size];
     let (mut warned, mut trained) = (false, false);
+    let (mut marks, mut told) = (vec![], 0);
     // Time without a word, of the ranks that this one hears: suspended time does not count.
     let heard = if own > 0 { 0..1 } else { 1..size };
     let mut silence: Vec<(usize, Waiting)> = heard.map(|rank| (rank, Waiting::default())).collect();
@@ -124,13 +128,18 @@ fn beat(mut pulse: Pulse, stop: &AtomicBool, training: &AtomicBool) {
         }
         looked = Instant::now();
         alarm.again();
-        let reading = Reading::of(&pulse.counters);
+        let reading = pulse.counters.tell();
         if own > 0 {
             if let Some(mailbox) = &mut mailbox
                 && mailbox.sending() == 0
             {
                 let mut words = mailbox.buffer();
                 words.extend_from_slice(bytemuck::cast_slice(&reading.to_words()));
+                let new = pulse.counters.marks(told);
+                told += new.len();
+                for mark in new {
+                    words.extend_from_slice(bytemuck::cast_slice(&mark.to_words()));
+                }
                 words.push(stop_word(&pulse.signals));
                 mailbox.send(0, words);
             }
@@ -140,10 +149,14 @@ fn beat(mut pulse: Pulse, stop: &AtomicBool, training: &AtomicBool) {
             }
         } else {
             hear(&mut ranks[0], reading);
+            let new = pulse.counters.marks(told);
+            told += new.len();
+            marks.extend(new.into_iter().map(|mark| (0, mark)));
             while let Some((from, words)) = mailbox.as_mut().and_then(Mailbox::receive) {
-                let (reading, signal) = read_beat(&words);
-                if let Some(reading) = reading {
+                let (heard, signal) = read_beat(&words);
+                if let Some((reading, new)) = heard {
                     hear(&mut ranks[from], reading);
+                    marks.extend(new.into_iter().map(|mark| (from, mark)));
                     silence[from - 1].1 = Waiting::default();
                 }
                 hear_of_stop(&pulse.signals, signal);
@@ -163,8 +176,10 @@ fn beat(mut pulse: Pulse, stop: &AtomicBool, training: &AtomicBool) {
             if let Some(report) = &mut pulse.report {
                 let readings: Vec<Reading> = ranks.iter().map(|rank| rank.reading).collect();
                 let status_asked = pulse.signals.take_status_request();
-                report(&Beat { readings: &readings, training: trains, status_asked });
+                let (readings, marks) = (&*readings, &*marks);
+                report(&Beat { readings, marks, training: trains, status_asked });
             }
+            marks.clear();
             if trains && !trained {
                 ranks.iter_mut().for_each(|rank| rank.advanced = Instant::now());
             }
@@ -191,12 +206,16 @@ fn beat(mut pulse: Pulse, stop: &AtomicBool, training: &AtomicBool) {
     }
 }
 
-/// The reading of a beat, and what is left for its signal.
+/// The reading of a beat and its marks, and what is left for its signal.
 #[must_use]
-pub fn read_beat(words: &[u32]) -> (Option<Reading>, &[u32]) {
-    let (pairs, signal) = words.as_chunks();
-    let pairs: Option<&[[u32; 2]; READING_WORDS]> = pairs.first_chunk();
-    (pairs.map(|pairs| Reading::from_words(pairs.map(bytemuck::cast))), signal)
+pub fn read_beat(words: &[u32]) -> (Option<(Reading, Vec<Mark>)>, &[u32]) {
+    let (pairs, signal) = words.as_chunks::<2>();
+    let heard = pairs.split_first_chunk::<READING_WORDS>().map(|(reading, rest)| {
+        let marks = rest.as_chunks::<MARK_WORDS>().0.iter();
+        let marks = marks.map(|pairs| Mark::from_words(pairs.map(bytemuck::cast)));
+        (Reading::from_words(reading.map(bytemuck::cast)), marks.collect())
+    });
+    (heard, signal)
 }
 
 /// The signal that asked this rank to stop, as a message says it.

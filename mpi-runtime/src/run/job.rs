@@ -17,11 +17,12 @@ use crate::launch::environment::{self, Cores};
 use crate::launch::processor::Pins;
 use crate::launch::signals::Signals;
 use crate::launch::world::World;
-use crate::record::{self, RunFolder, Summary, say};
+use crate::record::{self, RunFolder, Summary, note, say};
 use crate::recovery::local::LocalImages;
 use crate::run::deadline::Deadline;
 use crate::run::due::Due;
 use crate::run::going_on::{self, Kept};
+use crate::run::header::Header;
 use crate::run::heartbeat::Report;
 use crate::run::plan::Plan;
 use crate::run::prediction::Prediction;
@@ -105,7 +106,7 @@ pub fn train(
     let dir = &plan.job.config.run.dir;
     if first && *dir != wanted {
         let (wanted, dir) = (wanted.display(), dir.display());
-        say(&format!("umbra: another job writes to {wanted}; the run folder is {dir}"));
+        note(&format!("umbra: another job writes to {wanted}; the run folder is {dir}"));
     }
     let from = going_on::find(control, &plan.job.config)?;
     if let Some(method) = from.as_ref().and_then(|from| going_on::method_of(&plan, from)) {
@@ -114,10 +115,10 @@ pub fn train(
     let pooling = from.as_ref().map_or(Ok(()), |from| plan.keep_pooling(&from.manifest));
     control.agree(pooling)?;
     if let (Some(placed), true) = (&plan.placed, first) {
-        say(&format!("umbra: embedding.placement: {placed}"));
+        note(&format!("umbra: embedding.placement: {placed}"));
     }
     if let (Some(choice), true) = (&plan.pool_choice, first) {
-        say(&format!("umbra: embedding.pool_at: {choice}"));
+        note(&format!("umbra: embedding.pool_at: {choice}"));
     }
     let fits = from.as_ref().map(|checkpoint| going_on::kept(&plan, checkpoint)).transpose();
     let kept = control.agree(fits.map_err(Error::from))?;
@@ -159,6 +160,10 @@ pub fn train(
     let limit = plan.job.config.run.max_time.map(|Seconds(time)| Duration::from_secs_f64(time));
     let deadline =
         Deadline::new(limit, environment::scheduled_end(&|name| std::env::var(name).ok()));
+    if first {
+        let (plan, loudness) = (&plan, record::loudness());
+        note(&Header { plan, world, from: summary.from_step, limit, loudness }.to_string());
+    }
     let stragglers = if first { Stragglers::new(&plan) } else { None };
     let report = heartbeat_report(recorder.as_ref(), &deadline, stragglers.as_ref(), signals);
     let spacing = plan.job.config.spacing(plan.roles.embedding_ps.len());
@@ -192,9 +197,9 @@ pub fn train(
         summary.resume_seconds = Some(reading.elapsed().as_secs_f64());
         if first {
             let (step, steps) = (images.step, run.plan.steps);
-            say(&format!("umbra: going on from local images, step {step} of {steps}"));
+            note(&format!("umbra: going on from local images, step {step} of {steps}"));
             if !loss.ranks.is_empty() {
-                say(&format!("umbra: {}", loss.says(world.size)));
+                note(&format!("umbra: {}", loss.says(world.size)));
             }
         }
         if !loss.ranks.is_empty() {
@@ -224,7 +229,7 @@ pub fn train(
         }
         if first {
             let (dir, steps) = (checkpoint.dir().display(), run.plan.steps);
-            say(&format!("umbra: going on from {dir}, step {step} of {steps}: {}", kept.says()));
+            note(&format!("umbra: going on from {dir}, step {step} of {steps}: {}", kept.says()));
         }
     }
     if let Some(checkpoint) = &warm {
@@ -238,7 +243,7 @@ pub fn train(
         if first {
             let (dir, rows) = (checkpoint.dir().display(), run.plan.layout.numbering().rows());
             let new = u64::from(rows) - taken;
-            say(&format!(
+            note(&format!(
                 "umbra: begins with the model of {dir}: {taken} rows, and {new} new ones"
             ));
         }
@@ -246,7 +251,7 @@ pub fn train(
     let valid = run.state.valid;
     let played = run.play_failures();
     if let (Some(played), true) = (&played, first) {
-        say(&format!("umbra: plays failures: {}", played.plan));
+        note(&format!("umbra: plays failures: {}", played.plan));
     }
     if first && world.size > 1 && played.is_none() {
         say_what_becomes_of_losses(&run.plan.job.config);
@@ -287,9 +292,9 @@ pub fn train(
 fn say_what_becomes_of_losses(config: &Config) {
     let asked = matches!(config.recovery.mode, Some(RecoveryMode::Partial | RecoveryMode::Cpr));
     if loss::is_survivable() {
-        say("umbra: a rank that is lost is gone on without, inside the job");
+        note("umbra: a rank that is lost is gone on without, inside the job");
     } else if let Some(local) = &config.checkpoint.local_dir {
-        say(&format!(
+        note(&format!(
             "umbra: a rank that is lost ends the job; started again (umbra launch), it goes on \
              from the images in {}",
             local.display()
@@ -367,6 +372,7 @@ pub(crate) fn plan(
         }
         plan.check_memory(world.rank, facts.ranks)?;
         plan.node_of.clone_from(&facts.node_of);
+        plan.hosts.clone_from(&facts.hosts);
         // Alone on their nodes, ranks keep their rows to themselves, in huge pages.
         plan.layout.lent &= facts.ranks > 1;
         let trains = plan.roles.trainers.contains(world.rank);

@@ -33,7 +33,7 @@ use crate::config::RecoveryMode;
 use crate::dense::served::{Remains, Served};
 use crate::error::Error;
 use crate::launch::world::World;
-use crate::record::{RankLoss, RunFolder, say};
+use crate::record::{RankLoss, RunFolder, note};
 use crate::recovery::local::LocalImages;
 use crate::rows::tables::Partition;
 
@@ -132,7 +132,7 @@ impl Session<'_> {
         let local = local.unwrap_or_else(|error| end(error));
         loss.seconds = begun.elapsed().as_secs_f64();
         if world.rank == 0 {
-            say(&format!("umbra: {}", loss.says(world.size)));
+            note(&format!("umbra: {}", loss.says(world.size)));
         }
         losses.push(loss);
         let (summary, mut due, mut rows_due) = (self.summary, self.due, self.rows_due);

@@ -22,6 +22,7 @@ use crate::rows::tables::Partition;
 use crate::rows::usage::UsageMemory;
 use crate::run::Run;
 use crate::run::compression::compressed_figures;
+use crate::run::curve::sum;
 use crate::run::job::Outcome;
 use crate::run::placement::Placed;
 use crate::run::reporter::Recorder;
@@ -125,12 +126,12 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Counters over all ranks. *Collective.*
-    pub(super) fn total_reading(&self) -> Result<Reading, Lost> {
+    /// Counters of all ranks. *Collective.*
+    pub(super) fn readings(&self) -> Result<Vec<Reading>, Lost> {
         let mut all = vec![0; READING_WORDS * self.world.size];
         self.control.all_gather(&self.run.reading().to_words(), &mut all, "counters of the run")?;
         let readings = all.as_chunks::<READING_WORDS>().0.iter();
-        Ok(readings.fold(Reading::default(), |sum, words| sum.plus(Reading::from_words(*words))))
+        Ok(readings.map(|words| Reading::from_words(*words)).collect())
     }
 
     /// Fills in all figures, whatever came before. *Collective.*
@@ -139,10 +140,10 @@ impl Session<'_> {
     /// When the trace can't be written.
     pub(super) fn conclude(&mut self) -> Result<(), Error> {
         self.finish_save();
-        let total = self.total_reading()?;
-        self.measure(&total)?;
+        let readings = self.readings()?;
+        self.measure(&sum(&readings))?;
         if let Some(recorder) = &self.recorder {
-            recorder.end_progress(total);
+            recorder.end_progress(&readings);
         }
         let traced = self.run.trace.as_ref().map_or(Ok(()), |trace| {
             let path = self.recorder.as_ref().map(Recorder::trace_path);

@@ -14,16 +14,19 @@
 //! the same run by another method, `stragglers.rs` when, `lost_ranks.rs` the same run without ranks
 //! that were lost, `local_images.rs` and one that is started again where it was, `take_over.rs`
 //! with what model · `due.rs` when a checkpoint is due, `deadline.rs` when a run stops by itself ·
-//! `early_stop.rs`, `evaluate.rs`, `heartbeat.rs`, `reporter.rs`.
+//! `early_stop.rs`, `evaluate.rs`, `heartbeat.rs`, `reporter.rs`, `curve.rs` its points,
+//! `header.rs` what it begins with.
 
 pub mod change;
 mod compression;
+mod curve;
 mod deadline;
 mod due;
 pub mod early_stop;
 pub mod evaluate;
 mod first_batches;
 pub mod going_on;
+mod header;
 pub mod heartbeat;
 mod in_place;
 pub mod job;
@@ -67,6 +70,7 @@ use crate::error::Error;
 use crate::launch::signals::Signals;
 use crate::launch::world::World;
 use crate::measure::counters::{Counters, Reading};
+use crate::measure::points::Mark;
 use crate::measure::trace::Trace;
 use crate::rows::router;
 use crate::rows::servers::{ServiceConfig, ServiceError, Services};
@@ -103,6 +107,8 @@ pub struct Run<'w> {
     /// `None` on a rank that only holds rows.
     trainer: Option<TrainerThreads>,
     counters: Arc<Counters>,
+    /// Marks of this rank that the first rank has.
+    marks_told: usize,
     /// How far the job is.
     pub state: JobState,
     dense: Option<Comm>,
@@ -168,7 +174,7 @@ impl<'w> Run<'w> {
         let workers = if trains { plan.workers_per_trainer() } else { 0 };
         let instances = plan.instances();
         let threads = instances.of_a_trainer();
-        let counters = Counters::new(workers, threads, instances.slices);
+        let counters = Counters::new(workers, threads, instances.slices, plan.points());
         let counters = Arc::new(counters.after(before.reading, before.center));
         // The fixed order: heartbeat, dense, parts of a replica, embedding by link, slices,
         // checkpoints; control was made before.
@@ -274,6 +280,7 @@ impl<'w> Run<'w> {
             heartbeat,
             trainer,
             counters,
+            marks_told: 0,
             state,
             dense,
             sync,
@@ -302,6 +309,7 @@ impl<'w> Run<'w> {
     /// # Errors
     /// When the data can't be read.
     pub fn train(&mut self, segment: Segment) -> Result<StretchEnd, Error> {
+        self.counters.points.begin_stretch();
         self.heartbeat.set_training(true);
         let Self { sync, counters, trace, dense, plan, state, services, .. } = self;
         let outcome = match (&mut self.trainer, dense) {
@@ -346,6 +354,11 @@ impl<'w> Run<'w> {
         let own = [u64::from(stop), u64::from(incomplete), trained, made, u64::from(change)];
         let mut all = vec![0; own.len() * self.world.size];
         self.control.all_gather(&own, &mut all, "the agreement to go on")?;
+        let steps = all.chunks(own.len()).map(|rank| rank[3]).min().unwrap_or(0);
+        if self.is_served() {
+            // Workers that were handed the last batches earlier are past all of them too.
+            self.counters.reach(steps);
+        }
         Ok(StretchEnd {
             stop_asked: all.chunks(own.len()).any(|rank| rank[0] != 0),
             change_asked: all.chunks(own.len()).any(|rank| rank[4] != 0),
@@ -353,8 +366,23 @@ impl<'w> Run<'w> {
             trained: Duration::from_nanos(
                 all.chunks(own.len()).map(|rank| rank[2]).max().unwrap_or(0),
             ),
-            steps: all.chunks(own.len()).map(|rank| rank[3]).min().unwrap_or(0),
+            steps,
         })
+    }
+
+    /// The marks of all ranks that are new since the last call, with their ranks. *Collective,
+    /// between stretches of training.*
+    fn new_marks(&mut self) -> Result<Vec<(usize, Mark)>, Error> {
+        self.counters.tell();
+        let new = self.counters.marks(self.marks_told);
+        self.marks_told += new.len();
+        let own: Vec<u64> = new.iter().flat_map(Mark::to_words).collect();
+        let ranks = self.control.all_gather_varied(&own, "points of the run")?;
+        let of_rank = |(rank, words): (usize, &Vec<u64>)| {
+            let marks = words.as_chunks().0.iter();
+            marks.map(|mark| (rank, Mark::from_words(*mark))).collect::<Vec<_>>()
+        };
+        Ok(ranks.iter().enumerate().flat_map(of_rank).collect())
     }
 
     /// Whether the model that is evaluated and saved is another than a trainer's own replica, or a

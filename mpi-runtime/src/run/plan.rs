@@ -13,6 +13,7 @@ use crate::dense::parts::Parts;
 use crate::error::Error;
 use crate::launch::processor::Pins;
 use crate::launch::roles::Roles;
+use crate::measure::points::points;
 use crate::recovery::planner::save_first;
 use crate::rows::bag_wire::bag_lookup_words_max;
 use crate::rows::partition::TokenRule;
@@ -61,6 +62,9 @@ pub struct Plan {
     pub placed: Option<Placed>,
     /// A number for the node of every rank; empty where none is known, and each has one of its own.
     pub node_of: Vec<usize>,
+    /// Hosts of the launch at hand and how many of its ranks each has; empty where that is nothing
+    /// to this plan.
+    pub hosts: Vec<(String, usize)>,
 }
 
 impl Plan {
@@ -120,6 +124,7 @@ impl Plan {
             pool_choice: None,
             placed: None,
             node_of: vec![],
+            hosts: vec![],
         };
         plan.check_counts()?;
         plan.part(0)?;
@@ -352,6 +357,15 @@ impl Plan {
             every => every,
         };
         self.valid.is_some() && step > 0 && (step.is_multiple_of(every) || step == self.steps)
+    }
+
+    /// Steps that are reported beside those that are anyway (`measure/points.rs`).
+    #[must_use]
+    pub fn points(&self) -> Vec<u64> {
+        let windows = self.job.config.train.progressive;
+        points(self.steps, self.steps_per_epoch, |step| {
+            self.evaluates_at(step) || windows && self.segment_end(step - 1) == step
+        })
     }
 
     /// Bytes of embedding records on a rank.

@@ -17,7 +17,7 @@ use crate::checkpoint::{
 use crate::comm::watch::Lost;
 use crate::dense::parts::WholeOn;
 use crate::error::Error;
-use crate::record::{SAVED, build_hash, say};
+use crate::record::{build_hash, note, say, say_saved};
 use crate::recovery::planner::Span;
 use crate::recovery::played::Played;
 use crate::rows::tables::Partition;
@@ -132,7 +132,7 @@ impl Session<'_> {
             if let Some(bytes) = self.or_warn(saved)? {
                 self.saved(whole(step, bytes, start));
                 if first {
-                    say(&format!("{SAVED}{}", self.folders.of(step).display()));
+                    say_saved(&self.folders.of(step));
                 }
             }
         }
@@ -217,7 +217,7 @@ impl Session<'_> {
             let share = self.run.plan.job.config.recovery.priority_share;
             self.rows_due.respace(share * spacing.interval());
             if self.world.rank == 0 {
-                say(&format!(
+                note(&format!(
                     "umbra: a checkpoint every {}: training waits {} for one, and it is written \
                      for {}; a failure comes every {}",
                     Span(spacing.interval()),

@@ -254,9 +254,9 @@ impl Session<'_> {
     fn count_scored_before(&mut self) -> Result<(), Error> {
         let window = self.run.scored_before()?;
         let Some(window) = window.filter(|window| window.examples() > 0) else { return Ok(()) };
-        let reading = self.total_reading()?;
+        let readings = self.readings()?;
         if let Some(recorder) = &self.recorder {
-            recorder.scored_before(reading, eval_figures(&window.figures()));
+            recorder.scored_before(&readings, eval_figures(&window.figures()));
         }
         match &mut self.progressive {
             Some(all) => all.join(&window),
@@ -278,13 +278,18 @@ impl Session<'_> {
         if let Some(recorder) = &self.recorder {
             recorder.set_training(false);
         }
-        stopped
+        let stopped = stopped?;
+        let (marks, readings) = (self.run.new_marks()?, self.readings()?);
+        if let Some(recorder) = &self.recorder {
+            recorder.stretch_ended(marks.into_iter(), &readings);
+        }
+        Ok(stopped)
     }
 
     fn evaluated(&self, figures: &Figures) -> Result<(), Lost> {
-        let reading = self.total_reading()?;
+        let readings = self.readings()?;
         if let Some(recorder) = &self.recorder {
-            recorder.evaluated(reading, eval_figures(figures));
+            recorder.evaluated(&readings, eval_figures(figures));
         }
         Ok(())
     }

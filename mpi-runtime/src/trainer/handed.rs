@@ -71,6 +71,8 @@ impl Worker {
                 self.buffers.contribution = spent;
             }
             let Some(ticket) = ticket else { return Ok(stop) };
+            // Batches are handed out in the order of their steps.
+            counters.reach(ticket.step);
             let mut reading = Reading { steps: 1, ..Reading::default() };
             reading.sync_ns = nanoseconds(start);
             let start = Instant::now();

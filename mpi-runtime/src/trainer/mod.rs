@@ -255,6 +255,7 @@ impl Worker {
         track: Track<'_>,
     ) -> Result<bool, Error> {
         let (mut asked, mut since_round) = (0, 0);
+        counters.reach(segment.first_step);
         for done in 0..segment.steps {
             let mut reading = Reading { steps: 1, ..Reading::default() };
             reading.embedding_ns += rest(step_end, || self.client.settle(false))??;
@@ -276,6 +277,7 @@ impl Worker {
             since_round += 1;
             // Before the gate: the round there carries this step.
             counters.add(&reading);
+            counters.reach(step + 1);
             trainer.first_step.made();
             if let StepEnd::Gate { gates, every } = step_end
                 && since_round == every

@@ -146,7 +146,8 @@ fn defect(line: &[u8], has_label: bool) -> Malformed {
         return Malformed::Columns { expected, got: columns.len(), hint };
     }
     if has_label && !matches!(columns[0], b"0" | b"1") {
-        return Malformed::Label { expected: "0 or 1".into(), got: Quoted::new(columns[0]) };
+        let (expected, got) = ("0 or 1".into(), Quoted::new(columns[0]));
+        return Malformed::Label { expected, got, cure: String::new() };
     }
     for (at, text) in columns.iter().enumerate().skip(labels).take(INTEGERS) {
         let digits = text.strip_prefix(b"-").unwrap_or(text);

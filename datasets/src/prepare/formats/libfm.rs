@@ -7,7 +7,7 @@
 //! Two shapes ([`Fields`]): by position, the n-th id of a line belonging to field n (Frappe,
 //! MovieLens), or one field that holds all ids of a line as a bag (a9a).
 
-use super::malformed::{Malformed, Quoted};
+use super::malformed::{Malformed, NO_SCHEMA_CURE, Quoted};
 use super::parsed::{Line, LineFormat, Parsed};
 use crate::prepare::keys::key_column::Keys;
 use crate::prepare::options::Fields;
@@ -99,8 +99,10 @@ fn parse_label(text: &[u8]) -> Result<f32, Malformed> {
         _ => match number() {
             Some(-1.0 | 0.0) => Ok(0.0),
             Some(1.0) => Ok(1.0),
-            _ => {
-                Err(Malformed::Label { expected: "0, 1, -1 or +1".into(), got: Quoted::new(text) })
+            other => {
+                let cure = if other.is_some() { NO_SCHEMA_CURE } else { "" };
+                let (expected, got) = ("0, 1, -1 or +1".into(), Quoted::new(text));
+                Err(Malformed::Label { expected, got, cure: cure.into() })
             }
         },
     }

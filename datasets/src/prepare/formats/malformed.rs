@@ -9,8 +9,8 @@ use core::fmt;
 pub(crate) enum Malformed {
     #[error("expected {expected} columns, got {got}{hint}")]
     Columns { expected: usize, got: usize, hint: &'static str },
-    #[error("label: expected {expected}, got {got}")]
-    Label { expected: String, got: Quoted },
+    #[error("label: expected {expected}, got {got}{cure}")]
+    Label { expected: String, got: Quoted, cure: String },
     #[error("column {column}: expected an integer of at most 18 digits or nothing, got {got}")]
     Integer { column: usize, got: Quoted },
     #[error("column {column}: expected eight hex digits or nothing, got {got}")]
@@ -71,5 +71,10 @@ impl fmt::Debug for Quoted {
         fmt::Display::fmt(self, f)
     }
 }
+
+/// How to mend the labels of a format without a schema.
+pub(crate) const NO_SCHEMA_CURE: &str = ": a label says whether there was a click; ratings and \
+                                         classes have to be turned into 0 and 1 first, e.g. with \
+                                         `awk '{ $1 = ($1 >= 4); print }'`";
 
 const QUOTED_BYTES_MAX: usize = 40;
