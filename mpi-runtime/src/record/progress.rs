@@ -48,7 +48,7 @@ impl Progress {
     #[must_use]
     pub fn new(before: u64, total_examples: u64, every: Duration) -> Option<Self> {
         let bar = || {
-            let bar = bar(total_examples, "examples");
+            let bar = styled(total_examples, "{bar:10} {percent:>3} % {elapsed} {wide_msg}");
             bar.set_position(before.min(total_examples));
             bar
         };
@@ -146,11 +146,14 @@ pub fn bar(total: u64, what: &str) -> ProgressBar {
     if loudness() == Loudness::Quiet {
         return ProgressBar::hidden();
     }
+    let template =
+        format!("{{bar:30}} {{percent:>3}} % {{human_pos}}/{{human_len}} {what} {{eta}} {{msg}}");
+    styled(total, &template)
+}
+
+fn styled(total: u64, template: &str) -> ProgressBar {
     let bar = bars().add(ProgressBar::new(total));
-    let template = format!(
-        "{{bar:20}} {{percent:>3}} % {{human_pos}}/{{human_len}} {what} {{elapsed}} {{wide_msg}}"
-    );
-    if let Ok(style) = ProgressStyle::with_template(&template) {
+    if let Ok(style) = ProgressStyle::with_template(template) {
         bar.set_style(style);
     }
     bar
@@ -214,12 +217,15 @@ fn left(report: &Report, before: u64, total_examples: u64) -> Option<f64> {
     known.then(|| left as f64 * report.seconds / report.examples as f64)
 }
 
-/// What stands behind a bar.
+/// What stands behind a bar: 80 columns are enough for both.
 fn message(report: &Report, before: u64, total_examples: u64, auc: Option<f64>) -> String {
-    let eta = left(report, before, total_examples).map(|it| format!("ETA {}", duration(it)));
-    let auc = auc.map(|auc| format!("valid auc {auc:.5}"));
-    let parts = eta.into_iter().chain(Some(figures(report))).chain(auc);
-    let parts: Vec<String> = parts.filter(|part| !part.is_empty()).collect();
+    let parts = [
+        left(report, before, total_examples).map(|left| format!("ETA {}", duration(left))),
+        report.examples_per_second.map(|speed| format!("{speed:.0} examples/s")),
+        report.logloss.map(|logloss| format!("loss {logloss:.5}")),
+        auc.map(|auc| format!("auc {auc:.5}")),
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
     parts.join(" · ")
 }
 
@@ -307,9 +313,9 @@ mod tests {
     fn the_bar_says_when_it_ends_and_the_last_auc() {
         let mut report = Report { examples: 2_500, seconds: 60.0, ..Report::default() };
         (report.logloss, report.examples_per_second) = (Some(0.451_234), Some(41.6));
-        let eta = "ETA 0:03:00 · 42 examples/s · logloss 0.45123";
+        let eta = "ETA 0:03:00 · 42 examples/s · loss 0.45123";
         assert_eq!(message(&report, 0, 10_000, None), eta);
-        let with_auc = format!("{eta} · valid auc 0.80000");
+        let with_auc = format!("{eta} · auc 0.80000");
         assert_eq!(message(&report, 0, 10_000, Some(0.8)), with_auc);
         assert_eq!(message(&Report::default(), 0, 10, None), "");
     }

@@ -2,7 +2,7 @@
 //! how, and where that is recorded. What is not known is left out.
 
 use core::fmt::{self, Write as _};
-use std::time::Duration;
+use core::time::Duration;
 
 use umbra_core::kernel;
 use umbra_datasets::Dataset;
