@@ -80,6 +80,8 @@ for stage in "${stages[@]}"; do
 done
 hpc/setup.sh
 . hpc/env.sh
+# Tests have more threads than machines have cores.
+export UMBRA_ALLOW_OVERSUBSCRIBE="${UMBRA_ALLOW_OVERSUBSCRIBE:-1}"
 # errexit does not reach into functions called with ||: each stage is one command, and so is safe.
 for stage in "${stages[@]}"; do
     run "$stage"

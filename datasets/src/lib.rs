@@ -41,7 +41,7 @@ pub use dataset_reader::Reading;
 pub use error::DatasetError;
 pub use hdf5::{Vocabulary, Writer, mean_label, read_vocabulary, verify, vocabulary_hash};
 pub use on_request::{RequestedBatches, train_on_request};
-pub use order::{TrainOrder, steps_per_epoch};
+pub use order::{TrainOrder, WINDOW_ROWS_MAX, steps_per_epoch};
 pub use pipeline::{Pipeline, WorkerBatches};
 pub use schema::{DatasetInfo, DatasetSummary, RowBlock};
 pub use synthetic::{Preset, SynthOptions, SynthSummary, synth};

@@ -80,6 +80,19 @@ pub enum Error {
     /// A wait for other ranks or threads that was given up: the job cannot go on without them.
     #[error(transparent)]
     Lost(Cause),
+    /// What only some ranks find of their files.
+    #[error(
+        "{source} (so on {whose} alone of {ranks} ranks: is it a file of that node? files of a job \
+         must be on a file system that all nodes share, or the same on each)"
+    )]
+    OfSome {
+        /// What they find.
+        source: Box<Self>,
+        /// Ranks and hosts.
+        whose: String,
+        /// All ranks.
+        ranks: usize,
+    },
     /// Another rank failed and speaks for all.
     #[error("rank {rank} failed with exit code {code}")]
     Elsewhere {
@@ -96,7 +109,7 @@ pub const REQUEUE: u8 = 75;
 impl Error {
     /// The exit code of the process.
     #[must_use]
-    pub const fn exit_code(&self) -> u8 {
+    pub fn exit_code(&self) -> u8 {
         match self {
             Self::Failure(_) | Self::File { .. } | Self::Lost(_) => 1,
             Self::Usage(_) | Self::Config(_) | Self::Output(_) => 2,
@@ -106,6 +119,7 @@ impl Error {
             Self::Stopped { .. } => REQUEUE,
             Self::Interrupted { signal } => 128 + *signal,
             Self::Elsewhere { code, .. } => *code,
+            Self::OfSome { source, .. } => source.exit_code(),
         }
     }
 

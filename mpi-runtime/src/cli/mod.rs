@@ -41,6 +41,7 @@ use crate::launch::data_guard;
 use crate::launch::environment::{self, LaunchError};
 use crate::launch::signals::{Signals, install_panic_hook};
 use crate::launch::world::World;
+use crate::launch::{sameness, shared_segments};
 use crate::record::say;
 
 /// Trains click-through-rate models on CPU clusters over MPI.
@@ -101,7 +102,8 @@ pub fn main() -> ExitCode {
             let limit = config.as_ref().map_or(LIMIT, |config| config.run.watchdog());
             with_world(true, limit, |world, control| {
                 let signals = Arc::new(control.agree(signals)?);
-                let config = control.agree(config)?;
+                let config = sameness::agree_on_files(world, control, config)?;
+                sameness::check_config(world, control, &config)?;
                 train::run(&arguments, config, world, control, &signals)
             })
         }
@@ -117,8 +119,13 @@ pub fn main() -> ExitCode {
         }
         Verb::Data(arguments) => alone("data", || data::run(&arguments)),
         Verb::Checkpoint(arguments) => alone("checkpoint", || checkpoint::run(&arguments)),
-        Verb::Plan(arguments) => alone("plan", || plan::run(&arguments)),
         Verb::Report(arguments) => alone("report", || report::run(&arguments)),
+        Verb::Plan(arguments) => match arguments.ranks() {
+            Some(ranks) => with_world(true, LIMIT, |world, control| {
+                plan::run_on(ranks, &arguments, world, control)
+            }),
+            None => alone("plan", || plan::run(&arguments)),
+        },
         Verb::Export(arguments) => alone("export", || export::run(&arguments)),
         // It starts what starts MPI.
         Verb::Launch(arguments) => {
@@ -173,6 +180,10 @@ fn with_world(
     if let Err(error) = environment::check_before_mpi(&variable) {
         return refuse(&error.into());
     }
+    if let Err(error) = shared_segments::check(&variable) {
+        // Of another node's ranks none knows.
+        return speak(&error.into(), &format!("[{}] ", environment::host()));
+    }
     let world = match World::init(limit) {
         Ok(world) => world,
         Err(error) => return refuse(&error),
@@ -184,7 +195,8 @@ fn with_world(
     install_panic_hook(world.rank, world.size, &world.host, comm::abort_saying);
     let watch = world.watch();
     let control = watch.or_end(world.communicator(watch));
-    let result = watch.end_if_lost(run(&world, &control));
+    let program = if check { sameness::check_program(&world, &control) } else { Ok(()) };
+    let result = watch.end_if_lost(program.and_then(|()| run(&world, &control)));
     let code = match &result {
         Ok(()) => 0,
         // Every rank was stopped and knows it.

@@ -1,19 +1,26 @@
-//! `umbra plan`: how often a job should save, and who should go back after a failure.
+//! `umbra plan`: what a job takes on so many ranks (memory, messages), before anything starts; how
+//! often it should save, and who should go back after a failure.
 
 use core::fmt::Write as _;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::Args;
 use umbra_core::recovery::overhead::{Costs, Job, Outlook, Recovery};
 use umbra_datasets::Dataset;
 
+use crate::comm::Comm;
 use crate::config::{Config, Seconds, convert};
 use crate::error::Error;
+use crate::launch::signals::Signals;
+use crate::launch::world::World;
 use crate::recovery::planner::Span;
 use crate::rows::tables::TableLayout;
+use crate::run::job::{Outcome, Task, train};
 
-/// Plan saves and recovery of a job on a cluster: intervals, overheads, expected losses
+/// Plan a job: memory and messages on --ranks ranks; with --length, saves and recovery: intervals,
+/// overheads, expected losses
 #[derive(Args, Debug)]
 #[command(
     after_long_help = "Times are seconds, or have a unit: 90, \"5 min\", 28h. PLS is the portion \
@@ -27,17 +34,37 @@ pub(super) struct PlanArguments {
     /// Set a key of the job, overriding the file; may be repeated, the last one wins
     #[arg(long = "set", value_name = "KEY=VALUE", requires = "config")]
     sets: Vec<String>,
+    /// Say what the job takes on so many ranks, on a node each: bytes of each rank and table,
+    /// messages, imbalance. As train --dry-run --ranks N
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..),
+        requires = "config",
+        conflicts_with_all = ["length", "mtbf", "shards", "save", "load", "bytes_per_s"]
+    )]
+    ranks: Option<u32>,
     /// How long the job trains
-    #[arg(long, value_name = "TIME", value_parser = time)]
-    length: f64,
+    #[arg(long, value_name = "TIME", value_parser = time, required_unless_present = "ranks")]
+    length: Option<f64>,
     /// Mean time between failures of any rank of the job
-    #[arg(long, value_name = "TIME", value_parser = time)]
-    mtbf: f64,
+    #[arg(long, value_name = "TIME", value_parser = time, required_unless_present = "ranks")]
+    mtbf: Option<f64>,
     /// Ranks that hold rows: a failure takes those of one
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    shards: u32,
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..),
+        required_unless_present = "ranks"
+    )]
+    shards: Option<u32>,
     /// What a save takes; with --config and --bytes-per-s it follows
-    #[arg(long, value_name = "TIME", value_parser = time, required_unless_present = "bytes_per_s")]
+    #[arg(
+        long,
+        value_name = "TIME",
+        value_parser = time,
+        required_unless_present_any = ["bytes_per_s", "ranks"]
+    )]
     save: Option<f64>,
     /// What reading a save takes; default: as long as a save
     #[arg(long, value_name = "TIME", value_parser = time)]
@@ -62,9 +89,40 @@ fn time(text: &str) -> Result<f64, String> {
         .map_err(|()| "expected seconds above 0, or a time: 90, \"5 min\", 28h".to_owned())
 }
 
-/// Runs the verb. One process, without MPI.
+impl PlanArguments {
+    /// The ranks that a job is planned on; `None` where its failures are planned.
+    pub(super) fn ranks(&self) -> Option<usize> {
+        self.ranks.map(|ranks| ranks as usize)
+    }
+}
+
+/// Plans a job on so many ranks. *Collective over all ranks, of which there is one.*
+pub(super) fn run_on(
+    ranks: usize,
+    arguments: &PlanArguments,
+    world: &World,
+    control: &Comm,
+) -> Result<(), Error> {
+    let config = Config::load(arguments.config.as_deref(), &arguments.sets).map_err(Error::from);
+    let config = control.agree(config)?;
+    let signals = Arc::new(Signals::none());
+    if let Outcome::Planned(plan, Some(prediction)) =
+        train(world, control, config, &signals, Task::Plan(Some(ranks)))?
+    {
+        // A closed stdout is no failure.
+        let _ = writeln!(std::io::stdout().lock(), "{plan}{prediction}");
+    }
+    Ok(())
+}
+
+/// Plans saves and recovery. One process, without MPI.
 pub(super) fn run(arguments: &PlanArguments) -> Result<(), Error> {
-    let PlanArguments { length, mtbf, shards, reschedule, .. } = *arguments;
+    let PlanArguments { reschedule, .. } = *arguments;
+    let (Some(length), Some(mtbf), Some(shards)) =
+        (arguments.length, arguments.mtbf, arguments.shards)
+    else {
+        return Err(Error::Usage("--length, --mtbf and --shards, or --ranks, are missing".into()));
+    };
     let out_of = |name: &str, value: f64, range: &str| {
         Err(Error::Usage(format!("--{name} {value}: expected {range}")))
     };

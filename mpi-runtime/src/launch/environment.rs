@@ -68,6 +68,21 @@ pub enum LaunchError {
         /// The plugin of Slurm's that would do.
         plugin: &'static str,
     },
+    /// No room for the memory through which ranks of a node talk.
+    #[error(
+        "{folder} has {free} MiB free, and MPI needs {needed} MiB there for the ranks of this node; \
+         give it more (docker run --shm-size=1g, apptainer --bind /tmp:/dev/shm, mount -o \
+         remount,size=1g {folder}), remove what lies there, or let ranks talk by TCP: mpirun --mca \
+         btl tcp,self"
+    )]
+    Segments {
+        /// Where it would be.
+        folder: String,
+        /// MiB free there.
+        free: u64,
+        /// MiB needed there.
+        needed: u64,
+    },
     /// Several processes of a verb that is one.
     #[error("{verb} is one process, and {processes} were started; run it without mpirun or srun")]
     OneProcess {

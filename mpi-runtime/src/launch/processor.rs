@@ -25,6 +25,39 @@ fn stay_on_any(cores: &[usize]) -> Result<(), Error> {
         .map_err(|error| Error::Launch(format!("cannot keep a thread on core {cores:?}: {error}")))
 }
 
+/// Refuses more worker threads than a rank on `host` may use cores: they would take turns, and a
+/// step would last as much longer. Several ranks that share cores are only warned of: at a desk
+/// that is how a job of many ranks is tried out.
+///
+/// # Errors
+/// Fewer cores than workers, unless `UMBRA_ALLOW_OVERSUBSCRIBE=1` says that this is meant.
+pub fn check_cores(cores: &Cores, workers: usize, host: &str) -> Result<(), Error> {
+    let of_node = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
+    let meant = std::env::var("UMBRA_ALLOW_OVERSUBSCRIBE").is_ok_and(|value| value == "1");
+    if meant { Ok(()) } else { enough_cores(cores, workers, Cores::parse(&of_node).count(), host) }
+}
+
+fn enough_cores(cores: &Cores, workers: usize, of_node: usize, host: &str) -> Result<(), Error> {
+    let own = cores.count();
+    if workers <= own {
+        return Ok(());
+    }
+    let binding = if own < of_node {
+        format!(
+            ", bound to fewer than the {of_node} of {host}: start with mpirun --bind-to none, or \
+             --map-by slot:PE={workers} (srun --cpus-per-task={workers}); or"
+        )
+    } else {
+        format!(", all that {host} has:")
+    };
+    Err(Error::Launch(format!(
+        "train.worker_threads = {workers}, and a rank may use {own} {} ({cores}){binding} set \
+         train.worker_threads = {own}, or UMBRA_ALLOW_OVERSUBSCRIBE=1 in the environment if \
+         threads are to take turns",
+        if own == 1 { "core" } else { "cores" }
+    )))
+}
+
 /// Which cores the threads of a rank stay on; empty when they stay nowhere.
 #[derive(Clone, Debug, Default)]
 pub struct Pins {
@@ -136,6 +169,20 @@ mod tests {
         let start = thread_time();
         std::thread::sleep(Duration::from_millis(50));
         assert!(thread_time() - start < Duration::from_millis(40));
+    }
+
+    #[test]
+    fn more_workers_than_cores_are_refused_with_a_cure() {
+        let refused = |cores: &str, workers, of_node| {
+            let checked = enough_cores(&Cores::parse(cores), workers, of_node, "n0");
+            checked.map_err(|error| error.to_string())
+        };
+        assert_eq!(refused("0-3", 4, 8), Ok(()));
+        let bound = refused("3", 4, 8).unwrap_err();
+        assert!(bound.contains("1 core (3), bound") && bound.contains("slot:PE=4"), "{bound}");
+        let small = refused("0-1", 4, 2).unwrap_err();
+        assert!(small.contains("2 cores (0-1), all that n0 has"), "{small}");
+        assert!(small.contains("train.worker_threads = 2"), "{small}");
     }
 
     #[test]

@@ -183,6 +183,24 @@ impl UsageMemory {
         }
     }
 
+    /// Bytes that it is going to take for `partition`.
+    #[must_use]
+    pub fn bytes_of(layout: &TableLayout, partition: u32) -> u64 {
+        let Some(rule) = &layout.save_first else { return 0 };
+        let words: u64 = match rule.by {
+            By::Change => 0,
+            By::Updates => layout.rows_of(partition).into(),
+            By::Sample => {
+                let sampled = rule.large.iter().map(|table| {
+                    let rows = layout.range_of(partition, *table);
+                    u64::from(rule.count(rows.end - rows.start).next_multiple_of(BUCKET))
+                });
+                sampled.sum()
+            }
+        };
+        4 * words
+    }
+
     /// Bytes that it takes.
     #[must_use]
     pub fn bytes(&self) -> u64 {

@@ -14,7 +14,8 @@ use crate::comm::{self, Comm, loss};
 use crate::config::{Config, Every, Precision, RecoveryMode, Seconds};
 use crate::error::Error;
 use crate::launch::environment::{self, Cores};
-use crate::launch::processor::Pins;
+use crate::launch::processor::{Pins, check_cores};
+use crate::launch::sameness;
 use crate::launch::signals::Signals;
 use crate::launch::world::World;
 use crate::record::{self, RunFolder, Summary, note, say};
@@ -34,7 +35,7 @@ use crate::run::{Run, local_images, warm_start};
 
 /// What a training run came to.
 pub enum Outcome {
-    /// A dry run: the plan, and on the first of several ranks what they are going to send.
+    /// A dry run: the plan, and on the first rank what all are going to send and hold.
     Planned(Box<Plan>, Option<Prediction>),
     /// A run that ended well; its folder and the summary on the first rank.
     Trained(Option<(PathBuf, Box<Summary>)>),
@@ -67,6 +68,11 @@ pub fn train(
     let ranks = if let Task::Plan(Some(ranks)) = task { ranks } else { world.size };
     let mut plan = plan(world, control, config, ranks)?;
     control.agree(plan.train.check_labels().map_err(Error::from))?;
+    if ranks == world.size && plan.roles.trainers.contains(world.rank) {
+        control.agree(check_cores(&Cores::allowed(), plan.job.worker_threads, &world.host))?;
+    } else {
+        control.agree(Ok(()))?;
+    }
     plan.place_tables(control, ranks)?;
     if plan.layout.owners().is_some() && ranks == world.size {
         let own = plan.node_of.get(world.rank);
@@ -78,7 +84,7 @@ pub fn train(
     if dry_run {
         let free = if first { RunFolder::check(&plan.job.config) } else { Ok(()) };
         control.agree(free)?;
-        let predicts = first && ranks > 1 && plan.roles.dense_partitions == 1;
+        let predicts = first && plan.roles.dense_partitions == 1;
         let prediction = predicts.then(|| Prediction::new(&plan, ranks, control.watch()));
         let prediction = control.agree(prediction.transpose())?;
         return Ok(Outcome::Planned(Box::new(plan), prediction));
@@ -381,5 +387,5 @@ pub(crate) fn plan(
         }
         Ok(plan)
     });
-    control.agree(plan)
+    sameness::agree_on_files(world, control, plan)
 }

@@ -33,6 +33,7 @@ pub mod job;
 mod local_images;
 mod lost_ranks;
 pub mod measures;
+mod memory;
 pub mod placement;
 pub mod plan;
 pub mod pool_choice;

@@ -272,52 +272,6 @@ impl Plan {
         }
     }
 
-    /// Whether the rows of this rank's node, where it is known who is on it, and `ranks_on_node`
-    /// replicas fit in the memory that the node has left.
-    ///
-    /// # Errors
-    /// When they do not; a node that does not tell its memory is believed to have enough.
-    pub fn check_memory(&self, rank: usize, ranks_on_node: usize) -> Result<(), Error> {
-        let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
-        let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
-        let available: Option<u64> =
-            line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok());
-        // A run that plays failures has an image of its rows.
-        let images = 1 + u64::from(self.job.config.recovery.inject.failures.is_some());
-        // Where tables are whole, one rank has more of them than another.
-        let node = self.node_of.get(rank);
-        let beside = (0..self.node_of.len()).filter(|other| self.node_of.get(*other) == node);
-        let of_node: u64 = beside.map(|other| self.embedding_bytes(other)).sum();
-        let alone = ranks_on_node as u64 * self.embedding_bytes(rank);
-        let rows = images * if node.is_some() { of_node } else { alone };
-        let dense = self.own_dense_bytes(rank)?;
-        let dense = dense + self.served_bytes(rank) + self.coding_bytes(rank);
-        let dense = ranks_on_node as u64 * dense;
-        let state = rows + dense;
-        // Trainers' own replicas are in a checkpoint beside the model.
-        let copies = rows + 2 * dense;
-        let copies = if self.saves_in_background() { copies } else { 0 };
-        match available.map(|kibibytes| kibibytes * 1024) {
-            Some(available) if state > available => Err(Error::Launch(format!(
-                "{ranks_on_node} ranks of this node need {:.1} GiB for embedding rows and \
-                 replicas, and {:.1} GiB are free: use more nodes, a smaller \
-                 model.embedding_dim or an \
-                 optim.sparse.kind with less state",
-                gibibytes(state),
-                gibibytes(available)
-            ))),
-            Some(available) if state + copies > available => Err(Error::Launch(format!(
-                "{ranks_on_node} ranks of this node need {:.1} GiB for embedding rows and \
-                 replicas and as much again for a copy while a checkpoint is written, and {:.1} \
-                 GiB are free: use more nodes, or let training wait for checkpoints \
-                 (checkpoint.background = false)",
-                gibibytes(state),
-                gibibytes(available)
-            ))),
-            _ => Ok(()),
-        }
-    }
-
     /// Whether the best model on the validation data is kept on the way.
     #[must_use]
     pub fn keeps_best(&self) -> bool {
@@ -432,10 +386,6 @@ fn steps(job: &Job, order: &TrainOrder, train: &Dataset) -> (u64, u64) {
     let global_batch = job.global_batch() as u64;
     let wanted = config.max_examples.map_or(u64::MAX, |n| n.div_ceil(global_batch));
     (of_epoch, (of_epoch * u64::from(config.epochs)).min(wanted))
-}
-
-fn gibibytes(bytes: u64) -> f64 {
-    bytes as f64 / f64::from(1 << 30)
 }
 
 fn open_compatible(

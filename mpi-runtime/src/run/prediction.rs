@@ -20,6 +20,7 @@ use crate::dense::traffic::{Sum, of_round, of_step};
 use crate::error::Error;
 use crate::rows::traffic::Flow;
 use crate::run::first_batches::FirstBatches;
+use crate::run::memory::{RankMemory, mebibytes};
 use crate::run::placement::Placed;
 use crate::run::plan::Plan;
 use crate::run::pool_choice::PoolChoice;
@@ -35,8 +36,23 @@ pub struct Prediction {
     /// Who pools bags, where that was chosen by bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pooling: Option<PoolChoice>,
-    /// Rank by rank; empty of one rank, which sends nothing.
+    /// The tables, the largest first.
+    pub tables: Vec<PlannedTable>,
+    /// Rank by rank.
     pub ranks: Vec<RankPrediction>,
+}
+
+/// A table over all ranks.
+#[derive(Debug, Serialize)]
+pub struct PlannedTable {
+    /// Its field.
+    pub name: String,
+    /// Rows.
+    pub rows: u64,
+    /// Bytes of them with their state.
+    pub bytes: u64,
+    /// Distinct rows that a step of a worker touches, in the mean.
+    pub touched: f64,
 }
 
 /// What a rank does while every worker makes one step.
@@ -54,6 +70,10 @@ pub struct RankPrediction {
     pub embedding_held_bytes: f64,
     /// Scores and what is made of them in the largest evaluation, at most; 0 without data for one.
     pub evaluation_bytes: u64,
+    /// What it has in memory at its greatest.
+    pub memory: RankMemory,
+    /// All of that.
+    pub memory_bytes: u64,
 }
 
 /// Messages and bytes between a rank and all others, expected.
@@ -116,10 +136,12 @@ impl Prediction {
         let replica = (plan.model.replica_len(), coded);
         let rounds = of_round(&plan.method(), replica, workers, roles, ranks);
         let evaluation = evaluation_bytes(plan);
+        let touched: f64 = first.tables.iter().sum();
         let of_rank = |rank| {
             let trainer = roles.trainers.number_of(rank);
             let step = steps.of(&plan.duties(rank));
             let dense = trainer.map(|trainer| of_step(&sums, (trainers, trainer), coded));
+            let memory = plan.memory_of((rank, ranks), (touched, step.held_bytes), evaluation);
             RankPrediction {
                 rank,
                 embedding: Exchanged::rows(step.sent, step.received),
@@ -130,15 +152,33 @@ impl Prediction {
                     .map(|round| (*round).into()),
                 embedding_held_bytes: step.held_bytes,
                 evaluation_bytes: if trainer.is_some() { evaluation } else { 0 },
+                memory_bytes: memory.total(),
+                memory,
             }
         };
         let (placement, pooling) = (plan.placed.clone(), plan.pool_choice);
-        Ok(Self { placement, pooling, ranks: (0..ranks).map(of_rank).collect() })
+        let ranks = (0..ranks).map(of_rank).collect();
+        Ok(Self { placement, pooling, tables: tables(plan, &first.tables), ranks })
     }
 
     fn busiest(&self, of: impl Fn(&RankPrediction) -> f64) -> Option<&RankPrediction> {
         self.ranks.iter().max_by(|one, other| of(one).total_cmp(&of(other)))
     }
+}
+
+/// The tables of `plan`, of which a step touches so many rows each.
+fn tables(plan: &Plan, touched: &[f64]) -> Vec<PlannedTable> {
+    let record = 4 * plan.layout.record().words() as u64;
+    let (names, rows) = (plan.train.sparse_names(), plan.train.cardinality());
+    let of = |((name, rows), touched): ((&String, &u64), &f64)| PlannedTable {
+        name: name.clone(),
+        rows: *rows,
+        bytes: record * rows,
+        touched: *touched,
+    };
+    let mut tables: Vec<_> = names.iter().zip(rows).zip(touched).map(of).collect();
+    tables.sort_by_key(|table| core::cmp::Reverse(table.bytes));
+    tables
 }
 
 /// What a trainer holds in the largest evaluation.
@@ -178,6 +218,14 @@ fn step_sums(model: &Model, fields: usize, global_norm: bool) -> Vec<Sum> {
     sums
 }
 
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes, not below 0")]
+const fn whole(bytes: f64) -> u64 {
+    bytes as u64
+}
+
+/// Tables that are named one by one.
+const TABLES_NAMED: usize = 8;
+
 /// Lines that `--dry-run` prints below the plan.
 impl fmt::Display for Prediction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -213,15 +261,46 @@ impl fmt::Display for Prediction {
         let Some(held) = self.busiest(|rank| rank.embedding_held_bytes) else {
             return Ok(());
         };
-        let mebibytes = held.embedding_held_bytes / f64::from(1 << 20);
         write!(
             f,
-            "\nunder way   {mebibytes:.1} MiB of rows and gradients on the fullest rank, at most"
+            "\nunder way   {:.1} MiB of rows and gradients on the fullest rank, at most",
+            held.embedding_held_bytes / f64::from(1 << 20)
         )?;
         let evaluation = self.ranks.iter().map(|rank| rank.evaluation_bytes).max().unwrap_or(0);
         if evaluation > 0 {
-            let mebibytes = evaluation as f64 / f64::from(1 << 20);
-            write!(f, "\nevaluation  {mebibytes:.1} MiB of scores on a trainer, at most")?;
+            let evaluation = mebibytes(evaluation);
+            write!(f, "\nevaluation  {evaluation:.1} MiB of scores on a trainer, at most")?;
+        }
+        for PlannedTable { name, rows, bytes, touched } in self.tables.iter().take(TABLES_NAMED) {
+            let bytes = mebibytes(*bytes);
+            write!(
+                f,
+                "\ntable       {name}: {rows} rows, {bytes:.1} MiB, a worker's step touches \
+                 {touched:.0} of them"
+            )?;
+        }
+        if let Some(others @ [_, ..]) = self.tables.get(TABLES_NAMED..) {
+            let bytes = mebibytes(others.iter().map(|table| table.bytes).sum());
+            write!(f, "\ntables      {} more: {bytes:.1} MiB", others.len())?;
+        }
+        let Some(fullest) = self.busiest(|rank| rank.memory_bytes as f64) else { return Ok(()) };
+        write!(f, "\nresident    rank {}, the fullest: {}", fullest.rank, fullest.memory)?;
+        if self.ranks.len() > 1 {
+            let uneven = |of: fn(&RankPrediction) -> u64| {
+                let (most, all) = self
+                    .ranks
+                    .iter()
+                    .map(of)
+                    .fold((0, 0), |(most, all), bytes| (bytes.max(most), all + bytes));
+                most as f64 * self.ranks.len() as f64 / (all as f64).max(1.0)
+            };
+            write!(
+                f,
+                "\nimbalance   the fullest rank has {:.2} times the mean of all memory; the busiest \
+                 sends and receives {:.2} times the mean",
+                uneven(|rank| rank.memory_bytes),
+                uneven(|rank| whole(rank.embedding.busy() + rank.dense.busy()))
+            )?;
         }
         Ok(())
     }

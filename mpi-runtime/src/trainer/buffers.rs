@@ -48,6 +48,13 @@ impl StepBuffers {
         self
     }
 
+    /// Bytes of those for steps of up to `batch_max` examples, but for gradients of rows.
+    #[must_use]
+    pub fn bytes(model: &Model, batch_max: usize) -> u64 {
+        let single = model.replica_len() + batch_max + model.workspace_len(batch_max, 0);
+        (size_of::<f32>() * single + size_of::<f64>() * model.workspace_f64_len()) as u64
+    }
+
     /// Memory for steps of up to `batch_max` examples with up to `rows_max` distinct rows.
     #[must_use]
     pub fn new(model: &Model, batch_max: usize, rows_max: usize) -> Self {
