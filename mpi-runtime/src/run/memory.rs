@@ -2,8 +2,8 @@
 //!
 //! Sizes of what a run allocates follow from the plan, and how many distinct rows a step touches
 //! from the first batches (`first_batches.rs`). What the process itself takes (code, MPI, HDF5,
-//! allocator) is measured: what this one has by now, and at least what was measured of jobs without
-//! a model to speak of ([`ALONE`], [`AMONG_OTHERS`]).
+//! allocator) is a constant, measured of jobs without a model to speak of ([`ALONE`],
+//! [`AMONG_OTHERS`]).
 //!
 //! Memory that is asked for and never touched is not resident and does not count here, but for rows
 //! of others on the node, which count as if all were touched that may be.
@@ -123,7 +123,7 @@ impl Plan {
             shared_bytes: if trains { self.shared_bytes(rank, touched) } else { 0 },
             copy_bytes: copies + images,
             evaluation_bytes: if trains { evaluation } else { 0 },
-            process_bytes: process.max(resident_bytes()),
+            process_bytes: process,
         }
     }
 
@@ -277,15 +277,6 @@ fn bytes_of_row(data: &Dataset) -> u64 {
     4 * (1 + data.dense_features() + data.values_per_row_max() + bags) as u64
 }
 
-/// What this process has by now, as Linux counts it.
-fn resident_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kibibytes: Option<u64> =
-        line.and_then(|line| line.trim().trim_end_matches(" kB").parse().ok());
-    kibibytes.unwrap_or(0) * 1024
-}
-
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes, not below 0")]
 const fn whole(bytes: f64) -> u64 {
     bytes as u64
@@ -309,10 +300,5 @@ mod tests {
             RankMemory { rows_bytes: 3 << 20, process_bytes: 33 << 20, ..RankMemory::default() };
         assert_eq!(memory.to_string(), "36.0 MiB: rows 3.0, process 33.0");
         assert_eq!(memory.total(), 36 << 20);
-    }
-
-    #[test]
-    fn a_process_is_resident() {
-        assert!(resident_bytes() > 1 << 20);
     }
 }
