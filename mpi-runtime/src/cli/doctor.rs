@@ -1,7 +1,7 @@
 //! `umbra doctor`: is this machine, this MPI and this launch fit to train? With cures.
 //!
-//! `doctor/node.rs` what a rank sees of its node · `doctor/network.rs` messages and sums, measured ·
-//! `doctor/findings.rs` what that means, and what to do about it.
+//! `doctor/node.rs` what a rank sees of its node · `doctor/network.rs` messages and sums, measured
+//! · `doctor/findings.rs` what that means, and what to do about it.
 
 mod findings;
 mod network;
@@ -16,9 +16,9 @@ use self::node::Node;
 use crate::comm::{Comm, loss};
 use crate::error::Error;
 use crate::launch::environment;
-use crate::launch::sameness;
 use crate::launch::world::World;
 use crate::record::build_hash;
+use crate::run::sameness;
 
 /// Longest wait for another rank: nothing here takes long.
 const LIMIT: Duration = Duration::from_secs(60);

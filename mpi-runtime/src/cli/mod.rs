@@ -39,10 +39,11 @@ use crate::comm::{self, Comm, loss};
 use crate::error::Error;
 use crate::launch::data_guard;
 use crate::launch::environment::{self, LaunchError};
+use crate::launch::shared_segments;
 use crate::launch::signals::{Signals, install_panic_hook};
 use crate::launch::world::World;
-use crate::launch::{sameness, shared_segments};
 use crate::record::say;
+use crate::run::sameness;
 
 /// Trains click-through-rate models on CPU clusters over MPI.
 #[derive(Parser, Debug)]

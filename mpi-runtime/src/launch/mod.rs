@@ -2,7 +2,6 @@
 //!
 //! - [`environment`]: was the job started the way its user meant?
 //! - [`shared_segments`]: has the node room for what ranks talk through?
-//! - [`sameness`]: one program, one job, the same files on all ranks?
 //! - [`world`]: MPI's start, its communicators in their fixed order, agreement, the end
 //! - [`roles`]: which rank does what
 //! - [`memory_limits`]: memory that a process may still have
@@ -15,7 +14,6 @@ pub mod environment;
 pub mod memory_limits;
 pub mod processor;
 pub mod roles;
-pub mod sameness;
 pub mod shared_segments;
 pub mod signals;
 pub mod world;

@@ -42,6 +42,7 @@ mod publish;
 mod replica_parts;
 pub mod reporter;
 mod row_saves;
+pub mod sameness;
 mod saves;
 mod scoring;
 pub mod sections;
