@@ -94,6 +94,76 @@ fn help_lists_every_key_and_version_names_the_commit() {
     assert!(!commit.is_empty(), "{version}");
 }
 
+/// Data and the kind of the model are a job, and its file needs no option.
+#[test]
+fn the_least_job_trains() {
+    let folder = folder();
+    let least = "data = { train = \"train.h5\" }\nmodel = { kind = \"dlrm\" }\n";
+    std::fs::write(folder.path().join("least.toml"), least).unwrap();
+    let arguments = ["train", "least.toml", "--set", "optim.dense.lr=.01"];
+    let trained = umbra(folder.path(), &arguments);
+    assert_eq!(trained.status.code(), Some(0), "{}", text(&trained.stderr));
+    let config = folder.path().join("runs/least/config.toml");
+    let config = std::fs::read_to_string(config).unwrap();
+    for line in ["lr = 0.01", "kind = \"adam\"", "kind = \"rowwise_adagrad\"", "lr = 0.05"] {
+        assert!(config.contains(line), "{line}: {config}");
+    }
+    let both = umbra(folder.path(), &["train", "least.toml", "-c", "job.toml"]);
+    assert_eq!(both.status.code(), Some(2));
+    assert!(text(&both.stderr).contains("cannot be used with"), "{}", text(&both.stderr));
+}
+
+/// Completions and manual pages have verbs and keys, and shells can read them.
+#[test]
+fn shells_and_man_know_verbs_and_keys() {
+    let folder = tempfile::tempdir().unwrap();
+    let write = |arguments: &[&str]| {
+        let written = umbra(folder.path(), &[&["reference"], arguments].concat());
+        assert_eq!(written.status.code(), Some(0), "{}", text(&written.stderr));
+        text(&written.stdout)
+    };
+    for shell in ["bash", "zsh", "fish"] {
+        let script = write(&["completions", shell]);
+        for word in ["simulate", "optim.dense.lr=", "sync.method=shadow_ma"] {
+            assert!(script.contains(word), "{shell}: {word}");
+        }
+        std::fs::write(folder.path().join(shell), script).unwrap();
+        // Of the shells only bash is everywhere.
+        let read = Command::new(shell).arg("-n").arg(folder.path().join(shell)).status();
+        assert!(read.is_ok_and(|read| read.success()) || shell != "bash", "{shell}");
+    }
+    for (words, word, before, expected) in [
+        ("umbra train --set sync.met", "sync.met", "--set", "sync.method=auto"),
+        ("umbra train --set sync.method = shadow_m", "shadow_m", "=", "shadow_ma\n"),
+        ("umbra train --set sync.method =", "", "sync.method", "ds_slowmo"),
+        ("umbra tra", "tra", "umbra", "train\n"),
+    ] {
+        let script = format!(
+            "source ./bash; COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); \
+             _umbra_setting umbra '{word}' '{before}'; printf '%s\n' \"${{COMPREPLY[@]}}\""
+        );
+        let mut bash = Command::new("bash");
+        let offered = bash.current_dir(folder.path()).args(["-c", &script]).output().unwrap();
+        assert!(text(&offered.stdout).contains(expected), "{words}: {}", text(&offered.stdout));
+    }
+    write(&["man", "--output", "man"]);
+    let page = |name: &str| std::fs::read_to_string(folder.path().join("man").join(name)).unwrap();
+    assert!(page("umbra.1").contains("umbra\\-train(1)"), "{}", page("umbra.1"));
+    let train = page("umbra-train.1");
+    for word in ["JOB.toml", "dry\\-run", "umbra\\-job(5)"] {
+        assert!(train.contains(word), "{word}");
+    }
+    let job = page("umbra-job.5");
+    for word in ["\\fBoptim.sparse.initial_accumulator\\fR", ".SH sync.server"] {
+        assert!(job.contains(word), "{word}: {job}");
+    }
+    assert!(
+        write(&["keys"])
+            .contains("| `lr` | a number, above 0 | `1e-3` if optim.dense.kind is `adam`;")
+    );
+    assert!(write(&["schema"]).starts_with('{'));
+}
+
 #[test]
 fn a_launcher_that_mpi_does_not_know_is_refused() {
     let folder = folder();

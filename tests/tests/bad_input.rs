@@ -87,14 +87,37 @@ const CONFIGURATION: &[Case] = &[
     case(
         2,
         "train -c job.toml --set model.kind=fm --set model.top=[8]",
-        "`model.top = [8]`: expected no layers",
+        "`model.top = [8]`: expected model.kind to be one of \"dlrm\"",
     ),
     case(
         2,
         "train -c job.toml --set model.kind=dlrm --set model.bottom=[8,4]",
         "model.embedding_dim = 16",
     ),
-    case(2, "train -c job.toml --set model.kind=dlrm", "[model] on this data:"),
+    case(
+        2,
+        "train -c job.toml --set model.kind=dlrm --set model.bottom=[]",
+        "[model] on this data:",
+    ),
+    case(2, "train none.toml", "cannot read the configuration none.toml"),
+    case(2, "plan none.toml --length 1h --mtbf 1h --shards 1 --bytes-per-s 1", "none.toml"),
+    case(2, "simulate none.toml --cluster none.toml", "none.toml"),
+    case(
+        2,
+        "train job.toml --set optim.dense.lr=.x",
+        "`optim.dense.lr = \".x\"`: expected a finite number",
+    ),
+    case(
+        2,
+        "train job.toml --set optim.sparse.momentum=.5",
+        "expected optim.sparse.kind to be \"momentum\": optim.sparse.kind = \"sgd\" has no use",
+    ),
+    case(
+        2,
+        "train --set data.train=train.h5 --set model.kind=lr --set optim.dense.kind=momentum",
+        "`optim.dense.lr` is missing",
+    ),
+    case(1, "reference man --output job.toml", "cannot write manual pages to job.toml"),
     case(
         2,
         "train -c job.toml --set train.early_stop.patience=2",

@@ -36,6 +36,8 @@ train = "unused.h5"
 [model]
 kind = "dlrm"
 embedding_dim = 2
+bottom = []
+top = []
 [optim.dense]
 kind = "adam"
 lr = 0.01

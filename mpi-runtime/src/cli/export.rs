@@ -47,7 +47,7 @@ pub(super) fn run(arguments: &ExportArguments) -> Result<(), Error> {
         Format::Flat => {
             let manifest = &checkpoint.manifest;
             let path = checkpoint.dir().join("manifest.json");
-            let config = Config::parse(&manifest.config, &path, &[])?;
+            let config = Config::saved(&manifest.config, &path)?;
             let (dense_features, fields) = (manifest.dense_features, manifest.cardinality.len());
             let config = convert::model_config(&config.model, dense_features, fields);
             checkpoint.export(ExportFormat::Flat(&config), output)?

@@ -10,12 +10,14 @@ mod doctor;
 mod eval;
 mod export;
 mod interrupt;
+mod job_file;
 mod launch;
 mod leftovers;
 mod plan;
 mod predict;
 mod prepare;
 mod report;
+mod reference;
 mod simulate;
 mod supervised;
 mod supervisor;
@@ -30,7 +32,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::error::ErrorKind;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use umbra_core::kernel::{self, Simd, UnknownSimd};
 
@@ -68,6 +70,7 @@ enum Verb {
     Launch(launch::LaunchArguments),
     Plan(plan::PlanArguments),
     Report(report::ReportArguments),
+    Reference(reference::ReferenceArguments),
     /// Look at this machine, its MPI and this launch, and say what to mend
     Doctor,
 }
@@ -127,6 +130,9 @@ pub fn main() -> ExitCode {
             }),
             None => alone("plan", || plan::run(&arguments)),
         },
+        Verb::Reference(arguments) => {
+            alone("reference", || reference::run(&arguments, Arguments::command()))
+        }
         Verb::Export(arguments) => alone("export", || export::run(&arguments)),
         // It starts what starts MPI.
         Verb::Launch(arguments) => {

@@ -3,13 +3,14 @@
 
 use core::fmt::Write as _;
 use std::io::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use clap::Args;
 use umbra_core::recovery::overhead::{Costs, Job, Outlook, Recovery};
 use umbra_datasets::Dataset;
 
+use super::job_file::{JOB_FILE, JobArguments};
 use crate::comm::Comm;
 use crate::config::{Config, Seconds, convert};
 use crate::error::Error;
@@ -28,19 +29,15 @@ use crate::run::job::{Outcome, Task, train};
                              they were saved."
 )]
 pub(super) struct PlanArguments {
-    /// Job file: its tables say what a save has
-    #[arg(short, long, value_name = "JOB.toml")]
-    config: Option<PathBuf>,
-    /// Set a key of the job, overriding the file; may be repeated, the last one wins
-    #[arg(long = "set", value_name = "KEY=VALUE", requires = "config")]
-    sets: Vec<String>,
+    #[command(flatten)]
+    job: JobArguments,
     /// Say what the job takes on so many ranks, on a node each: bytes of each rank and table,
     /// messages, imbalance. As train --dry-run --ranks N
     #[arg(
         long,
         value_name = "N",
         value_parser = clap::value_parser!(u32).range(1..),
-        requires = "config",
+        requires = JOB_FILE,
         conflicts_with_all = ["length", "mtbf", "shards", "save", "load", "bytes_per_s"]
     )]
     ranks: Option<u32>,
@@ -58,7 +55,8 @@ pub(super) struct PlanArguments {
         required_unless_present = "ranks"
     )]
     shards: Option<u32>,
-    /// What a save takes; with --config and --bytes-per-s it follows
+    /// What a save takes; with a job file, whose tables say what it has, and --bytes-per-s it
+    /// follows
     #[arg(
         long,
         value_name = "TIME",
@@ -73,7 +71,7 @@ pub(super) struct PlanArguments {
     #[arg(long, value_name = "TIME", value_parser = time, default_value = "60 s")]
     reschedule: f64,
     /// Bytes per second of all ranks together to the file system
-    #[arg(long, value_name = "RATE", requires = "config")]
+    #[arg(long, value_name = "RATE", requires = JOB_FILE)]
     bytes_per_s: Option<f64>,
     /// Portions of lost samples that may be expected
     #[arg(long, value_name = "PLS,…", value_delimiter = ',', default_value = "0.01,0.02,0.05,0.1")]
@@ -103,7 +101,7 @@ pub(super) fn run_on(
     world: &World,
     control: &Comm,
 ) -> Result<(), Error> {
-    let config = Config::load(arguments.config.as_deref(), &arguments.sets).map_err(Error::from);
+    let config = arguments.job.config().map_err(Error::from);
     let config = control.agree(config)?;
     let signals = Arc::new(Signals::none());
     if let Outcome::Planned(plan, Some(prediction)) =
@@ -133,9 +131,9 @@ pub(super) fn run(arguments: &PlanArguments) -> Result<(), Error> {
         return out_of("share", arguments.share, "a number above 0, 1 at most");
     }
     let mut text = String::new();
-    let from_rate = match (&arguments.config, arguments.bytes_per_s) {
-        (Some(config), Some(rate)) if rate > 0.0 && rate.is_finite() => {
-            let bytes = bytes_of(config, &arguments.sets)?;
+    let from_rate = match (arguments.job.path(), arguments.bytes_per_s) {
+        (Some(_), Some(rate)) if rate > 0.0 && rate.is_finite() => {
+            let bytes = bytes_of(&arguments.job.config()?)?;
             // Writing to a String cannot fail.
             let _ = writeln!(text, "rows         {:.3} GB with their state", bytes / 1e9);
             Some(bytes / rate)
@@ -154,8 +152,7 @@ pub(super) fn run(arguments: &PlanArguments) -> Result<(), Error> {
 }
 
 /// Bytes of the rows of a job, with their optimizer state.
-fn bytes_of(path: &Path, sets: &[String]) -> Result<f64, Error> {
-    let config = Config::load(Some(path), sets)?;
+fn bytes_of(config: &Config) -> Result<f64, Error> {
     let train = Dataset::open(&config.data.train)?;
     let model = convert::model(&config.model, train.dense_features(), train.fields())
         .map_err(|error| Error::Usage(format!("[model] on this data: {error}")))?;

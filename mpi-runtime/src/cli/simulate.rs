@@ -8,9 +8,9 @@ use clap::Args;
 use serde_json::json;
 
 use super::eval::add_figures;
+use super::job_file::JobArguments;
 use super::table::Table;
 use crate::comm::Comm;
-use crate::config::Config;
 use crate::error::Error;
 use crate::launch::environment::LaunchError;
 use crate::launch::world::World;
@@ -22,15 +22,11 @@ use crate::simulate::{Virtual, chrome_trace};
 #[derive(Args, Debug)]
 #[command(after_long_help = CLUSTER_HELP)]
 pub(super) struct SimulateArguments {
-    /// Job file
-    #[arg(short, long, value_name = "JOB.toml")]
-    config: Option<PathBuf>,
+    #[command(flatten)]
+    job: JobArguments,
     /// Cluster file: nodes, links and times
     #[arg(long, value_name = "CLUSTER.toml")]
     cluster: PathBuf,
-    /// Set a key of the job, overriding the file; may be repeated, the last one wins
-    #[arg(long = "set", value_name = "KEY=VALUE")]
-    sets: Vec<String>,
     /// Sweep: the job on so many trainers each, instead of the cluster file's; leaves no run folder
     #[arg(
         long,
@@ -85,7 +81,7 @@ pub(super) fn run(
         Err(LaunchError::OneProcess { verb: "simulate", processes: world.size }.into())
     };
     control.agree(alone)?;
-    let config = Config::load(arguments.config.as_deref(), &arguments.sets)?;
+    let config = arguments.job.config()?;
     let file = ClusterFile::load(&arguments.cluster)?;
     let summaries = if arguments.trainers.is_empty() {
         let planned = Virtual::plan(config, &file, file.trainers)?;

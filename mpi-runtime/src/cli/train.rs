@@ -1,19 +1,17 @@
 //! `umbra train`: a job file and its settings to a run folder.
 
-use core::fmt::Write as _;
 use core::num::NonZeroU32;
 use std::io::Write as _;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
 
 use super::eval::add_figures;
+use super::job_file::JobArguments;
 use super::table::Table;
 use super::verbosity::Verbosity;
 use crate::comm::Comm;
-use crate::config::Config;
-use crate::config::keys::KEYS;
+use crate::config::{Config, reference};
 use crate::error::Error;
 use crate::launch::signals::Signals;
 use crate::launch::world::World;
@@ -22,14 +20,10 @@ use crate::run::job::{Outcome, Task, train};
 
 /// Train a model. Alone, or on many ranks: mpirun -n 8 umbra train …, srun umbra train …
 #[derive(Args, Debug)]
-#[command(after_long_help = keys_help())]
+#[command(after_long_help = reference::help())]
 pub(super) struct TrainArguments {
-    /// Job file
-    #[arg(short, long, value_name = "JOB.toml")]
-    config: Option<PathBuf>,
-    /// Set a key, overriding the file; may be repeated, the last one wins
-    #[arg(long = "set", value_name = "KEY=VALUE")]
-    sets: Vec<String>,
+    #[command(flatten)]
+    job: JobArguments,
     #[command(flatten)]
     verbosity: Verbosity,
     /// Check every input on every rank, print the plan, and exit
@@ -52,7 +46,7 @@ fn ranks(text: &str) -> Result<usize, String> {
 impl TrainArguments {
     /// The configuration that they name. *Not collective.*
     pub(super) fn config(&self) -> Result<Config, Error> {
-        Config::load(self.config.as_deref(), &self.sets).map_err(Error::from)
+        self.job.config().map_err(Error::from)
     }
 }
 
@@ -65,7 +59,7 @@ pub(super) fn run(
     signals: &Arc<Signals>,
 ) -> Result<(), Error> {
     arguments.verbosity.set();
-    let by_default = config.run.dir == Config::default_dir(arguments.config.as_deref());
+    let by_default = config.run.dir == Config::default_dir(arguments.job.path());
     let train_it = Task::Train { by_default };
     let task = if arguments.dry_run { Task::Plan(arguments.ranks) } else { train_it };
     match train(world, control, config, signals, task)? {
@@ -107,15 +101,4 @@ fn print(summary: &Summary, folder: &std::path::Path) {
         }
     }
     table.print();
-}
-
-/// All keys, for `umbra train --help`.
-fn keys_help() -> String {
-    let mut text = String::from("Keys of the job file and of --set:\n");
-    let width = KEYS.iter().map(|key| key.path.len()).max().unwrap_or(0);
-    for key in KEYS {
-        // Writing to a String cannot fail.
-        let _ = writeln!(text, "  {:width$}  {}", key.path, key.about);
-    }
-    text
 }

@@ -1,23 +1,164 @@
 //! What a key of a configuration may hold, and how a file is read against the list of them.
 //!
-//! The reader walks a file against [`KEYS`]: an unknown key names the nearest known one, a value is
+//! The reader walks a file against [`keys`]: an unknown key names the nearest known one, a value is
 //! checked for type and range before anything is built. The types in `types.rs` then hold what has
-//! passed; a test keeps the two in step.
+//! passed; tests keep the two in step, defaults included.
 
 use toml::Value;
 
 use super::every::{EXPECTED, EXPECTED_SECONDS, Every, Seconds};
-pub use super::key_list::KEYS;
-use super::key_list::{LAYERS_MAX, WIDTH_MAX};
+use super::key_list::SECTIONS;
+pub use super::key_list::{LAYERS_MAX, WIDTH_MAX};
+pub use super::users::Use;
 
-/// A key and what it may hold.
+/// A key, what it may hold, and who has a use for it: all that help, reference and schema say.
 pub struct Key {
     /// Dotted path, e.g. `optim.dense.lr`.
     pub path: &'static str,
     /// What it may hold.
     pub kind: Kind,
-    /// One line for `umbra train --help`.
+    /// Of a number, e.g. `s`; empty where it has none, or where the value itself has one.
+    pub unit: &'static str,
+    /// One line of what it is.
     pub about: &'static str,
+    /// What it holds when it is not given.
+    pub default: DefaultValue,
+    /// What it holds, as TOML, in a job that has no use for it; empty: nothing, or its default.
+    pub idle: &'static str,
+    /// What must hold for a job to have a use for it, all of it; in other jobs it is refused.
+    pub used_by: &'static [Use],
+    /// Jobs that take no notice of it although they take it; empty: none.
+    pub shared: &'static str,
+}
+
+/// What a key holds when it is not given.
+#[derive(Clone, Copy)]
+pub enum DefaultValue {
+    /// It must be given, if its section is.
+    Required,
+    /// This, as TOML.
+    Value(&'static str),
+    /// It depends on the name that another key holds.
+    By {
+        /// The other key.
+        key: &'static str,
+        /// Names, and the value with these, as TOML.
+        cases: &'static [(&'static [&'static str], &'static str)],
+        /// Whether it must be given with other names.
+        else_required: bool,
+    },
+    /// It depends on several keys, or on the launch.
+    Derived(&'static [Case]),
+    /// Nothing, and what that means.
+    Nothing(&'static str),
+}
+
+/// A default that depends on several keys, or on the launch.
+#[derive(Clone, Copy)]
+pub struct Case {
+    /// For readers.
+    pub says: &'static str,
+    /// The value as TOML; empty where no example is given.
+    pub value: &'static str,
+    /// Settings with which that is the default, on so many ranks.
+    pub sets: &'static [&'static str],
+    /// Ranks of the launch.
+    pub ranks: usize,
+}
+
+impl Key {
+    /// A key that must be given, of use to all.
+    pub(super) const fn new(path: &'static str, kind: Kind, about: &'static str) -> Self {
+        let (unit, idle, shared) = ("", "", "");
+        Self {
+            path,
+            kind,
+            unit,
+            about,
+            default: DefaultValue::Required,
+            idle,
+            used_by: &[],
+            shared,
+        }
+    }
+
+    /// With this default, as TOML.
+    pub(super) const fn or(self, value: &'static str) -> Self {
+        Self { default: DefaultValue::Value(value), ..self }
+    }
+
+    /// With a default that follows from what another key holds.
+    pub(super) const fn by(
+        self,
+        key: &'static str,
+        cases: &'static [(&'static [&'static str], &'static str)],
+    ) -> Self {
+        Self { default: DefaultValue::By { key, cases, else_required: false }, ..self }
+    }
+
+    /// The same, and to be given in all other cases.
+    pub(super) const fn by_or_required(
+        self,
+        key: &'static str,
+        cases: &'static [(&'static [&'static str], &'static str)],
+    ) -> Self {
+        Self { default: DefaultValue::By { key, cases, else_required: true }, ..self }
+    }
+
+    /// With a default that follows from more.
+    pub(super) const fn derived(self, cases: &'static [Case]) -> Self {
+        Self { default: DefaultValue::Derived(cases), ..self }
+    }
+
+    /// Without a default: what it means not to give it.
+    pub(super) const fn or_nothing(self, means: &'static str) -> Self {
+        Self { default: DefaultValue::Nothing(means), ..self }
+    }
+
+    /// What it holds where nobody has a use for it.
+    pub(super) const fn idle(self, value: &'static str) -> Self {
+        Self { idle: value, ..self }
+    }
+
+    /// In a unit.
+    pub(super) const fn unit(self, unit: &'static str) -> Self {
+        Self { unit, ..self }
+    }
+
+    /// Of use where all of this holds, refused elsewhere.
+    pub(super) const fn used_by(self, used_by: &'static [Use]) -> Self {
+        Self { used_by, ..self }
+    }
+
+    /// Taken by jobs that take no notice of it.
+    pub(super) const fn shared(self, with: &'static str) -> Self {
+        Self { shared: with, ..self }
+    }
+
+    /// The section it stands in, dotted; empty for none.
+    #[must_use]
+    pub fn section(&self) -> &'static str {
+        self.path.rsplit_once('.').map_or("", |(section, _)| section)
+    }
+
+    /// Its default where one value is that of every job.
+    #[must_use]
+    pub fn value(&self) -> Option<Value> {
+        let DefaultValue::Value(text) = self.default else { return None };
+        text.parse().ok()
+    }
+
+    /// Its default beside these values of other keys, if the table alone says it.
+    pub(super) fn default_beside<'a>(
+        &self,
+        of: impl Fn(&str) -> Option<&'a Value>,
+    ) -> Option<Value> {
+        let DefaultValue::By { key, cases, .. } = self.default else { return self.value() };
+        let implied = find(key).and_then(Self::value);
+        let name = of(key).or(implied.as_ref())?.as_str()?;
+        let case = cases.iter().find(|(names, _)| names.contains(&name));
+        case.map(|(_, value)| *value).unwrap_or(self.idle).parse().ok()
+    }
 }
 
 /// What a key may hold.
@@ -62,14 +203,20 @@ pub enum Kind {
     },
 }
 
+/// Every key, in the order of the documentation.
+pub fn keys() -> impl Iterator<Item = &'static Key> {
+    SECTIONS.iter().copied().flatten()
+}
+
 /// The key at a dotted path.
-pub(super) fn find(path: &str) -> Option<&'static Key> {
-    KEYS.iter().find(|key| key.path == path)
+#[must_use]
+pub fn find(path: &str) -> Option<&'static Key> {
+    keys().find(|key| key.path == path)
 }
 
 /// Whether keys stand below this path.
 pub(super) fn is_section(path: &str) -> bool {
-    KEYS.iter().any(|key| {
+    keys().any(|key| {
         key.path.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     }) && find(path).is_none()
 }
@@ -94,8 +241,8 @@ pub(super) fn nearest(path: &str, wants_section: bool) -> &'static str {
         if same_section { whole } else { whole.min(moved * 2) }
     };
     let candidates: Vec<&'static str> =
-        if wants_section { sections() } else { KEYS.iter().map(|key| key.path).collect() };
-    candidates.into_iter().min_by_key(|candidate| distance(candidate)).unwrap_or(KEYS[0].path)
+        if wants_section { sections() } else { keys().map(|key| key.path).collect() };
+    candidates.into_iter().min_by_key(|candidate| distance(candidate)).unwrap_or("seed")
 }
 
 /// Characters of an unknown path that are looked at.
@@ -104,7 +251,7 @@ const NEAREST_MAX: usize = 80;
 /// Names directly below a section, for a message.
 pub(super) fn members(section: &str) -> String {
     let mut names: Vec<&str> = Vec::new();
-    for key in KEYS {
+    for key in keys() {
         let rest = key.path.strip_prefix(section).and_then(|rest| rest.strip_prefix('.'));
         if let Some(rest) = rest {
             let name = rest.split('.').next().unwrap_or(rest);
@@ -119,7 +266,7 @@ pub(super) fn members(section: &str) -> String {
 /// All sections, dotted.
 fn sections() -> Vec<&'static str> {
     let mut found: Vec<&'static str> = Vec::new();
-    for key in KEYS {
+    for key in keys() {
         for (at, _) in key.path.match_indices('.') {
             if !found.contains(&&key.path[..at]) {
                 found.push(&key.path[..at]);

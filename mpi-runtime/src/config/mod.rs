@@ -1,7 +1,8 @@
 //! The configuration of a job: TOML file and `--set` arguments to checked types.
 //!
-//! Map: `key_list.rs` defines every key, `keys.rs` what one may hold; `overrides.rs` takes `--set`
-//! apart; `read.rs` merges both into a table and remembers where each value came from; `types.rs`,
+//! Map: `key_list/` defines every key, `keys.rs` what one may hold, `users.rs` who has a use for
+//! it; `reference/` shows the list to readers and programs; `overrides.rs` takes `--set` apart;
+//! `read.rs` merges both into a table and remembers where each value came from; `types.rs`,
 //! `embedding.rs`, `sync.rs`, `server.rs`, `switch.rs`, `checkpoint.rs` and `recovery.rs` hold the
 //! result;
 //! `validate.rs` checks keys against each other; `resolve.rs` adds what only the launch decides;
@@ -23,11 +24,13 @@ mod method;
 mod overrides;
 mod read;
 mod recovery;
+pub mod reference;
 mod resolve;
 mod server;
 mod switch;
 mod sync;
 mod types;
+mod users;
 mod validate;
 
 use std::path::{Path, PathBuf};
@@ -46,6 +49,7 @@ pub use switch::{SwitchConfig, SwitchPolicy};
 pub use sync::*;
 pub use types::*;
 
+use keys::DefaultValue;
 use read::Settings;
 
 impl Config {
@@ -80,6 +84,20 @@ impl Config {
     /// # Errors
     /// As [`Config::load`].
     pub fn parse(text: &str, path: &Path, sets: &[String]) -> Result<Self, ConfigError> {
+        let (config, settings) = Self::read(text, path, sets)?;
+        config.check_unused().map_err(|error| error.locate(|key| settings.origin(key)))?;
+        Ok(config)
+    }
+
+    /// The configuration that a checkpoint was saved with. What nobody used then does no harm now.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn saved(text: &str, path: &Path) -> Result<Self, ConfigError> {
+        Self::read(text, path, &[]).map(|(config, _)| config)
+    }
+
+    fn read(text: &str, path: &Path, sets: &[String]) -> Result<(Self, Settings), ConfigError> {
         let mut settings = Settings::default();
         settings.file(text, path)?;
         for argument in sets {
@@ -89,7 +107,7 @@ impl Config {
         fill(&mut settings, path);
         let config = Self::deserialize(Value::Table(settings.table()))?;
         config.validate().map_err(|error| error.locate(|key| settings.origin(key)))?;
-        Ok(config)
+        Ok((config, settings))
     }
 
     /// The configuration as TOML, every default written out but a checkpoint folder that follows
@@ -111,21 +129,25 @@ const UNNAMED: &str = "job.toml";
 /// Where the checkpoints of a run are, in its folder.
 const CHECKPOINTS: &str = "checkpoints";
 
-/// Keys that have no default.
+/// Keys that have no default, at all or beside what other keys hold.
 fn require(settings: &Settings) -> Result<(), ConfigError> {
-    let always = [
-        "data.train",
-        "model.kind",
-        "optim.dense.kind",
-        "optim.dense.lr",
-        "optim.sparse.kind",
-        "optim.sparse.lr",
-    ];
-    let stop = settings.has_section("train.early_stop").then_some("train.early_stop.patience");
-    for path in always.into_iter().chain(stop) {
-        if settings.of(path).is_none() {
-            let expected = keys::find(path).map_or_else(String::new, |key| key.kind.expected());
-            return Err(ConfigError::Missing { key: path, expected });
+    for key in keys::keys().filter(|key| settings.of(key.path).is_none()) {
+        let expected = match key.default {
+            DefaultValue::Required => {
+                let early_stop = key.section() == EARLY_STOP;
+                let is_used = !early_stop || settings.has_section(EARLY_STOP);
+                is_used.then(|| key.kind.expected())
+            }
+            DefaultValue::By { key: other, else_required: true, .. } => {
+                let is_open = key.default_beside(|path| settings.of(path)).is_none();
+                let name = settings.of(other).map(ToString::to_string).unwrap_or_default();
+                let expected = key.kind.expected();
+                is_open.then(|| format!("{expected}, since {other} = {name} has no default of it"))
+            }
+            _ => None,
+        };
+        if let Some(expected) = expected {
+            return Err(ConfigError::Missing { key: key.path, expected });
         }
     }
     let empty = settings.of("data.train").and_then(Value::as_array).is_some_and(Vec::is_empty);
@@ -135,6 +157,9 @@ fn require(settings: &Settings) -> Result<(), ConfigError> {
     }
     Ok(())
 }
+
+/// The one section that is off when it is not there.
+const EARLY_STOP: &str = "train.early_stop";
 
 /// The run folder of a job file at `path`.
 fn default_dir(path: &Path) -> String {
@@ -152,19 +177,27 @@ fn fill(settings: &mut Settings, path: &Path) {
     settings.fallback("train.eval_batch_size", |settings| {
         settings.of("train.batch_size").cloned().unwrap_or(Value::Integer(128))
     });
-    settings.fallback("model.cross_layers", |settings| {
-        let crossed = settings.of("model.kind").and_then(Value::as_str) == Some("dcn_v2");
-        Value::Integer(if crossed { 3 } else { 0 })
+    settings.fallback("model.bottom", |settings| {
+        let is_dlrm = settings.of("model.kind").and_then(Value::as_str) == Some("dlrm");
+        let default = keys::find("model.embedding_dim").and_then(keys::Key::value);
+        let dim = settings.of("model.embedding_dim").cloned().or(default);
+        Value::Array(dim.filter(|_| is_dlrm).map_or_else(Vec::new, |dim| vec![BOTTOM.into(), dim]))
     });
-    for (kind, eps) in
-        [("optim.dense.kind", "optim.dense.eps"), ("optim.sparse.kind", "optim.sparse.eps")]
+    // Their sections have no other default.
+    let by_name = keys::keys().filter(|key| matches!(key.default, DefaultValue::By { .. }));
+    for key in
+        ["optim.dense.kind", "optim.sparse.kind"].into_iter().filter_map(keys::find).chain(by_name)
     {
-        settings.fallback(eps, |settings| {
-            let adam = settings.of(kind).and_then(Value::as_str) == Some("adam");
-            Value::Float(if adam { 1e-8 } else { 1e-10 })
-        });
+        if let Some(value) = key.default_beside(|path| settings.of(path)) {
+            settings.fallback(key.path, |_| value);
+        }
     }
 }
 
+/// Width of the first of two layers of DLRM's bottom MLP.
+const BOTTOM: i64 = 64;
+
+#[cfg(test)]
+mod key_tests;
 #[cfg(test)]
 mod tests;

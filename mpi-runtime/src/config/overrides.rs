@@ -1,12 +1,13 @@
 //! `--set KEY=VALUE`: one setting on the command line, in the file's own terms.
 //!
 //! KEY is dotted. VALUE is TOML; what is not TOML, or stands where a key wants text, is a string:
-//! `--set data.train=a.h5` needs no quotes, nor does `--set run.dir=2026-01-01`.
+//! `--set data.train=a.h5` needs no quotes, nor does `--set run.dir=2026-01-01`. A number is also
+//! taken as other programs write it: `.1`, `1.`.
 
 use toml::Value;
 
 use super::error::ConfigError;
-use super::keys;
+use super::keys::{self, Kind};
 
 /// A `--set` argument taken apart.
 pub(super) struct Override {
@@ -25,12 +26,21 @@ pub(super) fn parse(argument: &str) -> Result<Override, ConfigError> {
         return Err(malformed());
     }
     let toml = text.parse::<Value>().ok();
-    let wants_text = keys::find(key).is_some_and(|key| key.kind.takes_text());
+    let kind = keys::find(key).map(|key| key.kind);
+    let wants_text = kind.is_some_and(Kind::takes_text);
     let value = match toml {
         Some(value) if !wants_text || value.is_str() || value.is_array() => value,
+        None if matches!(kind, Some(Kind::Number { .. })) => number(text),
         _ => Value::String(text.into()),
     };
     Ok(Override { key: key.into(), value })
+}
+
+/// A number that TOML would write otherwise; what is none stays text.
+fn number(text: &str) -> Value {
+    let plain = text.bytes().all(|byte| byte.is_ascii_digit() || b"+-.eE".contains(&byte));
+    let number = text.parse().ok().filter(|_| plain).map(Value::Float);
+    number.unwrap_or_else(|| Value::String(text.into()))
 }
 
 #[cfg(test)]
@@ -50,6 +60,14 @@ mod tests {
             ("data.train=/a=b.h5", Value::String("/a=b.h5".into())),
             ("run.dir=2026-01-01", Value::String("2026-01-01".into())),
             ("train.epochs=three", Value::String("three".into())),
+            ("optim.dense.lr=.1", Value::Float(0.1)),
+            ("optim.dense.lr=1.", Value::Float(1.0)),
+            ("optim.dense.lr=+1", Value::Integer(1)),
+            ("optim.dense.lr=+.5e-1", Value::Float(0.05)),
+            ("optim.dense.lr=infinity", Value::String("infinity".into())),
+            ("optim.dense.lr=.", Value::String(".".into())),
+            ("run.dir=.1", Value::String(".1".into())),
+            ("train.epochs=1.", Value::String("1.".into())),
         ] {
             let parsed = parse(argument).unwrap();
             assert_eq!(parsed.value, expected, "for {argument}");

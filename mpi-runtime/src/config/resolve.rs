@@ -201,10 +201,6 @@ impl SyncConfig {
         };
         self.alpha.get_or_insert(alpha);
         let dealt = shape.dealing().is_some();
-        if gated {
-            // As published: after every local step.
-            self.every.get_or_insert(if dealt { 1 } else { 16 });
-        }
         if dealt {
             let size = match self.schedule {
                 Schedule::Grid => Some(columns(trainers)),

@@ -10,7 +10,7 @@ use umbra_core::units::Nanos;
 
 use super::convert;
 use super::error::ConfigError;
-use super::sync::{SyncConfig, SyncMethod};
+use super::sync::SyncMethod;
 use super::types::Config;
 
 /// `[sync.server]`
@@ -209,48 +209,6 @@ impl Config {
     pub fn batches_per_step(&self, workers: usize) -> usize {
         let members = self.sync.server.members.filter(|_| self.sync.uses(SyncMethod::Gba));
         members.map_or(workers, |members| members as usize)
-    }
-}
-
-impl SyncConfig {
-    /// Keys of servers that are set, and whether that is for nothing, and which methods they are
-    /// for.
-    pub(super) fn unused_of_servers(&self) -> [(&'static str, bool, &'static str); 9] {
-        let (server, plain) = (&self.server, ServerConfig::default());
-        let (gba, hard) = (self.uses(SyncMethod::Gba), server.decay == Decay::Hard);
-        let served = self.methods().any(SyncMethod::is_served);
-        let factor = server.decay_factor.to_bits() != plain.decay_factor.to_bits();
-        [
-            ("sync.server.members", server.members.is_some() && !gba, "the gba"),
-            ("sync.server.decay", server.decay != plain.decay && !gba, "the gba"),
-            (
-                "sync.server.tolerance",
-                server.tolerance.is_some() && !(gba && hard),
-                "sync.server.decay = \"hard\" and the gba",
-            ),
-            (
-                "sync.server.decay_factor",
-                factor && (hard || !gba),
-                "sync.server.decay = \"power\" and the gba",
-            ),
-            ("sync.server.divisor", server.divisor != plain.divisor && !gba, "the gba"),
-            ("sync.server.row_divisor", server.row_divisor != plain.row_divisor && !gba, "the gba"),
-            (
-                "sync.server.bound",
-                server.bound != plain.bound && !self.uses(SyncMethod::HopBs),
-                "the hop_bs",
-            ),
-            (
-                "sync.server.backup_workers",
-                server.backup_workers != plain.backup_workers && !self.uses(SyncMethod::HopBw),
-                "the hop_bw",
-            ),
-            (
-                "sync.server.reissue_s",
-                server.reissue_s.to_bits() != plain.reissue_s.to_bits() && !served,
-                "a server",
-            ),
-        ]
     }
 }
 

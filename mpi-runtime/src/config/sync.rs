@@ -129,6 +129,29 @@ pub enum SyncMethod {
 }
 
 impl SyncMethod {
+    /// All of them, in their order.
+    pub const ALL: [Self; Self::NAMES.len()] = [
+        Self::Auto,
+        Self::None,
+        Self::Independent,
+        Self::Bsp,
+        Self::LocalSgd,
+        Self::ShadowEasgd,
+        Self::ShadowMa,
+        Self::ShadowBmuf,
+        Self::ForegroundEasgd,
+        Self::ForegroundMa,
+        Self::ForegroundBmuf,
+        Self::DsSync,
+        Self::ShadowDsSync,
+        Self::DsSlowmo,
+        Self::AsyncPs,
+        Self::BspPs,
+        Self::HopBs,
+        Self::HopBw,
+        Self::Gba,
+    ];
+
     /// Names in the file and in the summary, in the order of the methods.
     pub const NAMES: [&'static str; Self::Gba as usize + 1] = [
         "auto",

@@ -1,4 +1,5 @@
-//! Bad configurations and what is said about them; precedence; defaults; the round trip.
+//! Bad configurations and what is said about them; precedence; defaults; the round trip. Every key
+//! against the table: `key_tests.rs`.
 #![allow(clippy::unwrap_used)]
 
 use std::path::Path;
@@ -48,13 +49,13 @@ const BAD_ARGUMENTS: &[(&str, &str)] = &[
     ("model.cross_layers=17", "`model.cross_layers = 17`: expected an integer from 0 to 16"),
     (
         "model.cross_rank=8",
-        "`model.cross_rank = set`: expected a dcn_v2 model: model.kind = \"dlrm\" has no use for \
-         it",
+        "`model.cross_rank = 8`: expected model.kind to be \"dcn_v2\": model.kind = \"dlrm\" has \
+         no use for it",
     ),
     (
         "model.structure=stacked",
-        "`model.structure = set`: expected a dcn_v2 model: model.kind = \"dlrm\" has no use for \
-         it",
+        "`model.structure = \"stacked\"`: expected model.kind to be \"dcn_v2\": model.kind = \
+         \"dlrm\" has no use for it",
     ),
     (
         "sync.switch=1",
@@ -71,8 +72,8 @@ const BAD_ARGUMENTS: &[(&str, &str)] = &[
     ),
     (
         "optim.dense.kind=rowwise_adagrad",
-        "`optim.dense.kind = \"rowwise_adagrad\"`: expected \"adagrad\": dense parameters have no \
-         rows to share an accumulator",
+        "`optim.dense.kind = \"rowwise_adagrad\"`: expected one of \"sgd\", \"momentum\", \
+         \"adagrad\", \"adam\"",
     ),
     (
         "model.bottom=[64, 8]",
@@ -103,9 +104,29 @@ const BAD_ARGUMENTS: &[(&str, &str)] = &[
     ),
     (
         "sync.alpha=0.5",
-        "`sync.alpha = set`: expected a shadow or foreground method: sync.method = \"auto\" has \
-         no use \
-         for it",
+        "`sync.alpha = 0.5`: expected sync.method to be one of \"local_sgd\", \"shadow_easgd\", \
+         \"shadow_ma\", \"shadow_bmuf\", \"foreground_easgd\", \"foreground_ma\", \
+         \"foreground_bmuf\", \"ds_sync\", \"shadow_ds_sync\", \"ds_slowmo\": sync.method = \
+         \"auto\" has no use for it",
+    ),
+    (
+        "sync.server.bound=4",
+        "`sync.server.bound = 4`: expected sync.method to be \"hop_bs\": sync.method = \"auto\" \
+         has no use for it",
+    ),
+    (
+        "optim.dense.beta1=0.5",
+        "`optim.dense.beta1 = 0.5`: expected optim.dense.kind to be \"adam\": optim.dense.kind = \
+         \"sgd\" has no use for it",
+    ),
+    (
+        "optim.dense.final_lr=0.5",
+        "`optim.dense.final_lr = 0.5`: expected optim.dense.decay_start_step beside it",
+    ),
+    (
+        "model.batch_norm_momentum=0.5",
+        "`model.batch_norm_momentum = 0.5`: expected model.batch_norm to be true: \
+         model.batch_norm = false has no use for it",
     ),
     ("sync.core_share=0", "`sync.core_share = 0`: expected a finite number, above 0 and at most 1"),
     (
@@ -302,8 +323,8 @@ fn a_gate_of_each_worker_is_for_foreground_easgd() {
         assert!(minimal(&[&of, "sync.gate=trainer"]).is_ok(), "{method}");
         let error = minimal(&[&of, "sync.gate=worker"]).unwrap_err().to_string();
         let message = format!(
-            "--set sync.gate=worker: `sync.gate = set`: expected the foreground_easgd method: \
-             sync.method = \"{method}\" has no use for it"
+            "--set sync.gate=worker: `sync.gate = \"worker\"`: expected sync.method to be \
+             \"foreground_easgd\": sync.method = \"{method}\" has no use for it"
         );
         assert_eq!(error, message);
     }
@@ -336,6 +357,45 @@ fn defaults_follow_the_keys_they_depend_on() {
     assert_eq!(minimal(&[]).unwrap().train, TrainConfig::default());
 }
 
+/// Data and the kind of the model are enough.
+#[test]
+fn the_least_job_learns() {
+    let least = |kind: &str, sets: &[&str]| {
+        let text = format!("data = {{ train = \"a.h5\" }}\nmodel = {{ kind = \"{kind}\" }}\n");
+        parse(&text, sets)
+    };
+    let config = least("dlrm", &[]).unwrap();
+    let OptimConfig { dense, sparse } = &config.optim;
+    assert_eq!((dense.kind, dense.lr, dense.eps), (OptimKind::Adam, 1e-3, 1e-8));
+    assert_eq!((sparse.kind, sparse.lr, sparse.eps), (OptimKind::RowwiseAdagrad, 0.05, 1e-10));
+    assert_eq!((&config.model.bottom[..], &config.model.top[..]), (&[64, 16][..], &[64, 32][..]));
+    let narrow = least("dlrm", &["model.embedding_dim=4", "model.top=[]"]).unwrap().model;
+    assert_eq!((&narrow.bottom[..], &narrow.top[..]), (&[64, 4][..], &[][..]));
+    for kind in ["deepfm", "fm", "lr", "dcn_v2", "wide_deep"] {
+        let model = least(kind, &[]).unwrap().model;
+        let is_deep = !matches!(kind, "fm" | "lr");
+        assert_eq!((model.bottom.len(), model.top.is_empty()), (0, !is_deep), "{kind}");
+    }
+    // A rate belongs to an optimizer.
+    let adam = least("lr", &["optim.sparse.kind=adam"]).unwrap().optim.sparse;
+    assert_eq!((adam.lr, adam.eps), (1e-3, 1e-8));
+    assert_eq!(
+        least("lr", &["optim.dense.kind=sgd"]).unwrap_err().to_string(),
+        "`optim.dense.lr` is missing: give a finite number, above 0, since optim.dense.kind = \
+         \"sgd\" has no default of it, in the file or with --set optim.dense.lr=…"
+    );
+}
+
+/// What was saved by a program that took more is read.
+#[test]
+fn a_saved_configuration_may_have_what_nobody_uses() {
+    let text = format!("{MINIMAL}beta1 = 0.5\n");
+    let unused = "expected optim.sparse.kind to be \"adam\"";
+    assert!(parse(&text, &[]).unwrap_err().to_string().contains(unused));
+    let saved = Config::saved(&text, Path::new("manifest.json")).unwrap();
+    assert_eq!(saved.optim.sparse.beta1, 0.5);
+}
+
 #[test]
 fn a_resolved_configuration_reads_back_equal() {
     let sets = [
@@ -349,137 +409,6 @@ fn a_resolved_configuration_reads_back_equal() {
     let text = job.config.to_toml().unwrap();
     let again = Config::parse(&text, Path::new("elsewhere.toml"), &[]).unwrap();
     assert_eq!(again, job.config, "{text}");
-}
-
-/// The key table and the types name the same keys.
-#[test]
-fn keys_and_types_agree() {
-    let sets = [
-        "data.valid=v.h5",
-        "data.test=t.h5",
-        "train.early_stop.patience=2",
-        "optim.dense.decay_start_step=5",
-        "optim.dense.decay_steps=5",
-        "train.max_examples=100",
-        "checkpoint.every=5",
-        "checkpoint.local_dir=/dev/shm",
-        "checkpoint.local_every=5",
-        "checkpoint.warm_start=runs/other",
-        "run.max_time=60",
-        "optim.sparse.decay_start_step=5",
-        "optim.sparse.decay_steps=5",
-        "recovery.mode=cpr",
-        "recovery.mtbf_s=100",
-        "recovery.save_s=1",
-        "recovery.load_s=1",
-        "recovery.reschedule_s=1",
-        "recovery.inject.failures=gamma",
-        "recovery.inject.failure_shape=0.8",
-        "recovery.inject.failure_steps=[5]",
-        "recovery.inject.job_s=1000",
-        "recovery.inject.shards=4",
-        "recovery.inject.nan_trainer=0",
-        "recovery.inject.nan_step=5",
-        "recovery.inject.stop_step=5",
-        "recovery.inject.panic_trainer=0",
-        "recovery.inject.panic_step=5",
-        "recovery.inject.kill_trainer=0",
-        "recovery.inject.kill_step=5",
-        "recovery.inject.short_trainer=0",
-        "recovery.inject.short_share=0.5",
-        "recovery.inject.slow_trainer=0",
-        "recovery.inject.slow_factor=4",
-        "recovery.inject.slow_from=5",
-        "recovery.inject.slow_to=6",
-    ];
-    let mut written = Vec::new();
-    for more in [
-        &["sync.method=shadow_bmuf"][..],
-        &["sync.method=ds_sync"],
-        &["sync.method=bsp", "compress.dp_keep=0.1", "compress.mp_keep=0.1"],
-        &["sync.method=gba", "sync.switch.to=bsp", "sync.switch.at=[5]"],
-    ] {
-        let sets = [&sets[..], more].concat();
-        let config = minimal(&sets).unwrap().resolve(2, 2, 4).unwrap().config;
-        collect("", &toml::Table::try_from(&config).unwrap(), &mut written);
-    }
-    let split = minimal(&["sync.method=bsp", "roles.dense_partitions=2"]).unwrap();
-    let split = split.resolve(2, 2, 4).unwrap().config;
-    collect("", &toml::Table::try_from(&split).unwrap(), &mut written);
-    for path in &written {
-        assert!(keys::find(path).is_some(), "{path} is a field but not in KEYS");
-    }
-    for key in keys::KEYS {
-        assert!(written.iter().any(|path| path == key.path), "{} has no field", key.path);
-        // Every name that is built has its variant.
-        if let keys::Kind::Name { built, .. } = key.kind {
-            for name in built {
-                let set = format!("{}={name}", key.path);
-                let model = match key.path {
-                    "model.structure" => "model.kind=dcn_v2",
-                    _ => "model.kind=dlrm",
-                };
-                let method = match key.path {
-                    "sync.switch.to" if *name == "bsp" => "sync.method=gba",
-                    key if key.starts_with("sync.switch.") || key.starts_with("compress.") => {
-                        "sync.method=bsp"
-                    }
-                    "sync.pair" => "sync.method=shadow_easgd",
-                    "sync.gate" => "sync.method=foreground_easgd",
-                    "sync.intake" => "sync.method=shadow_ma",
-                    "sync.schedule" => "sync.method=ds_sync",
-                    key if key.starts_with("sync.server.") => "sync.method=gba",
-                    _ => "sync.method=auto",
-                };
-                let switch: &[&str] = match (key.path, *name) {
-                    ("sync.switch.to", _) => &["sync.switch.at=[5]"],
-                    ("sync.switch.policy", "steps") => {
-                        &["sync.switch.to=gba", "sync.switch.at=[5]"]
-                    }
-                    ("sync.switch.policy", _) => &["sync.switch.to=gba"],
-                    ("compress.values", _) => &["compress.dp_keep=0.1"],
-                    _ => &[],
-                };
-                // Failures that a run plays, and what it does about them.
-                let recovery: &[&str] = match key.path.strip_prefix("recovery.") {
-                    Some(_) => &[
-                        "recovery.mode=cpr",
-                        "recovery.mtbf_s=100",
-                        "recovery.save_s=1",
-                        "recovery.load_s=1",
-                        "recovery.reschedule_s=1",
-                        "recovery.inject.failures=steps",
-                        "recovery.inject.failure_shape=0.8",
-                        "recovery.inject.failure_steps=[5]",
-                        "recovery.inject.job_s=1000",
-                    ],
-                    None => &[],
-                };
-                let others = [
-                    "data.valid=v.h5",
-                    "train.early_stop.patience=1",
-                    "roles.trainers=1",
-                    "roles.embedding_ps=1",
-                    method,
-                    model,
-                    &set,
-                ];
-                let result = minimal(&[recovery, &others[..], switch].concat());
-                let expected = (*name == "rowwise_adagrad") && key.path == "optim.dense.kind";
-                assert!(result.is_ok() || expected, "{set}: {}", result.unwrap_err());
-            }
-        }
-    }
-}
-
-fn collect(prefix: &str, table: &toml::Table, into: &mut Vec<String>) {
-    for (name, value) in table {
-        let path = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
-        match value {
-            Value::Table(table) => collect(&path, table, into),
-            _ => into.push(path),
-        }
-    }
 }
 
 /// Whatever the method, a step is as large.

@@ -1,17 +1,17 @@
-//! What no single key can tell: keys that must agree with each other.
+//! What no single key can tell: keys that must agree with each other. That somebody has a use for
+//! each is checked by the table of keys, in `users.rs`.
 
 mod recovery;
 
-use umbra_core::sync::{Method, Rounds};
-
 use super::error::ConfigError;
 use super::{
-    CompressConfig, Config, Gate, Layout, ModelKind, OptimKind, OptimSection, Placement, PoolAt,
-    Save, Schedule, Structure, SyncConfig, SyncMethod,
+    CompressConfig, Config, Layout, ModelKind, OptimSection, Placement, PoolAt, Save, Schedule,
+    SyncMethod,
 };
 
 impl Config {
-    /// Checks what keys say about each other. Types and ranges were checked when they were read.
+    /// Checks what keys say about each other. Types and ranges were checked when they were read;
+    /// whether anybody uses them is checked apart, in `users.rs`.
     ///
     /// # Errors
     /// The first contradiction, naming the key to change.
@@ -29,68 +29,13 @@ impl Config {
         self.check_inject()
     }
 
-    /// Keys that the method would ignore are refused: somebody meant something by them.
+    /// What the method makes impossible; keys that it would ignore `check_unused` refuses.
     fn check_sync(&self) -> Result<(), ConfigError> {
         let sync = &self.sync;
         sync.check_switch()?;
         if !sync.switch.is_off() && self.run.step_losses {
             let expected = "false where methods change: only bsp knows them (sync.switch)";
             return Err(ConfigError::value("run.step_losses", true, expected));
-        }
-        let any =
-            |is: &dyn Fn(&Method<'_>) -> bool| sync.methods().any(|method| is(&method.shape()));
-        let blocks = any(&|shape| shape.blocks().is_some());
-        let dealt = any(&|shape| shape.dealing().is_some());
-        let served = any(&|shape| shape.serving().is_some());
-        let elastic = any(&|shape| shape.has_centers() && shape.serving().is_none());
-        let averages = any(&|shape| shape.averages());
-        let gated = any(&|shape| matches!(shape.rounds, Rounds::Gated { .. }));
-        let shadow = any(&|shape| matches!(shape.rounds, Rounds::Background(_)));
-        let rounds = gated || shadow;
-        let sums = any(&|shape| matches!(shape.rounds, Rounds::EveryStep));
-        // What `auto` becomes the launch decides.
-        let settled = sync.method != SyncMethod::Auto;
-        let plain = SyncConfig::default();
-        let unused = [
-            ("sync.every", sync.every.is_some() && !gated, "a foreground"),
-            (
-                "sync.gate",
-                sync.gate != Gate::Trainer && !(elastic && gated),
-                "the foreground_easgd",
-            ),
-            ("sync.batch_norm", settled && sync.batch_norm != plain.batch_norm && !sums, "the bsp"),
-            (
-                "sync.poll_us",
-                sync.poll_us != plain.poll_us && !rounds && !served,
-                "a shadow, foreground or server",
-            ),
-            ("sync.alpha", sync.alpha != plain.alpha && !rounds, "a shadow or foreground"),
-            ("sync.pair", sync.pair != plain.pair && !elastic, "an *_easgd"),
-            ("sync.intake", sync.intake != plain.intake && !averages, "an averaging"),
-            ("sync.average_state", sync.average_state && !averages, "an averaging"),
-            ("sync.schedule", sync.schedule != plain.schedule && !dealt, "a *ds_sync"),
-            ("sync.group_size", sync.group_size.is_some() && !dealt, "a *ds_sync"),
-            (
-                "sync.block_rate",
-                sync.block_rate.to_bits() != plain.block_rate.to_bits() && !blocks,
-                "a *_bmuf",
-            ),
-            ("sync.block_momentum", sync.block_momentum.is_some() && !blocks, "a *_bmuf"),
-            ("sync.nesterov", sync.nesterov && !blocks, "a *_bmuf"),
-            ("sync.min_interval_us", sync.min_interval_us > 0 && !shadow, "a shadow_*"),
-            ("sync.max_bytes_per_s", sync.max_bytes_per_s > 0 && !shadow, "a shadow_*"),
-            ("sync.core_share", sync.core_share.is_some() && !shadow, "a shadow_*"),
-        ];
-        let unused = unused.into_iter().chain(sync.unused_of_servers());
-        for (key, found, of) in unused {
-            if found {
-                let method = sync.method.name();
-                return Err(ConfigError::value(
-                    key,
-                    "set",
-                    format!("{of} method: sync.method = \"{method}\" has no use for it"),
-                ));
-            }
         }
         match (sync.schedule, sync.group_size) {
             (Schedule::Ring | Schedule::Nodes, Some(size)) => Err(ConfigError::value(
@@ -140,55 +85,24 @@ impl Config {
 
     fn check_model(&self) -> Result<(), ConfigError> {
         let model = &self.model;
-        let refuse = |key, widths: &[usize], expected: String| {
-            Err(ConfigError::value(key, format!("{widths:?}"), expected))
-        };
-        let (name, bottom, mlp, cross) = match model.kind {
-            ModelKind::Dlrm => ("dlrm", true, true, false),
-            ModelKind::DeepFm => ("deepfm", false, true, false),
-            ModelKind::Fm => ("fm", false, false, false),
-            ModelKind::Lr => ("lr", false, false, false),
-            ModelKind::DcnV2 => ("dcn_v2", false, true, true),
-            ModelKind::WideDeep => ("wide_deep", false, true, false),
-        };
         match model.bottom.last() {
-            Some(_) if !bottom => refuse(
-                "model.bottom",
-                &model.bottom,
-                "no layers: only model.kind = \"dlrm\" has a bottom MLP".into(),
-            ),
-            Some(&last) if last != model.embedding_dim => refuse(
-                "model.bottom",
-                &model.bottom,
-                format!(
-                    "the last width to equal model.embedding_dim = {}: the interaction multiplies \
-                     the two",
-                    model.embedding_dim
-                ),
-            ),
+            Some(&last) if model.kind == ModelKind::Dlrm && last != model.embedding_dim => {
+                Err(ConfigError::value(
+                    "model.bottom",
+                    format!("{:?}", model.bottom),
+                    format!(
+                        "the last width to equal model.embedding_dim = {}: the interaction \
+                         multiplies the two",
+                        model.embedding_dim
+                    ),
+                ))
+            }
+            _ if model.kind == ModelKind::DcnV2 && model.cross_layers == 0 => {
+                let expected = "at least 1: model.kind = \"dcn_v2\" is made of cross layers";
+                Err(ConfigError::value("model.cross_layers", 0, expected))
+            }
             _ => Ok(()),
-        }?;
-        if !mlp && !model.top.is_empty() {
-            return refuse(
-                "model.top",
-                &model.top,
-                "no layers: model.kind = \"fm\" and \"lr\" have no MLP".into(),
-            );
         }
-        if cross && model.cross_layers == 0 {
-            let expected = "at least 1: model.kind = \"dcn_v2\" is made of cross layers";
-            return Err(ConfigError::value("model.cross_layers", 0, expected));
-        }
-        let unused = [
-            ("model.cross_layers", model.cross_layers > 0),
-            ("model.cross_rank", model.cross_rank > 0),
-            ("model.structure", model.structure != Structure::default()),
-        ];
-        if let Some((key, _)) = unused.into_iter().find(|(_, set)| *set && !cross) {
-            let expected = format!("a dcn_v2 model: model.kind = \"{name}\" has no use for it");
-            return Err(ConfigError::value(key, "set", expected));
-        }
-        Ok(())
     }
 
     fn check_evaluation(&self) -> Result<(), ConfigError> {
@@ -308,37 +222,21 @@ pub(super) fn one_trainer(trainers: usize) -> ConfigError {
 
 /// Names of the keys that a section's messages need.
 struct Names {
-    kind: &'static str,
     decay_start_step: &'static str,
     decay_steps: &'static str,
-    final_lr: &'static str,
-    sparse: bool,
 }
 
 const DENSE: &Names = &Names {
-    kind: "optim.dense.kind",
     decay_start_step: "optim.dense.decay_start_step",
     decay_steps: "optim.dense.decay_steps",
-    final_lr: "optim.dense.final_lr",
-    sparse: false,
 };
 
 const SPARSE: &Names = &Names {
-    kind: "optim.sparse.kind",
     decay_start_step: "optim.sparse.decay_start_step",
     decay_steps: "optim.sparse.decay_steps",
-    final_lr: "optim.sparse.final_lr",
-    sparse: true,
 };
 
 fn check_optimizer(section: &OptimSection, names: &Names) -> Result<(), ConfigError> {
-    if section.kind == OptimKind::RowwiseAdagrad && !names.sparse {
-        return Err(ConfigError::value(
-            names.kind,
-            "\"rowwise_adagrad\"",
-            "\"adagrad\": dense parameters have no rows to share an accumulator",
-        ));
-    }
     match (section.decay_start_step, section.decay_steps) {
         (Some(start), None) => {
             return Err(ConfigError::value(
@@ -359,13 +257,6 @@ fn check_optimizer(section: &OptimSection, names: &Names) -> Result<(), ConfigEr
                 names.decay_start_step,
                 start,
                 format!("no decay before the warm-up of {} steps ends", section.warmup_steps),
-            ));
-        }
-        (None, None) if section.final_lr != 0.0 => {
-            return Err(ConfigError::value(
-                names.final_lr,
-                section.final_lr,
-                format!("{} and {} beside it", names.decay_start_step, names.decay_steps),
             ));
         }
         _ => {}

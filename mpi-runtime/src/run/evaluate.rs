@@ -122,7 +122,7 @@ fn load<'w>(
 /// The run's configuration, turned to scoring `data` on whatever ranks there are.
 fn scoring_config(checkpoint: &Checkpoint, data: &[PathBuf]) -> Result<Config, Error> {
     let path = checkpoint.dir().join("manifest.json");
-    let mut config = Config::parse(&checkpoint.manifest.config, &path, &[])?;
+    let mut config = Config::saved(&checkpoint.manifest.config, &path)?;
     config.data.train = data.to_vec();
     config.data.valid.clear();
     config.data.test.clear();

@@ -166,7 +166,7 @@ pub fn kept(plan: &Plan, checkpoint: &Checkpoint) -> Result<Kept, CheckpointErro
 
 /// Whether trainers that average remember the same: the model that differences are to, or none.
 fn same_differences(plan: &Plan, manifest: &Manifest) -> bool {
-    let Ok(then) = Config::parse(&manifest.config, "manifest.json".as_ref(), &[]) else {
+    let Ok(then) = Config::saved(&manifest.config, "manifest.json".as_ref()) else {
         return false;
     };
     let averages = plan.job.method.shape().averages();
@@ -179,7 +179,7 @@ fn same_differences(plan: &Plan, manifest: &Manifest) -> bool {
 /// those of ranks, folders and reports, and of when the run ends.
 fn same_arithmetic(plan: &Plan, manifest: &Manifest) -> bool {
     let now = &plan.job.config;
-    let Ok(mut then) = Config::parse(&manifest.config, "manifest.json".as_ref(), &[]) else {
+    let Ok(mut then) = Config::saved(&manifest.config, "manifest.json".as_ref()) else {
         return false;
     };
     // Where rows are decides in which order a bag is added up, and where tables are whole their

@@ -80,7 +80,7 @@ impl Plan {
     /// # Errors
     /// When messages get too long.
     pub fn keep_pooling(&mut self, manifest: &Manifest) -> Result<(), Error> {
-        let then = Config::parse(&manifest.config, "manifest.json".as_ref(), &[]);
+        let then = Config::saved(&manifest.config, "manifest.json".as_ref());
         let (Some(choice), Ok(then)) = (self.pool_choice, then) else { return Ok(()) };
         let pool_at = if then.pooled().is_some() { PoolAt::Ps } else { PoolAt::Trainer };
         self.pool(PoolChoice { pool_at, ..choice })

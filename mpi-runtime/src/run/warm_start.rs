@@ -55,7 +55,7 @@ pub fn is_elsewhere(config: &Config) -> Result<(), Error> {
 
 fn fits(plan: &Plan, checkpoint: &Checkpoint) -> Result<(), Error> {
     let (manifest, config) = (&checkpoint.manifest, &plan.job.config);
-    let then = Config::parse(&manifest.config, &checkpoint.dir().join("manifest.json"), &[])?;
+    let then = Config::saved(&manifest.config, &checkpoint.dir().join("manifest.json"))?;
     // What a training step does with a model is not the model.
     let of_the_model = |model: &ModelSection| ModelSection {
         dropout: 0.0,
