@@ -22,7 +22,7 @@ pub(super) static CHECKPOINT: &[Key] = &[
         Kind::Every,
         "what lies between two: 500 (steps), \"1000000 examples\", \"10 min\"",
     )
-    .or_nothing("none before the end; with recovery.mtbf_s the run finds out"),
+    .or_nothing("only at the end; with recovery.mtbf_s the run finds out"),
     key("checkpoint.local_dir", Kind::Path, "every rank's images on its own node, e.g. /dev/shm")
         .or_nothing("no images")
         .used_by(&[Use::Given(&["checkpoint.local_every"])]),
