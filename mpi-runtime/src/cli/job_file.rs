@@ -16,14 +16,14 @@ pub(super) struct JobArguments {
     #[arg(short, long, value_name = "JOB.toml", group = JOB_FILE)]
     config: Option<PathBuf>,
     /// Set a key of the job, overriding the file; may be repeated, the last one wins
-    #[arg(long = SETS, value_name = "KEY=VALUE")]
+    #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
 }
 
 /// The group of what names the file.
 pub(super) const JOB_FILE: &str = "job_file";
-/// The option that sets a key, and its name on the command line.
-pub(super) const SETS: &str = "set";
+/// The option that sets a key, by the name of its field.
+pub(super) const SETS: &str = "sets";
 
 impl JobArguments {
     /// The file, if there is one.
