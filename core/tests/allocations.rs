@@ -90,7 +90,7 @@ fn allocations(config: &ModelConfig, precision: Precision) -> usize {
     let batch = Batch { label: &label, weight: &[], dense: &dense, bags, row: &row };
 
     let mut tables = vec![Numbers::default(); s];
-    Numbering::deal(&vec![ROWS_PER_FIELD; s], &mut tables).unwrap();
+    Numbering::deal(&vec![ROWS_PER_FIELD; s], &[], &mut tables).unwrap();
     let numbering = Numbering::new(&tables);
     let state_len = ADAGRAD.state_len(width);
     let record_len = width + state_len;

@@ -66,7 +66,7 @@ fn bits_are_those_of_copies() {
         let bags = Jagged { values: &values, offsets: &offsets, weights };
 
         let mut tables = vec![Numbers::default(); FIELDS];
-        Numbering::deal(&[ROWS; FIELDS], &mut tables).unwrap();
+        Numbering::deal(&[ROWS; FIELDS], &[], &mut tables).unwrap();
         let (mut heads, mut unique) = (vec![0; heads_len(count)], vec![0; count]);
         let mut slot = vec![0; count];
         let found = coalesce(bags, Numbering::new(&tables), &mut heads, &mut unique, &mut slot);

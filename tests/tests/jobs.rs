@@ -105,6 +105,9 @@ fn refused(schema: &Value, value: &Value, at: &str) -> Vec<String> {
             "maxItems" => {
                 value.as_array().is_none_or(|items| items.len() as u64 <= says.as_u64().unwrap())
             }
+            "minItems" => {
+                value.as_array().is_none_or(|items| items.len() as u64 >= says.as_u64().unwrap())
+            }
             "items" => {
                 for (number, item) in value.as_array().into_iter().flatten().enumerate() {
                     found.extend(refused(says, item, &format!("{at}[{number}]")));

@@ -94,7 +94,7 @@ mod tests {
             let values: Vec<u32> =
                 (0..n as u64).map(|i| stream.below(10_000 + i, 7) as u32).collect();
             let mut tables = vec![Numbers::default(); fields];
-            Numbering::deal(&vec![7; fields], &mut tables).unwrap();
+            Numbering::deal(&vec![7; fields], &[], &mut tables).unwrap();
             let numbering = Numbering::new(&tables);
             let mut heads = vec![0; heads_len(n)];
             let (mut unique, mut slot) = (vec![0; n], vec![0; n]);

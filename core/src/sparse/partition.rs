@@ -7,6 +7,10 @@
 //! | --- | --- | --- |
 //! | rows | one after the other, from where table t - 1 ends | equal sizes (±1 row), neighbouring ids part |
 //! | tables | `index * P + p`, index after index in its partition p | as even as the tables allow; all values of a bag are in one |
+//!
+//! Fields may share a table: it belongs to the first of them, the others have its numbers and no
+//! rows of their own. An id is one row, whatever fields it comes from: it travels once, and its
+//! gradients are summed before one update.
 
 use core::fmt;
 
@@ -19,9 +23,17 @@ pub struct Numbers {
     pub step: u32,
     /// Rows of the table.
     pub rows: u32,
+    /// It is an earlier field's table, which counts its rows.
+    pub shared: bool,
 }
 
 impl Numbers {
+    /// Rows that are this field's own.
+    #[must_use]
+    pub const fn own(&self) -> u32 {
+        if self.shared { 0 } else { self.rows }
+    }
+
     /// The number of an id.
     #[must_use]
     pub const fn row(&self, id: u32) -> u32 {
@@ -68,45 +80,62 @@ impl<'a> Numbering<'a> {
     }
 
     /// Numbers the rows of tables of these `cardinality` one after the other, so that every table
-    /// is dealt to all partitions. `tables: [fields]`
+    /// is dealt to all partitions. `table_of` names the field whose table a field uses, itself or
+    /// an earlier one with a table of its own and as many rows; empty: each its own.
+    /// `tables: [fields]`
     ///
     /// # Errors
     /// When the tables have more than `u32::MAX` rows together.
-    pub fn deal(cardinality: &[u64], tables: &mut [Numbers]) -> Result<(), NumberingError> {
-        let error = NumberingError { rows: sum(cardinality.iter()) };
+    pub fn deal(
+        cardinality: &[u64],
+        table_of: &[u32],
+        tables: &mut [Numbers],
+    ) -> Result<(), NumberingError> {
+        let own = |field| owner(table_of, field) == field;
+        let error = NumberingError { rows: sum(own_rows(cardinality, table_of)) };
         let mut next = 0;
-        for (table, rows) in tables.iter_mut().zip(cardinality) {
+        for (field, rows) in cardinality.iter().enumerate() {
+            if !own(field) {
+                tables[field] = Numbers { shared: true, ..tables[owner(table_of, field)] };
+                continue;
+            }
             let first = u32::try_from(next).map_err(|_| error)?;
-            *table = Numbers { first, step: 1, rows: u32::try_from(*rows).map_err(|_| error)? };
+            let rows_here = u32::try_from(*rows).map_err(|_| error)?;
+            tables[field] = Numbers { first, step: 1, rows: rows_here, shared: false };
             next += rows;
         }
         u32::try_from(next).map(drop).map_err(|_| error)
     }
 
-    /// Numbers them so that each is whole in its partition of `partitions`. `owners: [fields]`,
-    /// `tables: [fields]`
+    /// Numbers them so that each is whole in its partition of `partitions`. `owners: [fields]`, of
+    /// which those of shared tables say nothing; `tables: [fields]`
     ///
     /// # Errors
     /// When a partition gets more rows than there are numbers for it.
     pub fn place(
         cardinality: &[u64],
-        partitions: u32,
-        owners: &[u32],
+        table_of: &[u32],
+        (partitions, owners): (u32, &[u32]),
         tables: &mut [Numbers],
     ) -> Result<(), NumberingError> {
-        for (field, (rows, owner)) in cardinality.iter().zip(owners).enumerate() {
-            let before = cardinality[..field].iter().zip(owners);
-            let before = sum(before.filter(|(_, other)| *other == owner).map(|(rows, _)| rows));
+        let error = NumberingError { rows: sum(own_rows(cardinality, table_of)) };
+        for (field, (rows, partition)) in cardinality.iter().zip(owners).enumerate() {
+            if owner(table_of, field) != field {
+                tables[field] = Numbers { shared: true, ..tables[owner(table_of, field)] };
+                continue;
+            }
+            let before = own_rows(&cardinality[..field], table_of).zip(owners);
+            let before = sum(before.filter(|(_, other)| *other == partition).map(|(rows, _)| rows));
             let number = |index: u64| {
-                let number = index.checked_mul(u64::from(partitions))? + u64::from(*owner);
+                let number = index.checked_mul(u64::from(partitions))? + u64::from(*partition);
                 u32::try_from(number).ok()
             };
-            let error = NumberingError { rows: sum(cardinality.iter()) };
             // One behind the last, so that no sum of a number and a step passes the end.
             let end = before.saturating_add(*rows);
             number(end).ok_or(error)?;
             let (first, rows) = (number(before).ok_or(error)?, u32::try_from(*rows));
-            tables[field] = Numbers { first, step: partitions, rows: rows.map_err(|_| error)? };
+            let rows = rows.map_err(|_| error)?;
+            tables[field] = Numbers { first, step: partitions, rows, shared: false };
         }
         Ok(())
     }
@@ -126,10 +155,10 @@ impl<'a> Numbering<'a> {
     /// Rows of all tables.
     #[must_use]
     pub fn rows(&self) -> u32 {
-        self.tables.iter().map(|table| table.rows).sum()
+        self.tables.iter().map(Numbers::own).sum()
     }
 
-    /// Field and id of row number `row`.
+    /// Field and id of row number `row`; of fields that share a table the first.
     ///
     /// # Panics
     /// When no table has it.
@@ -146,10 +175,13 @@ impl<'a> Numbering<'a> {
         self.tables[field].rows
     }
 
-    /// How many rows of the table of `field` are in a partition.
+    /// How many rows that are the own ones of `field` are in a partition.
     #[must_use]
     pub const fn rows_in(&self, field: usize, partitioning: Partitioning, partition: u32) -> u32 {
-        let Numbers { first, step, rows } = self.tables[field];
+        let Numbers { first, step, rows, shared } = self.tables[field];
+        if shared {
+            return 0;
+        }
         if step == 1 {
             let before = partitioning.rows_of(partition, first);
             return partitioning.rows_of(partition, first + rows) - before;
@@ -158,8 +190,19 @@ impl<'a> Numbering<'a> {
     }
 }
 
-fn sum<'a>(rows: impl Iterator<Item = &'a u64>) -> u64 {
-    rows.fold(0, |sum, rows| sum.saturating_add(*rows))
+/// The field whose table `field` uses.
+fn owner(table_of: &[u32], field: usize) -> usize {
+    table_of.get(field).map_or(field, |owner| *owner as usize)
+}
+
+/// Rows of every field that are its own.
+fn own_rows<'a>(cardinality: &'a [u64], table_of: &'a [u32]) -> impl Iterator<Item = u64> + 'a {
+    let fields = cardinality.iter().enumerate();
+    fields.map(move |(field, rows)| if owner(table_of, field) == field { *rows } else { 0 })
+}
+
+fn sum(rows: impl Iterator<Item = u64>) -> u64 {
+    rows.fold(0, u64::saturating_add)
 }
 
 /// How rows are dealt to partitions.
@@ -216,14 +259,14 @@ mod tests {
     #[test]
     fn numbering_finds_field_and_id_and_refuses_too_many_rows() {
         let mut tables = [Numbers::default(); 3];
-        Numbering::deal(&[3, 1, 5], &mut tables).unwrap();
+        Numbering::deal(&[3, 1, 5], &[], &mut tables).unwrap();
         let numbering = Numbering::new(&tables);
         assert_eq!(numbering.rows(), 9);
         assert_eq!(
             [0, 2, 3, 4, 8].map(|row| numbering.locate(row)),
             [(0, 0), (0, 2), (1, 0), (2, 0), (2, 4)]
         );
-        let too_many = Numbering::deal(&[u64::from(u32::MAX), 1, 0], &mut tables);
+        let too_many = Numbering::deal(&[u64::from(u32::MAX), 1, 0], &[], &mut tables);
         assert_eq!(too_many, Err(NumberingError { rows: 1 << 32 }));
     }
 
@@ -233,7 +276,7 @@ mod tests {
         let (cardinality, owners) = ([3, 1, 5, 0, 4], [2, 0, 2, 1, 0]);
         let dealt = Partitioning { partitions: 3 };
         let mut tables = [Numbers::default(); 5];
-        Numbering::place(&cardinality, 3, &owners, &mut tables).unwrap();
+        Numbering::place(&cardinality, &[], (3, &owners), &mut tables).unwrap();
         let numbering = Numbering::new(&tables);
         let mut next = [0; 3];
         for (field, owner) in owners.into_iter().enumerate() {
@@ -251,8 +294,44 @@ mod tests {
         assert_eq!(next, [5, 0, 8]);
         let half = u64::from(u32::MAX) / 2;
         for rows in [half + 1, half + 2] {
-            assert!(Numbering::place(&[rows], 2, &[0], &mut tables[..1]).is_err(), "{rows}");
+            assert!(Numbering::place(&[rows], &[], (2, &[0]), &mut tables[..1]).is_err(), "{rows}");
         }
-        assert!(Numbering::place(&[half], 2, &[1], &mut tables[..1]).is_ok());
+        assert!(Numbering::place(&[half], &[], (2, &[1]), &mut tables[..1]).is_ok());
+    }
+
+    /// A shared table has one set of rows, whose ids are the same rows for all its fields.
+    #[test]
+    fn fields_that_share_a_table_have_one_set_of_rows() {
+        let (cardinality, table_of, dealt) =
+            ([3, 4, 3, 2, 3], [0, 1, 0, 3, 0], Partitioning { partitions: 2 });
+        let mut tables = [[Numbers::default(); 5]; 2];
+        Numbering::deal(&cardinality, &table_of, &mut tables[0]).unwrap();
+        let owners = (2, &[1, 0, 0, 1, 1][..]);
+        Numbering::place(&cardinality, &table_of, owners, &mut tables[1]).unwrap();
+        for tables in &tables {
+            let numbering = Numbering::new(tables);
+            assert_eq!(numbering.rows(), 9);
+            let held = |field: usize| [0, 1].map(|p| numbering.rows_in(field, dealt, p));
+            let all: u32 = (0..5).flat_map(held).sum();
+            assert_eq!(all, 9);
+            assert_eq!([held(2), held(4)], [[0, 0]; 2]);
+            for field in [0, 2, 4] {
+                assert_eq!(numbering.cardinality(field), 3);
+                for id in 0..3 {
+                    let row = numbering.of(field).row(id);
+                    assert_eq!(row, numbering.of(0).row(id));
+                    assert_eq!(numbering.locate(row), (0, id));
+                }
+            }
+            // No row of one table is another's.
+            let mut seen: std::vec::Vec<u32> = [0, 1, 3]
+                .into_iter()
+                .flat_map(|field| (0..numbering.cardinality(field)).map(move |id| (field, id)))
+                .map(|(field, id)| numbering.of(field).row(id))
+                .collect();
+            seen.sort_unstable();
+            seen.dedup();
+            assert_eq!(seen.len(), 9);
+        }
     }
 }

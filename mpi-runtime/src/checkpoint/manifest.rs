@@ -66,6 +66,9 @@ pub struct Manifest {
     /// The partition of every table, where tables are whole; `None` where rows are dealt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owners: Option<Vec<u32>>,
+    /// The field whose table every field uses; `None`: each has its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub table_of: Option<Vec<u32>>,
     /// f32s of a row's values.
     pub row_width: usize,
     /// f32s of a row's optimizer state.
@@ -110,6 +113,7 @@ impl Manifest {
             cardinality: data.cardinality().to_vec(),
             partitions: layout.partitioning.partitions,
             owners: layout.owners().map(<[u32]>::to_vec),
+            table_of: Some(layout.table_of().to_vec()).filter(|shared| !shared.is_empty()),
             row_width: layout.width,
             row_state_len: layout.state_len,
             base: None,
@@ -127,19 +131,36 @@ impl Manifest {
     #[must_use]
     pub fn numbers(&self) -> Option<Vec<Numbers>> {
         let Self { cardinality, partitions, owners, .. } = self;
+        let table_of = self.table_of.as_deref().unwrap_or_default();
+        // An earlier field's, or its own: one that is its field's own, and as long.
+        let fits = |(field, owner): (usize, &u32)| {
+            let of = *owner as usize;
+            of <= field && table_of[of] == *owner && cardinality[of] == cardinality[field]
+        };
+        let as_many = table_of.is_empty() || table_of.len() == cardinality.len();
+        if !as_many || !table_of.iter().enumerate().all(fits) {
+            return None;
+        }
         let mut numbers = vec![Numbers::default(); cardinality.len()];
         let filled = match owners {
-            None => Numbering::deal(cardinality, &mut numbers),
+            None => Numbering::deal(cardinality, table_of, &mut numbers),
             Some(owners) => {
                 let fit = owners.len() == cardinality.len()
                     && owners.iter().all(|owner| owner < partitions);
                 if !fit {
                     return None;
                 }
-                Numbering::place(cardinality, *partitions, owners, &mut numbers)
+                Numbering::place(cardinality, table_of, (*partitions, owners), &mut numbers)
             }
         };
         filled.ok().map(|()| numbers)
+    }
+
+    /// Rows of all tables; 0 where it says what cannot be.
+    #[must_use]
+    pub fn rows(&self) -> u64 {
+        let numbers = self.numbers().unwrap_or_default();
+        numbers.iter().map(|table| u64::from(table.own())).sum()
     }
 
     /// Where every tensor is, by name.

@@ -124,9 +124,10 @@ impl Checkpoint {
         let manifest = &self.manifest;
         self.same("width of a row", layout.width, manifest.row_width)?;
         self.same("length of a row's state", layout.state_len, manifest.row_state_len)?;
-        let rows = layout.numbering().rows();
-        self.same("number of rows", u64::from(rows), manifest.cardinality.iter().sum())?;
-        if layout.owners().is_some() || manifest.owners.is_some() {
+        self.numbers()?;
+        self.same_sharing(layout)?;
+        self.same("number of rows", u64::from(layout.numbering().rows()), manifest.rows())?;
+        if layout.owners().is_some() || manifest.owners.is_some() || !layout.table_of().is_empty() {
             let fields = layout.numbering().fields();
             self.same("number of fields", fields, manifest.cardinality.len())?;
             for (field, written) in manifest.cardinality.iter().enumerate() {
@@ -134,7 +135,15 @@ impl Checkpoint {
                 self.same("number of rows of a table", here, *written)?;
             }
         }
-        self.numbers().map(drop)
+        Ok(())
+    }
+
+    /// The same fields use each other's tables.
+    fn same_sharing(&self, layout: &TableLayout) -> Result<(), CheckpointError> {
+        let list = |table_of: &[u32]| format!("{table_of:?}");
+        let written = self.manifest.table_of.as_deref().unwrap_or_default();
+        let what = "list of whose table every field uses (embedding.shared)";
+        self.same(what, list(layout.table_of()), list(written))
     }
 
     /// Tables of `layout` can take its rows over.
@@ -148,6 +157,7 @@ impl Checkpoint {
             self.same("length of a row's state", layout.state_len, manifest.row_state_len)?;
         }
         self.same("number of fields", numbering.fields(), manifest.cardinality.len())?;
+        self.same_sharing(layout)?;
         for (field, written) in manifest.cardinality.iter().enumerate() {
             let here = u64::from(numbering.cardinality(field));
             if *written > here {

@@ -57,7 +57,7 @@ fn inspect(checkpoint: &Checkpoint) {
     let (trainers, workers) = (manifest.trainers, manifest.workers);
     table.row("trainers", format_args!("{trainers}, {workers} workers together"));
     table.row("examples a step", manifest.global_batch());
-    let rows: u64 = manifest.cardinality.iter().sum();
+    let rows = manifest.rows();
     let (width, state) = (manifest.row_width, manifest.row_state_len);
     table.row("rows", format_args!("{rows}, {width} values and {state} of state each"));
     table.row("training data", &manifest.data_fingerprint);

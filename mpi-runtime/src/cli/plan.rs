@@ -19,6 +19,7 @@ use crate::launch::world::World;
 use crate::recovery::planner::Span;
 use crate::rows::tables::TableLayout;
 use crate::run::job::{Outcome, Task, train};
+use crate::run::shared_tables;
 
 /// Plan a job: memory and messages on --ranks ranks; with --length, saves and recovery: intervals,
 /// overheads, expected losses
@@ -157,7 +158,9 @@ fn bytes_of(config: &Config) -> Result<f64, Error> {
     let model = convert::model(&config.model, train.dense_features(), train.fields())
         .map_err(|error| Error::Usage(format!("[model] on this data: {error}")))?;
     let optimizer = convert::sparse_optimizer(&config.optim.sparse);
+    let table_of = shared_tables::table_of(&config.embedding.shared, &train)?;
     let layout = TableLayout::new(train.cardinality(), 1, model.row_width(), optimizer)
+        .and_then(|layout| layout.sharing(table_of))
         .map_err(|error| Error::Data(error.to_string()))?
         .with_precision(convert::precision(config.embedding.precision));
     Ok(layout.bytes_of(0) as f64)

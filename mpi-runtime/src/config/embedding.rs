@@ -22,6 +22,8 @@ pub struct EmbeddingConfig {
     pub precision: Precision,
     /// Which rows are together.
     pub placement: Placement,
+    /// Names of fields that share a table, by table.
+    pub shared: Vec<Vec<String>>,
 }
 
 /// Which rows of the tables are in one partition.
@@ -60,6 +62,7 @@ impl Default for EmbeddingConfig {
             shared_memory: true,
             precision: Precision::default(),
             placement: Placement::default(),
+            shared: vec![],
         }
     }
 }

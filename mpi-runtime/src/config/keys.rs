@@ -196,6 +196,8 @@ pub enum Kind {
     Widths,
     /// A list of steps.
     Steps,
+    /// A list of lists of names.
+    Groups,
     /// One of a few names.
     Name {
         /// Which.
@@ -309,6 +311,10 @@ impl Kind {
             (Self::Steps, Value::Array(items)) => {
                 items.iter().all(|item| item.as_integer().is_some_and(|step| step > 0))
             }
+            (Self::Groups, Value::Array(groups)) => groups.iter().all(|group| {
+                let names = |group: &Vec<Value>| group.iter().all(Value::is_str);
+                group.as_array().is_some_and(|group| group.len() > 1 && names(group))
+            }),
             (Self::Name { built }, Value::String(text)) => built.contains(&text.as_str()),
             _ => false,
         };
@@ -344,6 +350,9 @@ impl Kind {
                  [512, 256]"
             ),
             Self::Steps => "a list of steps, for example [1000, 2000]".into(),
+            Self::Groups => "a list of lists of two names or more, for example [[\"item\", \
+                             \"last_item\"]]"
+                .into(),
             Self::Name { built, .. } => {
                 let quoted: Vec<String> = built.iter().map(|name| format!("\"{name}\"")).collect();
                 format!("one of {}", quoted.join(", "))

@@ -188,7 +188,7 @@ mod tests {
             weights.clear();
         }
         let jagged = Jagged { values: &values, offsets: &offsets, weights: &weights };
-        let tables = [0, 300].map(|first| Numbers { first, step: 1, rows: 300 });
+        let tables = [0, 300].map(|first| Numbers { first, step: 1, rows: 300, shared: false });
         let places = Places {
             numbering: Numbering::new(&tables),
             partitioning: rules(case).partitioning,

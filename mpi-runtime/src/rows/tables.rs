@@ -28,6 +28,8 @@ pub struct TableLayout {
     numbers: Arc<[Numbers]>,
     /// The partition of every table, where tables are whole. `[fields]`
     owners: Option<Arc<[u32]>>,
+    /// The field whose table every field uses; empty: each has its own. `[fields]`
+    table_of: Arc<[u32]>,
     /// Number of every table, as random numbers know it. `[fields]`
     tables: Arc<[u32]>,
     /// How rows are dealt to partitions.
@@ -59,10 +61,11 @@ impl TableLayout {
         optimizer: SparseOptimizer,
     ) -> Result<Self, NumberingError> {
         let mut numbers = vec![Numbers::default(); cardinality.len()];
-        Numbering::deal(cardinality, &mut numbers)?;
+        Numbering::deal(cardinality, &[], &mut numbers)?;
         Ok(Self {
             numbers: numbers.into(),
             owners: None,
+            table_of: Arc::new([]),
             tables: (0u32..).take(cardinality.len()).collect(),
             partitioning: Partitioning { partitions },
             width,
@@ -80,16 +83,50 @@ impl TableLayout {
         Self { precision, ..self }
     }
 
+    /// Tables of the same fields, of which some use another's: `table_of` names the field whose
+    /// table a field uses, itself or an earlier one; empty: each its own. `[fields]`
+    ///
+    /// # Errors
+    /// When the tables have more rows together than there are row numbers.
+    pub fn sharing(self, table_of: Vec<u32>) -> Result<Self, NumberingError> {
+        let mut numbers = vec![Numbers::default(); self.numbers.len()];
+        Numbering::deal(&self.cardinality(), &table_of, &mut numbers)?;
+        Ok(Self { numbers: numbers.into(), table_of: table_of.into(), owners: None, ..self })
+    }
+
     /// The same tables, each whole in the partition that `owners` has for it. `[fields]`
     ///
     /// # Errors
     /// When a partition gets more rows than there are numbers for it.
     pub fn placed(&self, owners: &[u32]) -> Result<Self, NumberingError> {
-        let cardinality: Vec<u64> = self.numbers.iter().map(|table| table.rows.into()).collect();
         let mut numbers = vec![Numbers::default(); owners.len()];
         let partitions = self.partitioning.partitions;
-        Numbering::place(&cardinality, partitions, owners, &mut numbers)?;
+        let placed = (partitions, owners);
+        Numbering::place(&self.cardinality(), &self.table_of, placed, &mut numbers)?;
         Ok(Self { numbers: numbers.into(), owners: Some(owners.into()), ..self.clone() })
+    }
+
+    /// Ids of every field. `[fields]`
+    fn cardinality(&self) -> Vec<u64> {
+        self.numbers.iter().map(|table| table.rows.into()).collect()
+    }
+
+    /// Rows of every field's own table, 0 of one that uses another's. `[fields]`
+    #[must_use]
+    pub fn own_rows(&self) -> Vec<u64> {
+        self.numbers.iter().map(|table| table.own().into()).collect()
+    }
+
+    /// Tables, each counted once.
+    #[must_use]
+    pub fn own_tables(&self) -> usize {
+        self.numbers.iter().filter(|table| !table.shared).count()
+    }
+
+    /// The field whose table every field uses; empty: each its own. `[fields]`
+    #[must_use]
+    pub fn table_of(&self) -> &[u32] {
+        &self.table_of
     }
 
     /// The partition of every table, where tables are whole. `[fields]`

@@ -5,7 +5,7 @@
 //!
 //! Map: `job.rs` how a run begins, `session.rs` from there to its end, `measures.rs` what it
 //! measured and its summary · `plan.rs`, `prediction.rs` what it will be, `first_batches.rs` from
-//! what its data have, `placement.rs` where tables are, `pool_choice.rs` who pools, `in_place.rs`
+//! what its data have, `placement.rs` where tables are, `shared_tables.rs` whose they are, `pool_choice.rs` who pools, `in_place.rs`
 //! which rows nobody asks for · `trainer_threads.rs` a trainer's replica and threads,
 //! `replica_parts.rs` its part of a replica of several ranks · `compression.rs` what is compressed,
 //! and what it came to · `scoring.rs` how well the model scores · `publish.rs` the model that is
@@ -47,6 +47,7 @@ mod saves;
 mod scoring;
 pub mod sections;
 mod session;
+pub mod shared_tables;
 pub mod stragglers;
 mod take_over;
 mod trainer_threads;

@@ -136,7 +136,8 @@ impl Plan {
         wanted: Placement,
     ) -> Result<Placed, Error> {
         let counted = FirstBatches::count(self, None, control.watch())?;
-        let records: Vec<f64> = self.train.cardinality().iter().map(|rows| *rows as f64).collect();
+        let own = self.layout.own_rows();
+        let records: Vec<f64> = own.iter().map(|rows| *rows as f64).collect();
         let mut placed = place(&records, &counted.tables, self.roles.partitions);
         if wanted == Placement::Tables {
             return Ok(placed);

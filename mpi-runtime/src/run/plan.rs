@@ -22,6 +22,7 @@ use crate::rows::wire::push_words_max;
 use crate::run::in_place::LENT_MAX;
 use crate::run::placement::Placed;
 use crate::run::pool_choice::PoolChoice;
+use crate::run::shared_tables;
 use crate::trainer::buffers::StepBuffers;
 
 /// Everything a run is made of; equal on all ranks.
@@ -94,15 +95,17 @@ impl Plan {
         };
         let model = convert::trained_model(config, train.dense_features(), train.fields())
             .map_err(|error| Error::Usage(format!("[model] on this data: {error}")))?;
+        let table_of = shared_tables::table_of(&config.embedding.shared, &train)?;
         let mut layout = TableLayout::new(
             train.cardinality(),
             roles.partitions,
             model.row_width(),
             convert::sparse_optimizer(&config.optim.sparse),
         )
+        .and_then(|layout| layout.sharing(table_of))
         .map_err(|error| Error::Data(error.to_string()))?
         .with_precision(convert::precision(config.embedding.precision));
-        layout.save_first = save_first(&config.recovery, train.cardinality());
+        layout.save_first = save_first(&config.recovery, &layout.own_rows());
         layout.lent = ranks > 1 && config.embedding.shared_memory && per_rank <= LENT_MAX;
         let (slices, order) = cut(&job);
         let (steps_per_epoch, steps) = steps(&job, &order, &train);
@@ -439,7 +442,7 @@ impl fmt::Display for Plan {
             "model       {:?}: {} dense parameters, {} tables, {} rows × {}",
             job.config.model.kind,
             model.parameters_len(),
-            layout.numbering().fields(),
+            layout.own_tables(),
             layout.numbering().rows(),
             layout.width
         )?;

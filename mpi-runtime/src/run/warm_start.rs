@@ -154,6 +154,6 @@ impl Run<'_> {
         self.sync.begin_again(&model);
         self.serve_again()?;
         self.release_parts();
-        Ok(checkpoint.manifest.cardinality.iter().sum())
+        Ok(checkpoint.manifest.rows())
     }
 }

@@ -175,7 +175,7 @@ fn run(config: &ModelConfig<'_>, dump: &mut Arrays) -> Result<(), Box<dyn Error>
     dump.cardinality(&CARDINALITY);
     let model = Model::new(config)?;
     let mut tables = [Numbers::default(); CARDINALITY.len()];
-    Numbering::deal(&CARDINALITY, &mut tables)?;
+    Numbering::deal(&CARDINALITY, &[], &mut tables)?;
     let numbering = Numbering::new(&tables);
     let (mut replica, mut table) = initial(&model);
     let width = model.row_width();

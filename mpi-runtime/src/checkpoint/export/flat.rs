@@ -43,7 +43,21 @@ impl Checkpoint {
             file.append(&bytes(&words))?;
         }
         file.fill(header.rows_at())?;
-        self.read_tables(|_, block| file.append(&bytes(block)))?;
+        // A flat model has a table for every field, also where several use one: those are read once
+        // for each.
+        let table_of = self.manifest.table_of.clone();
+        let table_of = table_of.unwrap_or_else(|| (0..).take(header.model().fields()).collect());
+        let mut left = &table_of[..];
+        while let Some(first) = left.first() {
+            // Tables that follow each other in both.
+            let run = (*first..).zip(left).take_while(|(next, table)| next == *table).count();
+            let run = left
+                .split_off(..run)
+                .map_or(0..0, |run| *first as usize..*first as usize + run.len());
+            self.read_tables(|table, block| {
+                if run.contains(&table) { file.append(&bytes(block)) } else { Ok(()) }
+            })?;
+        }
         file.fill(header.checksum_at())?;
         file.finish(header.file_len())
     }

@@ -57,7 +57,7 @@ impl Checkpoint {
     }
 
     /// Hands the values of the rows of all tables to `take`, in their order, a block of a table at
-    /// a time, with the table's number.
+    /// a time, with the table's number; a table that fields share once, as the first one's.
     fn read_tables(
         &self,
         mut take: impl FnMut(usize, &[u32]) -> Result<(), CheckpointError>,
@@ -77,6 +77,9 @@ impl Checkpoint {
         for table in tables.clone() {
             let mut block = vec![];
             let of = numbering.of(table);
+            if of.shared {
+                continue;
+            }
             for id in 0..of.rows {
                 let record = partitions[dealt.partition(of.row(id)) as usize].next()?;
                 block.extend_from_slice(&record[..manifest.row_width]);

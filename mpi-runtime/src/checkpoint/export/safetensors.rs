@@ -3,7 +3,7 @@
 //! | tensor | extents |
 //! | --- | --- |
 //! | `NAME`, as in the model | its own, row-major |
-//! | `embedding.FIELD` | rows, values |
+//! | `embedding.FIELD`; a table that fields share has the first one's name | rows, values |
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -37,11 +37,14 @@ impl Checkpoint {
         let tensor =
             |name: String, shape: Vec<u64>| Tensor { name, kind: Kind::F32, shape, record: None };
         let width = manifest.row_width as u64;
-        let fields = manifest.sparse_names.iter().zip(&manifest.cardinality);
+        let numbers = self.numbers()?;
+        let fields = manifest.sparse_names.iter().zip(&numbers).filter(|(_, table)| !table.shared);
+        // Of the file's tensors of rows the one of a table.
+        let of = |table: usize| numbers[..table].iter().filter(|table| !table.shared).count();
         let tensors = dense.iter().map(|(name, it)| tensor((*name).to_owned(), it.shape.clone()));
-        let tensors = tensors.chain(
-            fields.map(|(field, rows)| tensor(format!("embedding.{field}"), vec![*rows, width])),
-        );
+        let tensors = tensors.chain(fields.map(|(field, table)| {
+            tensor(format!("embedding.{field}"), vec![table.rows.into(), width])
+        }));
         let tensors: Vec<Tensor> = tensors.collect();
         let mut names = BTreeSet::new();
         if let Some(twice) = tensors.iter().find(|tensor| !names.insert(&tensor.name)) {
@@ -61,7 +64,7 @@ impl Checkpoint {
             }
             reader.finish()?;
         }
-        self.read_tables(|table, block| file.append(dense.len() + table, &bytes(block)))?;
+        self.read_tables(|table, block| file.append(dense.len() + of(table), &bytes(block)))?;
         Ok(file.finish()?.bytes)
     }
 }

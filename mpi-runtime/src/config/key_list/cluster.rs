@@ -86,6 +86,12 @@ pub(super) static ROLES: &[Key] = &[
         "which rows one partition has: a share of every table, whole tables, or by bytes",
     )
     .or("\"rows\""),
+    key(
+        "embedding.shared",
+        Kind::Groups,
+        "lists of fields, each list one table: [[\"item\", \"last_item\"]]",
+    )
+    .or("[]"),
     key("embedding.links", integer(1, 64), "threads per rank that carry rows between ranks")
         .or("1")
         .unit("threads"),

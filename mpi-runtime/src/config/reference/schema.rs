@@ -84,6 +84,11 @@ fn property(key: &Key) -> Json {
             set("type", json!("array"));
             set("items", json!({"type": "integer", "minimum": 1}));
         }
+        Kind::Groups => {
+            let names = json!({"type": "array", "minItems": 2, "items": {"type": "string"}});
+            set("type", json!("array"));
+            set("items", names);
+        }
         Kind::Name { built } => {
             set("enum", json!(built));
         }

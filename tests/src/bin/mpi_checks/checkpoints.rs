@@ -137,6 +137,7 @@ pub(super) fn manifest_of(layout: &TableLayout, written: u32, steps: u64) -> Man
         cardinality: CARDINALITY.to_vec(),
         partitions: written,
         owners: None,
+        table_of: None,
         row_width: layout.width,
         row_state_len: layout.state_len,
         base: None,
