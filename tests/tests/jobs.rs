@@ -14,15 +14,14 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
 }
 
-fn files() -> impl Iterator<Item = PathBuf> {
-    let jobs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../hpc/jobs");
-    std::fs::read_dir(jobs).unwrap().map(|entry| entry.unwrap().path())
+fn shipped() -> impl Iterator<Item = PathBuf> {
+    std::fs::read_dir(root().join("hpc/jobs")).unwrap().map(|entry| entry.unwrap().path())
 }
 
 #[test]
 fn every_job_file_is_a_configuration() {
     let mut read = 0;
-    for path in files() {
+    for path in shipped() {
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
         // Schemas of csv files lie beside the jobs; `prepare`'s tests read them.
         if name.ends_with(".toml") && !name.ends_with(".schema.toml") {
@@ -39,7 +38,7 @@ fn every_job_file_is_a_configuration() {
 #[test]
 fn every_script_stands_alone() {
     let mut read = 0;
-    for path in files().filter(|path| path.extension().is_some_and(|end| end == "sbatch")) {
+    for path in shipped().filter(|path| path.extension().is_some_and(|end| end == "sbatch")) {
         let parsed = Command::new("bash").arg("-n").arg(&path).output().unwrap();
         let said = String::from_utf8_lossy(&parsed.stderr).into_owned();
         assert!(parsed.status.success(), "{}: {said}", path.display());

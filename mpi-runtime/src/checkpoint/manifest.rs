@@ -295,6 +295,7 @@ impl Manifest {
             cardinality: vec![7],
             partitions: 4,
             owners: None,
+            table_of: None,
             row_width: 8,
             row_state_len: 1,
             base: Some(Base { step: 10, crc32: 7 }),

@@ -3,7 +3,6 @@
 
 use core::fmt::Write as _;
 use std::io::Write as _;
-use std::path::Path;
 use std::sync::Arc;
 
 use clap::Args;

@@ -34,7 +34,7 @@ pub(super) fn run(arguments: &ReportArguments) -> Result<(), Error> {
     let to_stdout = output.as_deref() == Some(Path::new("-"));
     let target = output.as_deref().filter(|_| !to_stdout);
     let target = target.map(|path| output::check(path, [], *overwrite)).transpose()?;
-    let report = Report::read(runs, super::version())?;
+    let report = Report::read(runs, super::version::short())?;
     let mut text = table(&report);
     let page = output.as_ref().map(|_| report.page(&text)).transpose()?;
     match (page, target) {

@@ -4,33 +4,18 @@
 //! was built. Both can be asked for before MPI is started.
 
 use super::guard::guarded;
-
-// What `mpi.h` says of itself: each library has its own names for it, and these are the others'.
-#[allow(dead_code, reason = "hidden by the header's own")]
-const OMPI_MAJOR_VERSION: u32 = 0;
-#[allow(dead_code, reason = "hidden by the header's own")]
-const OMPI_MINOR_VERSION: u32 = 0;
-#[allow(dead_code, reason = "hidden by the header's own")]
-const OMPI_RELEASE_VERSION: u32 = 0;
-#[allow(dead_code, reason = "hidden by the header's own")]
-const MPICH_NUMVERSION: u32 = 0;
+use super::raw;
 
 /// The library whose `mpi.h` the program was compiled against: "Open MPI 4.1.4", "MPICH 4.0.2", and
 /// of others the version of the standard.
 #[must_use]
 pub fn compiled_against() -> String {
-    // Names that the header has hide those above.
-    #[allow(clippy::wildcard_imports, reason = "which names there are, the header decides")]
-    use mpi::ffi::*;
-    if OMPI_MAJOR_VERSION != 0 {
-        return format!(
-            "Open MPI {OMPI_MAJOR_VERSION}.{OMPI_MINOR_VERSION}.{OMPI_RELEASE_VERSION}"
-        );
+    let raw::Header { open_mpi: [major, minor, release], mpich, standard } = raw::header();
+    match (major, mpich) {
+        (1.., _) => format!("Open MPI {major}.{minor}.{release}"),
+        (0, 1..) => format!("MPICH {}", of_mpich(mpich)),
+        (0, 0) => format!("MPI {}.{}", standard[0], standard[1]),
     }
-    if MPICH_NUMVERSION != 0 {
-        return format!("MPICH {}", of_mpich(MPICH_NUMVERSION));
-    }
-    format!("MPI {MPI_VERSION}.{MPI_SUBVERSION}")
 }
 
 /// "4.0.2" of 40002300: MPICH's digits are those of major, minor (2), revision (2), kind and patch.

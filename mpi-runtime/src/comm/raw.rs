@@ -263,6 +263,38 @@ constants! {
     no_statuses: *mut MPI_Status = RSMPI_STATUSES_IGNORE;
 }
 
+/// What `mpi.h` says of itself; 0 of a library that it is not of.
+pub(super) struct Header {
+    /// Major, minor and release number of Open MPI.
+    pub(super) open_mpi: [u32; 3],
+    /// The number of MPICH's version.
+    pub(super) mpich: u32,
+    /// Version and subversion of the standard.
+    pub(super) standard: [u32; 2],
+}
+
+// Each library has its own names for it, and these are the others'.
+#[allow(dead_code, reason = "hidden by the header's own")]
+const OMPI_MAJOR_VERSION: u32 = 0;
+#[allow(dead_code, reason = "hidden by the header's own")]
+const OMPI_MINOR_VERSION: u32 = 0;
+#[allow(dead_code, reason = "hidden by the header's own")]
+const OMPI_RELEASE_VERSION: u32 = 0;
+#[allow(dead_code, reason = "hidden by the header's own")]
+const MPICH_NUMVERSION: u32 = 0;
+
+/// What the header that the program was compiled against says.
+pub(super) const fn header() -> Header {
+    // Names that the header has hide those above.
+    #[allow(clippy::wildcard_imports, reason = "which names there are, the header decides")]
+    use mpi::ffi::*;
+    Header {
+        open_mpi: [OMPI_MAJOR_VERSION, OMPI_MINOR_VERSION, OMPI_RELEASE_VERSION],
+        mpich: MPICH_NUMVERSION,
+        standard: [MPI_VERSION, MPI_SUBVERSION],
+    }
+}
+
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {

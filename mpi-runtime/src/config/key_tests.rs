@@ -78,6 +78,7 @@ fn sample(key: &Key) -> String {
         Kind::Files => vec!["some.h5".into()],
         Kind::Widths => vec!["[8]".into()],
         Kind::Steps => vec!["[5]".into()],
+        Kind::Groups => vec!["[[\"a\", \"b\"]]".into()],
         Kind::Name { built } => built.iter().map(|name| (*name).into()).collect(),
     };
     let fits = |text: &&String| {

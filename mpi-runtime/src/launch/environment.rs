@@ -70,7 +70,7 @@ pub enum LaunchError {
     },
     /// No room for the memory through which ranks of a node talk.
     #[error(
-        "{folder} has {free} MiB free, and MPI needs {needed} MiB there for the ranks of this node; \
+        "{folder} has {free} MiB free, and MPI needs {needed} MiB there for this node's ranks; \
          give it more (docker run --shm-size=1g, apptainer --bind /tmp:/dev/shm, mount -o \
          remount,size=1g {folder}), remove what lies there, or let ranks talk by TCP: mpirun --mca \
          btl tcp,self"

@@ -192,8 +192,8 @@ impl Plan {
         StepBuffers::bytes(&self.model, self.batch_max(local))
     }
 
-    /// What the instances of the method on `rank` are lent, and what a model that is published stands
-    /// in beside the trainer's own replica.
+    /// What the instances of the method on `rank` are lent, and what a model that is published
+    /// stands in beside the trainer's own replica.
     fn method_bytes(&self, rank: usize) -> u64 {
         let method = self.method();
         let (instances, elements) = (self.instances(), self.model.replica_len());

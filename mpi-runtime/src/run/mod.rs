@@ -5,10 +5,10 @@
 //!
 //! Map: `job.rs` how a run begins, `session.rs` from there to its end, `measures.rs` what it
 //! measured and its summary · `plan.rs`, `prediction.rs` what it will be, `first_batches.rs` from
-//! what its data have, `placement.rs` where tables are, `shared_tables.rs` whose they are, `pool_choice.rs` who pools, `in_place.rs`
-//! which rows nobody asks for · `trainer_threads.rs` a trainer's replica and threads,
-//! `replica_parts.rs` its part of a replica of several ranks · `compression.rs` what is compressed,
-//! and what it came to · `scoring.rs` how well the model scores · `publish.rs` the model that is
+//! what its data have, `placement.rs` where tables are, `shared_tables.rs` whose they are,
+//! `pool_choice.rs` who pools, `in_place.rs` which rows nobody asks for · `trainer_threads.rs` a
+//! trainer's replica and threads, `replica_parts.rs` its part of a replica of several ranks ·
+//! `compression.rs` what is compressed, and what it came to · `scoring.rs` how well the model scores · `publish.rs` the model that is
 //! evaluated and saved · `sections.rs` everything that a run goes on from, `going_on.rs` what of it
 //! is kept, `saves.rs` its checkpoints · `warm_start.rs` a new run with a saved model · `change.rs`
 //! the same run by another method, `stragglers.rs` when, `lost_ranks.rs` the same run without ranks

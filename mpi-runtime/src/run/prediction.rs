@@ -296,7 +296,7 @@ impl fmt::Display for Prediction {
             };
             write!(
                 f,
-                "\nimbalance   the fullest rank has {:.2} times the mean of all memory; the busiest \
+                "\nimbalance   the fullest rank has {:.2} times the mean memory of all; the busiest \
                  sends and receives {:.2} times the mean",
                 uneven(|rank| rank.memory_bytes),
                 uneven(|rank| whole(rank.embedding.busy() + rank.dense.busy()))

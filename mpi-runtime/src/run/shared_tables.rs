@@ -1,8 +1,8 @@
 //! Fields that share a table: `embedding.shared`.
 //!
-//! What a shop has sold and what a visitor has looked at are both items: with one table for both, an
-//! item is learnt from either, and takes memory once. A shared table is the first field's, in the
-//! order of the data.
+//! What a shop has sold and what a visitor has looked at are both items: with one table for both,
+//! an item is learnt from either, and takes memory once. A shared table is the first field's, in
+//! the order of the data.
 //!
 //! Invariant: an id means the same in all fields that share, as far as the data say what ids mean.
 

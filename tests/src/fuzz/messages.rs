@@ -122,9 +122,12 @@ pub(super) fn post() -> Fuzzed {
     good.push(vec![1; 149]);
     Fuzzed::new(good, |case, dice| {
         let words = words(case);
-        let (reading, signal) = read_beat(&words);
-        if signal.len() > words.len() || reading.is_some_and(|it| words.len() < it.to_words().len())
-        {
+        let (heard, signal) = read_beat(&words);
+        let said = heard.map_or(0, |(reading, marks)| {
+            let marks = marks.iter().map(|mark| mark.to_words().len());
+            2 * (reading.to_words().len() + marks.sum::<usize>())
+        });
+        if said + signal.len() > words.len() {
             return Err("a beat of more words than came".into());
         }
         let most = 1 + dice.below(words.len().max(1));
