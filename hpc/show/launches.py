@@ -83,7 +83,7 @@ def launches(folder, has_name):
     yield "srun with the wrong PMI", "U train -c job.toml", {**step, "PMI_RANK": "0", "PMI_SIZE": "2"}, 5, "pmix"
     yield "a batch script without srun", "U train -c job.toml", {
         "SLURM_JOB_ID": "1", "SLURM_NTASKS": "8", "SLURM_PROCID": "0"}, 5, "UMBRA_ALLOW_SINGLETON"
-    yield ("another MPI's launcher", f"{mpich} -n 2 U train -c job.toml" if mpich else None, {}, 5, "umbra doctor")
+    yield ("another MPI's launcher", f"{mpich} -n 2 U train -c job.toml" if mpich else None, {}, 5, "mpirun.openmpi")
     yield ("more threads than cores", "U train -c job.toml --set train.worker_threads=4000", {}, 5,
            "set train.worker_threads =")
     yield ("a rank bound to one core", f"taskset -c {core} U train -c job.toml --set train.worker_threads=2" if bound

@@ -70,11 +70,12 @@ impl fmt::Display for Header<'_> {
         line(
             "method",
             &format_args!(
-                "{}: {} steps of {} examples, {} an epoch, {epochs} epochs{from}{limit}",
+                "{}: {} steps of {} examples, {} an epoch, {}{from}{limit}",
                 job.method.name(),
                 thousands(plan.steps),
                 thousands(job.global_batch() as u64),
                 thousands(of_epoch),
+                count(usize::try_from(epochs).unwrap_or(usize::MAX), "epoch"),
             ),
         )?;
         if verbose {

@@ -82,7 +82,9 @@ pub fn train(
     plan.choose_pooling(control, ranks)?;
     let first = world.rank == 0;
     if dry_run {
-        let free = if first { RunFolder::check(&plan.job.config) } else { Ok(()) };
+        // What is planned for other ranks does not start here.
+        let here = first && matches!(task, Task::Plan(None));
+        let free = if here { RunFolder::check(&plan.job.config) } else { Ok(()) };
         control.agree(free)?;
         let predicts = first && plan.roles.dense_partitions == 1;
         let prediction = predicts.then(|| Prediction::new(&plan, ranks, control.watch()));

@@ -186,10 +186,14 @@ impl Plan {
     }
 
     /// What a trainer's worker `local` computes in, but for gradients of rows, of which only those
-    /// that a batch touches are resident.
+    /// that a batch touches are resident, and for a gradient of the replica where workers update
+    /// that in place.
     #[must_use]
     pub(super) fn worker_bytes(&self, local: usize) -> u64 {
-        StepBuffers::bytes(&self.model, self.batch_max(local))
+        let all = StepBuffers::bytes(&self.model, self.batch_max(local));
+        let hands_on = self.synchronous() || self.job.method.is_served();
+        let gradient = if hands_on { 0 } else { 4 * self.model.parameters_len() as u64 };
+        all - gradient
     }
 
     /// What the instances of the method on `rank` are lent, and what a model that is published

@@ -8,14 +8,15 @@
 //! what its data have, `placement.rs` where tables are, `shared_tables.rs` whose they are,
 //! `pool_choice.rs` who pools, `in_place.rs` which rows nobody asks for · `trainer_threads.rs` a
 //! trainer's replica and threads, `replica_parts.rs` its part of a replica of several ranks ·
-//! `compression.rs` what is compressed, and what it came to · `scoring.rs` how well the model scores · `publish.rs` the model that is
-//! evaluated and saved · `sections.rs` everything that a run goes on from, `going_on.rs` what of it
-//! is kept, `saves.rs` its checkpoints · `warm_start.rs` a new run with a saved model · `change.rs`
-//! the same run by another method, `stragglers.rs` when, `lost_ranks.rs` the same run without ranks
-//! that were lost, `local_images.rs` and one that is started again where it was, `take_over.rs`
-//! with what model · `due.rs` when a checkpoint is due, `deadline.rs` when a run stops by itself ·
-//! `early_stop.rs`, `evaluate.rs`, `heartbeat.rs`, `reporter.rs`, `curve.rs` its points,
-//! `header.rs` what it begins with.
+//! `compression.rs` what is compressed, and what it came to · `scoring.rs` how well the model
+//! scores · `publish.rs` the model that is evaluated and saved · `sections.rs` everything that a
+//! run goes on from, `going_on.rs` what of it is kept, `saves.rs` its checkpoints ·
+//! `warm_start.rs` a new run with a saved model · `change.rs` the same run by another method,
+//! `stragglers.rs` when, `lost_ranks.rs` the same run without ranks that were lost,
+//! `local_images.rs` and one that is started again where it was, `take_over.rs` with what model ·
+//! `due.rs` when a checkpoint is due, `deadline.rs` when a run stops by itself · `early_stop.rs`,
+//! `evaluate.rs`, `heartbeat.rs`, `reporter.rs`, `curve.rs` its points, `header.rs` what it begins
+//! with.
 
 pub mod change;
 mod compression;

@@ -133,7 +133,7 @@ pub(super) fn manifest_of(layout: &TableLayout, written: u32, steps: u64) -> Man
         vocabulary: None,
         transform: String::new(),
         dense_features: 3,
-        sparse_names: vec![],
+        sparse_names: (0..CARDINALITY.len()).map(|field| format!("C{field}")).collect(),
         cardinality: CARDINALITY.to_vec(),
         partitions: written,
         owners: None,

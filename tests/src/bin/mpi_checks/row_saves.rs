@@ -125,6 +125,7 @@ impl Rows {
 fn manifest(rows: &Rows, steps: u64) -> Manifest {
     Manifest {
         dense_features: 0,
+        sparse_names: (0..CARDINALITY.len()).map(|field| format!("C{field}")).collect(),
         cardinality: CARDINALITY.to_vec(),
         row_width: WIDTH,
         row_state_len: 0,
