@@ -2,7 +2,7 @@
 //! and ways to save do not change the bits; a checkpoint of one precision is read at the other.
 #![allow(clippy::unwrap_used)]
 
-use umbra_tests::{Ended, Folder, Job, SavedModel};
+use umbra_tests::{Ended, Folder, Job, SavedModel, TIME_FOR_ROUNDS};
 
 /// Rows of 9 values: an odd number.
 const DEEPFM: Job = Job {
@@ -154,7 +154,7 @@ fn every_way_to_the_rows_keeps_them_bf16s() {
     let folder = folder(DEEPFM);
     for (run, ranks, workers, sets) in [
         ("hogwild", 1, 2, &["sync.method=none", "train.worker_threads=2"][..]),
-        ("shadow", 2, 2, &["sync.method=shadow_easgd"]),
+        ("shadow", 2, 2, &["sync.method=shadow_easgd", TIME_FOR_ROUNDS]),
         ("tokens", 2, 2, &["sync.method=async_ps"]),
         ("pooled", 2, 2, &["sync.method=bsp", "embedding.pool_at=ps"]),
         (

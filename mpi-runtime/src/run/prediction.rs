@@ -296,8 +296,8 @@ impl fmt::Display for Prediction {
             };
             write!(
                 f,
-                "\nimbalance   the fullest rank has {:.2} times the mean memory, the busiest sends and \
-                 receives {:.2} times the mean",
+                "\nimbalance   the fullest rank has {:.2} times the mean memory, the busiest \
+                 sends and receives {:.2} times the mean",
                 uneven(|rank| rank.memory_bytes),
                 uneven(|rank| whole(rank.embedding.busy() + rank.dense.busy()))
             )?;
