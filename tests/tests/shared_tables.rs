@@ -106,9 +106,13 @@ fn who_brings_an_id_makes_no_difference() {
         let predict = ["predict", "--checkpoint", "run/checkpoints/last", "--data", data];
         let output = ["--overwrite", "--output", "scores.csv"];
         let _ = folder.umbra(2, &[&predict[..], &output].concat()).fine();
-        folder.text("scores.csv")
+        let text = folder.text("scores.csv");
+        let last = |line: &str| line.rsplit(',').next()?.parse::<f64>().ok();
+        text.lines().filter_map(last).collect::<Vec<f64>>()
     });
-    assert!(one == other, "scores");
+    // In which order a score's fields are added up is the instruction set's affair.
+    assert_eq!((one.len(), other.len()), (ROWS, ROWS));
+    assert!(one.iter().zip(&other).all(|(a, b)| (a - b).abs() < 1e-6), "scores");
 }
 
 /// A run that was stopped goes on on other ranks, and only with the tables it had.
