@@ -153,9 +153,9 @@ fn a_checkpoint_is_read_at_either_precision() {
 fn every_way_to_the_rows_keeps_them_bf16s() {
     let folder = folder(DEEPFM);
     for (run, ranks, workers, sets) in [
-        ("hogwild", 1, 2, &["sync.method=none", "train.worker_threads=2"][..]),
+        ("hogwild", 1, 2, &["sync.method=none", "train.worker_threads=2", TIME_FOR_ROUNDS][..]),
         ("shadow", 2, 2, &["sync.method=shadow_easgd", TIME_FOR_ROUNDS]),
-        ("tokens", 2, 2, &["sync.method=async_ps"]),
+        ("tokens", 2, 2, &["sync.method=async_ps", TIME_FOR_ROUNDS]),
         ("pooled", 2, 2, &["sync.method=bsp", "embedding.pool_at=ps"]),
         (
             "scar",
