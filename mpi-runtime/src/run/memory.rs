@@ -11,8 +11,9 @@
 use core::fmt;
 
 use serde::Serialize;
+use umbra_core::sparse::heads_len;
 use umbra_core::sync::{Part, Rounds, Sizes};
-use umbra_datasets::{Dataset, WINDOW_ROWS_MAX};
+use umbra_datasets::WINDOW_ROWS_MAX;
 
 use crate::error::Error;
 use crate::launch::memory_limits::available;
@@ -107,18 +108,18 @@ impl Plan {
             own + self.served_bytes(rank) + self.coding_bytes(rank) + self.method_bytes(rank);
         let images = u64::from(config.recovery.inject.failures.is_some()) * rows;
         let copies = if self.saves_in_background() { rows + 2 * own } else { 0 };
-        let touched_bytes = 4.0 * touched * self.layout.width as f64;
+        let row_bytes = 4.0 * self.layout.width as f64;
         let workers = if trains { self.workers_per_trainer() } else { 0 };
         let worker: u64 = (0..workers).map(|local| self.worker_bytes(local)).sum();
-        let gradients = workers as f64 * touched_bytes;
+        let row_gradients = in_huge_pages(whole(touched * row_bytes), 4 * self.values_max());
         // Workers that share the tables have one lookup and a spare one.
-        let held = if self.local { 2.0 * gradients } else { held };
+        let held = if self.local { 2.0 * workers as f64 * touched * row_bytes } else { held };
         let process = if ranks == 1 { ALONE } else { AMONG_OTHERS };
         RankMemory {
             rows_bytes: rows,
             dense_bytes: dense,
-            worker_bytes: worker + whole(gradients),
-            under_way_bytes: whole(held),
+            worker_bytes: worker + workers as u64 * row_gradients,
+            under_way_bytes: whole(held) + workers as u64 * self.slots_bytes(),
             data_bytes: if trains { self.data_bytes(workers) } else { 0 },
             shared_bytes: if trains { self.shared_bytes(rank, touched) } else { 0 },
             copy_bytes: copies + images,
@@ -187,13 +188,28 @@ impl Plan {
 
     /// What a trainer's worker `local` computes in, but for gradients of rows, of which only those
     /// that a batch touches are resident, and for a gradient of the replica where workers update
-    /// that in place.
+    /// that in place and a batch is one tile: the last tile's gradients go where they belong.
     #[must_use]
     pub(super) fn worker_bytes(&self, local: usize) -> u64 {
         let all = StepBuffers::bytes(&self.model, self.batch_max(local));
         let hands_on = self.synchronous() || self.job.method.is_served();
-        let gradient = if hands_on { 0 } else { 4 * self.model.parameters_len() as u64 };
-        all - gradient
+        let batch = self.order.batch_size;
+        let adds_up = self.model.tile_len(batch, false) < batch;
+        let untouched = if hands_on || adds_up { 0 } else { self.model.parameters_len() };
+        all - 4 * untouched as u64
+    }
+
+    /// Most ids of a batch, times the width of a row.
+    fn values_max(&self) -> u64 {
+        (self.order.batch_size * self.train.values_per_row_max() * self.layout.width) as u64
+    }
+
+    /// Where a worker notes which rows the ids of a batch are (`rows/lookup.rs`): of every lookup
+    /// numbers of rows and places among them, and a hash table.
+    fn slots_bytes(&self) -> u64 {
+        let values = self.order.batch_size * self.train.values_per_row_max();
+        let lookups = if self.local { 2 } else { self.job.config.embedding.prefetch + 2 };
+        4 * (lookups * 2 * values + heads_len(values)) as u64
     }
 
     /// What the instances of the method on `rank` are lent, and what a model that is published
@@ -240,11 +256,10 @@ impl Plan {
         partitions.map(|partition| UsageMemory::bytes_of(&self.layout, partition)).sum()
     }
 
-    /// Examples that a trainer has read: two windows of each of its lanes, and the batches that
-    /// wait for its `workers` and are with them.
+    /// Examples that a trainer has read: two windows of each of its lanes with the order they are
+    /// taken in, and the batches that wait for its `workers` and are with them.
     fn data_bytes(&self, workers: usize) -> u64 {
         let (data, config) = (&self.train, &self.job.config);
-        let row = bytes_of_row(data);
         let replicas = self.roles.replicas() as u64;
         let lanes = (config.data.lanes as u64).div_ceil(replicas).max(1);
         let own = data.rows().div_ceil(replicas);
@@ -252,7 +267,12 @@ impl Plan {
         let windows = of_lane.div_ceil(WINDOW_ROWS_MAX) * u64::from(config.train.epochs);
         let read = lanes * of_lane.min(WINDOW_ROWS_MAX) * windows.min(2);
         let waiting = (workers * (config.data.prefetch_batches + 2) * self.order.batch_size) as u64;
-        row * (read + waiting)
+        let kept = 4 * (1 + data.dense_features() + data.values_per_row_max()) as u64;
+        let bags = data.values_per_row_max() > data.fields();
+        let ends = if bags { size_of::<usize>() * data.fields() } else { 0 } as u64;
+        // Numbers of rows in 4 bytes, and in a batch in 8; ends of bags in 4.
+        let batch = kept + 8 + 4 * data.fields() as u64;
+        (kept + ends + 4) * read + batch * waiting
     }
 
     /// Rows of others on this node that workers of `rank` touch in a run: pages of the rows that
@@ -275,10 +295,18 @@ impl Plan {
 /// Bytes of a page that is touched.
 const PAGE: f64 = 4096.0;
 
-/// Bytes of an example in memory.
-fn bytes_of_row(data: &Dataset) -> u64 {
-    let bags = if data.values_per_row_max() > data.fields() { data.fields() } else { 0 };
-    4 * (1 + data.dense_features() + data.values_per_row_max() + bags) as u64
+/// Resident bytes of memory for `reserved` of which the first `touched` are used, and which asks
+/// for huge pages (`memory.rs`): the last of them is half empty, as its end lies anywhere.
+const fn in_huge_pages(touched: u64, reserved: u64) -> u64 {
+    const HUGE: u64 = 2 << 20;
+    let resident = touched + HUGE / 2;
+    if reserved < HUGE {
+        touched
+    } else if resident < reserved {
+        resident
+    } else {
+        reserved
+    }
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes, not below 0")]

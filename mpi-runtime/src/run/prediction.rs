@@ -141,7 +141,11 @@ impl Prediction {
             let trainer = roles.trainers.number_of(rank);
             let step = steps.of(&plan.duties(rank));
             let dense = trainer.map(|trainer| of_step(&sums, (trainers, trainer), coded));
-            let memory = plan.memory_of((rank, ranks), (touched, step.held_bytes), evaluation);
+            // Beside what is held, messages in the memory that they come in, and leave in: of all
+            // steps that may be under way.
+            let leaving = plan.shape().permits as f64 * step.sent.bytes;
+            let held = step.held_bytes + leaving + step.received.bytes;
+            let memory = plan.memory_of((rank, ranks), (touched, held), evaluation);
             RankPrediction {
                 rank,
                 embedding: Exchanged::rows(step.sent, step.received),
