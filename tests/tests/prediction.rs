@@ -146,3 +146,36 @@ fn a_number_of_ranks_is_for_a_dry_run() {
     }
     assert!(!text("1").contains("\nrows "), "one rank sends nothing");
 }
+
+/// What a worker computes is measured, so times differ from one plan to the next; on a slow link
+/// they are what is sent.
+#[test]
+fn a_plan_has_the_time_of_a_step_by_every_method() {
+    let folder = folder();
+    let plan = |ranks: &str, sets: &[&str]| {
+        let arguments = ["plan", "job.toml", "--ranks", ranks, "--link", "1e6"].into_iter();
+        let sets = sets.iter().flat_map(|set| ["--set", set]);
+        folder.umbra(1, &arguments.chain(sets).collect::<Vec<_>>()).fine().stdout
+    };
+    let text = plan("4", &["sync.method=shadow_ma", "model.top=[256,256]"]);
+    let lines: Vec<Vec<&str>> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("step time   "))
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    assert_eq!(lines[1][0], "shadow_ma", "the job's comes first: {text}");
+    let ms = |method: &str| -> f64 {
+        let line = lines.iter().find(|line| line[0] == method);
+        line.unwrap_or_else(|| panic!("{method}: {text}"))[1].parse().unwrap()
+    };
+    for method in ["independent", "local_sgd", "ds_sync", "shadow_easgd", "async_ps", "gba"] {
+        assert!(ms(method) > 0.0, "{text}");
+    }
+    // A gradient takes longer than rows on a link of a megabyte per second.
+    assert!(ms("bsp") > 2.0 * ms("independent"), "{text}");
+    let alone = plan("1", &[]);
+    assert_eq!(alone.matches("\nstep time ").count(), 2, "only `none`: {alone}");
+    let refused = folder.umbra(1, &["plan", "job.toml", "--ranks", "4", "--link", "0"]);
+    assert_eq!(refused.code, 2, "{}", refused.stderr);
+    assert!(refused.stderr.contains("expected a number above 0"), "{}", refused.stderr);
+}

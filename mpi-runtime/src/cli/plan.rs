@@ -19,6 +19,7 @@ use crate::recovery::planner::Span;
 use crate::rows::tables::TableLayout;
 use crate::run::job::{Outcome, Task, train};
 use crate::run::shared_tables;
+use crate::simulate::step_times::StepTimes;
 
 /// Plan a job: memory and messages on --ranks ranks; with --length, saves and recovery: intervals,
 /// overheads, expected losses
@@ -32,7 +33,8 @@ pub(super) struct PlanArguments {
     #[command(flatten)]
     job: JobArguments,
     /// Say what the job takes on so many ranks, on a node each: bytes of each rank and table,
-    /// messages, imbalance. As train --dry-run --ranks N
+    /// messages and imbalance, as train --dry-run --ranks N does, and the time of a step by each
+    /// method
     #[arg(
         long,
         value_name = "N",
@@ -41,6 +43,12 @@ pub(super) struct PlanArguments {
         conflicts_with_all = ["length", "mtbf", "shards", "save", "load", "bytes_per_s"]
     )]
     ranks: Option<u32>,
+    /// Of step times: bytes per second of a node's link, in each direction
+    #[arg(long, value_name = "RATE", requires = "ranks", default_value = "1.25e9")]
+    link: f64,
+    /// Of step times: the latency of a message, microseconds
+    #[arg(long, value_name = "US", requires = "ranks", default_value = "20")]
+    latency_us: f64,
     /// How long the job trains
     #[arg(long, value_name = "TIME", value_parser = time, required_unless_present = "ranks")]
     length: Option<f64>,
@@ -103,12 +111,16 @@ pub(super) fn run_on(
 ) -> Result<(), Error> {
     let config = arguments.job.config().map_err(Error::from);
     let config = control.agree(config)?;
+    let job = config.clone();
     let signals = Arc::new(Signals::none());
-    if let Outcome::Planned(plan, Some(prediction)) =
+    if let Outcome::Planned(plan, prediction) =
         train(world, control, config, &signals, Task::Plan(Some(ranks)))?
     {
+        let prediction = prediction.unwrap_or_default();
+        let link = (arguments.link, arguments.latency_us);
+        let times = StepTimes::new(&plan, &job, link, control)?;
         // A closed stdout is no failure.
-        let _ = writeln!(std::io::stdout().lock(), "{plan}{prediction}");
+        let _ = writeln!(std::io::stdout().lock(), "{plan}{prediction}\n{times}");
     }
     Ok(())
 }

@@ -11,10 +11,11 @@ use super::eval::add_figures;
 use super::job_file::JobArguments;
 use super::table::Table;
 use crate::comm::Comm;
+use crate::config::Config;
 use crate::error::Error;
 use crate::launch::environment::LaunchError;
 use crate::launch::world::World;
-use crate::record::{RunFolder, Summary, write_atomically};
+use crate::record::{RunFolder, Summary, say, write_atomically};
 use crate::simulate::cluster::ClusterFile;
 use crate::simulate::{Virtual, chrome_trace};
 
@@ -84,7 +85,7 @@ pub(super) fn run(
     let config = arguments.job.config()?;
     let file = ClusterFile::load(&arguments.cluster)?;
     let summaries = if arguments.trainers.is_empty() {
-        let planned = Virtual::plan(config, &file, file.trainers)?;
+        let planned = plan(config, &file, file.trainers)?;
         let job = &planned.plan.job.config;
         let folder = RunFolder::open(RunFolder::claim(job, &world.host)?, job, &world.host, None)?;
         let simulation = planned.run(control, control.watch())?;
@@ -98,13 +99,21 @@ pub(super) fn run(
     } else {
         let mut summaries = vec![];
         for trainers in &arguments.trainers {
-            let planned = Virtual::plan(config.clone(), &file, *trainers as usize)?;
+            let planned = plan(config.clone(), &file, *trainers as usize)?;
             summaries.push(planned.run(control, control.watch())?.summary);
         }
         print(&sweep_table(&summaries));
         summaries
     };
     arguments.json.as_ref().map_or(Ok(()), |path| write_json(path, &summaries))
+}
+
+/// Plans, and says what is odd about the job.
+fn plan(config: Config, file: &ClusterFile, trainers: usize) -> Result<Virtual, Error> {
+    let planned = Virtual::plan(config, file, trainers)?;
+    let warnings = &planned.plan.job.warnings;
+    warnings.iter().for_each(|warning| say(&format!("umbra: warning: {warning}")));
+    Ok(planned)
 }
 
 /// To stdout. A closed one is no failure of the work that was done.

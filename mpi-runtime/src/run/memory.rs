@@ -5,8 +5,8 @@
 //! allocator) is a constant, measured of jobs without a model to speak of ([`ALONE`],
 //! [`AMONG_OTHERS`]).
 //!
-//! Memory that is asked for and never touched is not resident and does not count here, but for rows
-//! of others on the node, which count as if all were touched that may be.
+//! Memory that is asked for and never touched is not resident and does not count here; how many
+//! pages of others' rows a run touches at most follows from those of the first batches, too.
 
 use core::fmt;
 
@@ -18,6 +18,7 @@ use umbra_datasets::WINDOW_ROWS_MAX;
 use crate::error::Error;
 use crate::launch::memory_limits::available;
 use crate::rows::usage::UsageMemory;
+use crate::run::first_batches::{PAGE, Pages};
 use crate::run::plan::Plan;
 use crate::trainer::buffers::StepBuffers;
 
@@ -92,12 +93,14 @@ impl fmt::Display for RankMemory {
 
 impl Plan {
     /// What `rank` of `ranks` holds, where a step of a worker touches so many distinct rows
-    /// (`touched`), so much is under way (`held`), and an evaluation takes `evaluation` bytes.
+    /// (`touched`), so much is under way (`held`), steps touch such `pages`, and an evaluation
+    /// takes `evaluation` bytes.
     #[must_use]
     pub(super) fn memory_of(
         &self,
         (rank, ranks): (usize, usize),
         (touched, held): (f64, f64),
+        pages: Pages,
         evaluation: u64,
     ) -> RankMemory {
         let config = &self.job.config;
@@ -121,7 +124,7 @@ impl Plan {
             worker_bytes: worker + workers as u64 * row_gradients,
             under_way_bytes: whole(held) + workers as u64 * self.slots_bytes(),
             data_bytes: if trains { self.data_bytes(workers) } else { 0 },
-            shared_bytes: if trains { self.shared_bytes(rank, touched) } else { 0 },
+            shared_bytes: if trains { self.shared_bytes(rank, pages) } else { 0 },
             copy_bytes: copies + images,
             evaluation_bytes: if trains { evaluation } else { 0 },
             process_bytes: process,
@@ -275,9 +278,9 @@ impl Plan {
         (kept + ends + 4) * read + batch * waiting
     }
 
-    /// Rows of others on this node that workers of `rank` touch in a run: pages of the rows that
-    /// all steps touch, or all of them.
-    fn shared_bytes(&self, rank: usize, touched: f64) -> u64 {
+    /// Rows of others on this node that workers of `rank` touch in a run, and what is mapped with
+    /// them, at most.
+    fn shared_bytes(&self, rank: usize, pages: Pages) -> u64 {
         if !(self.uses_rows_in_place() && self.layout.lent) {
             return 0;
         }
@@ -285,15 +288,16 @@ impl Plan {
         let beside = |other: &usize| {
             *other != rank && node.is_some() && self.node_of.get(*other).copied() == node
         };
-        let others: u64 =
-            (0..self.node_of.len()).filter(beside).map(|other| self.embedding_bytes(other)).sum();
-        let pages = touched * (self.steps * self.workers_per_trainer() as u64) as f64;
-        others.min(whole(pages * PAGE))
+        let bytes_of = |ranks: &mut dyn Iterator<Item = usize>| -> u64 {
+            ranks.map(|other| self.embedding_bytes(other)).sum()
+        };
+        let others = bytes_of(&mut (0..self.node_of.len()).filter(beside));
+        let all = bytes_of(&mut (0..self.node_of.len())).max(1);
+        let batches = self.steps as f64 * self.workers_per_trainer() as f64;
+        let touched = pages.of(batches) * PAGE as f64 * others as f64 / all as f64;
+        others.min(whole(touched))
     }
 }
-
-/// Bytes of a page that is touched.
-const PAGE: f64 = 4096.0;
 
 /// Resident bytes of memory for `reserved` of which the first `touched` are used, and which asks
 /// for huge pages (`memory.rs`): the last of them is half empty, as its end lies anywhere.

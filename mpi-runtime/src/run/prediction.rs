@@ -145,7 +145,7 @@ impl Prediction {
             // steps that may be under way.
             let leaving = plan.shape().permits as f64 * step.sent.bytes;
             let held = step.held_bytes + leaving + step.received.bytes;
-            let memory = plan.memory_of((rank, ranks), (touched, held), evaluation);
+            let memory = plan.memory_of((rank, ranks), (touched, held), first.pages, evaluation);
             RankPrediction {
                 rank,
                 embedding: Exchanged::rows(step.sent, step.received),

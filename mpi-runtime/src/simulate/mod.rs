@@ -17,6 +17,7 @@ mod day;
 mod failures;
 mod global_batch;
 mod served;
+pub mod step_times;
 mod training;
 
 use std::sync::Arc;
@@ -32,7 +33,7 @@ use crate::config::{BatchNormScope, Config, Layout, PoolAt, SyncMethod};
 use crate::dense::stretches::Stretches;
 use crate::error::Error;
 use crate::record::{
-    Status, Summary, SyncFigures, TrainFigures, TrainerSync, WaitFigures, WireFigures, say,
+    Status, Summary, SyncFigures, TrainFigures, TrainerSync, WaitFigures, WireFigures,
 };
 use crate::rows::tables::{Partition, TableLayout};
 use crate::run::measures::eval_figures;
@@ -157,7 +158,6 @@ impl Virtual {
                     .into(),
             ));
         }
-        job.warnings.iter().for_each(|warning| say(&format!("umbra: warning: {warning}")));
         let plan = Plan::new(job, ranks)?;
         plan.train.check_labels()?;
         let steps = match file.fidelity {

@@ -66,12 +66,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde::Deserialize;
-use umbra_core::sim::{self, Embedding, Jitter, Leaves, Link, Pause, Trainer};
-use umbra_core::units::Nanos;
 
-use crate::comm::reduce::WHOLE;
-use crate::config::{Inject, Job};
 use crate::error::Error;
+
+mod nodes;
+
+pub use nodes::StepSizes;
 
 /// A cluster file; the names are its keys.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -273,22 +273,45 @@ const fn spread() -> f64 {
     0.1
 }
 
-/// What a step moves besides time: sizes that the job says.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct StepSizes {
-    /// Examples of a step.
-    pub batch: usize,
-    /// Most ids of an example.
-    pub ids: usize,
-    /// f32s of a row.
-    pub width: usize,
-    /// f32s that all trainers reduce.
-    pub replica: usize,
-    /// Bytes that are sent in place of one of them, where they are coded.
-    pub coded_share: Option<f64>,
-}
-
 impl ClusterFile {
+    /// Nodes alike, of which `embedding_ps` hold rows, on links of so many bytes per second in
+    /// each direction and microseconds of latency; an example takes a worker `example_us`, and
+    /// `distinct` of a batch's ids are distinct rows. What the file may leave out is as its
+    /// defaults are.
+    ///
+    /// # Errors
+    /// A rate or a time that can't be.
+    pub fn alike(
+        (trainers, embedding_ps): (usize, usize),
+        (bytes_per_s, latency_us): (f64, f64),
+        example_us: f64,
+        distinct: f64,
+    ) -> Result<Self, Error> {
+        let (jitter, spread) = (JitterKind::default(), spread());
+        let file = Self {
+            fidelity: Fidelity::Timing,
+            trainers,
+            embedding_ps,
+            sync_ps: None,
+            cores: 0,
+            steps: None,
+            seconds: None,
+            collective: Collective::default(),
+            leaves: None,
+            link: LinkSection { bytes_per_s, latency_us, overhead_us: overhead_us() },
+            compute: ComputeSection { example_us, jitter, spread },
+            memory: MemorySection::default(),
+            rows: RowsSection { distinct, ..RowsSection::default() },
+            straggler: vec![],
+            change_s: change_s(),
+            pause: vec![],
+            death: vec![],
+            short: vec![],
+        };
+        file.check().map_err(Error::Usage)?;
+        Ok(file)
+    }
+
     /// Reads a cluster file.
     ///
     /// # Errors
@@ -398,116 +421,18 @@ impl ClusterFile {
     pub fn nodes_of_leaf(&self) -> Option<usize> {
         self.leaves.map(|leaves| leaves.nodes)
     }
-
-    /// The cluster in the core's words: `job` is resolved on it, workers make `steps` steps of
-    /// these `sizes`.
-    #[must_use]
-    pub fn cluster(&self, job: &Job, steps: u64, sizes: StepSizes) -> sim::Cluster {
-        let link = Link {
-            bytes_per_second: self.link.bytes_per_s,
-            latency: time(self.link.latency_us * 1e3),
-            overhead: time(self.link.overhead_us * 1e3),
-        };
-        let trainer = |number: usize| Trainer {
-            link,
-            cores: self.cores,
-            workers: job.worker_threads,
-            steps: self.steps_of(number, &job.config.recovery.inject, steps),
-            compute: time(self.compute.example_us * 1e3 * sizes.batch as f64),
-            slowdown: self
-                .straggler
-                .iter()
-                .filter(|entry| entry.is_always() && entry.trainer == number)
-                .map(|entry| entry.factor)
-                .product(),
-            pauses: self
-                .pause
-                .iter()
-                .filter(|pause| pause.trainer == number)
-                .map(|pause| Pause { from: time(pause.from_s * 1e9), to: time(pause.to_s * 1e9) })
-                .collect(),
-            ends: self.end_of(number),
-        };
-        let rows = self.rows.distinct * (sizes.batch * sizes.ids) as f64;
-        let spread = self.compute.spread;
-        sim::Cluster {
-            seed: job.config.seed,
-            trainers: (0..job.trainers).map(trainer).collect(),
-            leaves: self.leaves.map(|leaves| Leaves {
-                nodes: leaves.nodes,
-                uplink: Link { bytes_per_second: leaves.uplink_bytes_per_s, ..link },
-            }),
-            collective: self.collective(),
-            sync_ps: vec![link; if self.embedding_ps == 0 { 0 } else { job.sync_ps }],
-            embedding: Some(Embedding {
-                ps: self.embedding_ps,
-                link,
-                rows: time(rows).0.max(1),
-                ask_bytes: time(4.0 * rows).0,
-                rows_bytes: time(4.0 * rows * sizes.width as f64).0,
-                gradient_bytes: time(4.0 * rows * (sizes.width + 1) as f64).0,
-                lookup: time(rows / self.rows.lookup_per_s * 1e9),
-                update: time(rows / self.rows.update_per_s * 1e9),
-                prefetch: job.config.embedding.prefetch,
-            }),
-            jitter: match self.compute.jitter {
-                JitterKind::None => Jitter::None,
-                JitterKind::Uniform => Jitter::Uniform(spread),
-                JitterKind::LogNormal => Jitter::LogNormal(spread),
-            },
-            copy_ns_per_byte: 1e9 / self.memory.copy_bytes_per_s,
-            service_ns_per_byte: 1e9 / self.memory.serve_bytes_per_s,
-            coded: sizes.coded_share.map(|share| sim::Coded {
-                share,
-                code_ns_per_byte: 1e9 / self.memory.code_bytes_per_s,
-                read_ns_per_byte: 1e9 / self.memory.read_bytes_per_s,
-            }),
-        }
-    }
-
-    const fn collective(&self) -> sim::Collective {
-        match self.collective {
-            Collective::Direct => sim::Collective::Direct,
-            Collective::Doubling => sim::Collective::Doubling { whole: WHOLE },
-            Collective::Ring => sim::Collective::Ring,
-            Collective::Tree => sim::Collective::Tree,
-        }
-    }
-
-    /// Steps of a trainer's workers that the file leaves it, or the job's own test of short data.
-    fn steps_of(&self, trainer: usize, inject: &Inject, steps: u64) -> u64 {
-        let here = self.short.iter().filter(|entry| entry.trainer == trainer);
-        let job = inject.short_share.filter(|_| inject.short_trainer == Some(trainer));
-        let share = here.map(|entry| entry.share).chain(job).fold(1.0, f64::min);
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "a share of a count"
-        )]
-        let steps = (steps as f64 * share) as u64;
-        steps
-    }
-
-    fn end_of(&self, trainer: usize) -> Nanos {
-        let deaths = self.death.iter().filter(|entry| entry.trainer == trainer);
-        let ends = deaths.map(|entry| entry.at_s).chain(self.seconds);
-        ends.map(|seconds| time(seconds * 1e9)).min().unwrap_or(Nanos(u64::MAX))
-    }
 }
 
 /// Nodes of a kind, or cores of one, at most: each takes memory before the first step.
 const COUNT_MAX: usize = 1_000_000;
 
-/// A number as a count of nanoseconds, or of anything.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
-const fn time(ns: f64) -> Nanos {
-    Nanos((ns + 0.5) as u64)
-}
-
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
+    use umbra_core::units::Nanos;
+
     use super::*;
+    use crate::config::Inject;
 
     const LEAST: &str = "trainers = 2\n[link]\nbytes_per_s = 1e9\n[compute]\nexample_us = 10\n";
 
@@ -546,7 +471,7 @@ mod tests {
     /// The file that the documentation shows is one.
     #[test]
     fn the_documented_file_is_read() {
-        let source = include_str!("cluster.rs");
+        let source = include_str!("mod.rs");
         let lines = source.lines().skip_while(|line| *line != "//! ```toml").skip(1);
         let text: String = lines
             .take_while(|line| *line != "//! ```")
