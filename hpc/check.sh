@@ -80,7 +80,9 @@ for stage in "${stages[@]}"; do
 done
 hpc/setup.sh
 . hpc/env.sh
-# Tests have more threads than machines have cores.
+# Tests that start ranks wait for most of their time: for launchers, deadlines, each other.
+export RUST_TEST_THREADS="${RUST_TEST_THREADS:-$((2 * $(nproc)))}"
+# They have more threads than machines have cores.
 export UMBRA_ALLOW_OVERSUBSCRIBE="${UMBRA_ALLOW_OVERSUBSCRIBE:-1}"
 # errexit does not reach into functions called with ||: each stage is one command, and so is safe.
 for stage in "${stages[@]}"; do

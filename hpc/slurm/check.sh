@@ -172,12 +172,13 @@ check "a program that is not there is exit 5" is "$(ended "$job")" "FAILED 5:0 0
 check "with a cure" says "or set UMBRA" "$job"
 
 # --- docs/cluster.md ------------------------------------------------------------------------------
-# The blocks that are marked as shell, one after the other, with umbra installed.
+# The blocks of shell under "Under Slurm", one after the other, with umbra installed.
 PREFIX=$work/umbra "$slurm_root/hpc/install.sh" >/dev/null
 mkdir -p doc
 cp job.toml train.txt test.txt doc
 # Whoever reads on waits until the jobs of a block are done.
-awk '/^```sh$/ { inside = 1; next } inside && /^```$/ { inside = 0; print "all_done" } inside' \
+awk '/^## / { meant = /Under Slurm/ } meant && /^```sh$/ { inside = 1; next }
+    inside && /^```$/ { inside = 0; print "all_done" } inside' \
     "$slurm_root/docs/cluster.md" >doc/commands
 no_jobs() { [ -z "$("$run" squeue --noheader)" ]; }
 all_done() { within 120 no_jobs; }

@@ -4,7 +4,7 @@
 use core::time::Duration;
 use std::path::Path;
 
-use umbra_tests::{Ended, Folder, Job, LIMIT, Running, mpirun, program, signal, start};
+use umbra_tests::{Ended, Folder, Job, LIMIT, Running, is_mpich, mpirun, program, signal, start};
 
 fn folder() -> Folder {
     Job::PLAIN.folder(4000, 500)
@@ -36,6 +36,15 @@ fn stopped(folder: &Folder, ended: &Ended, number: i32) {
     let lines = said(ended);
     assert_eq!(lines.len(), 1, "{}", ended.stderr);
     assert!(lines[0].contains(&format!("stopped by signal {number} ")), "{}", lines[0]);
+}
+
+/// A job whose launcher has passed a signal on. That of MPICH 4.0 may lose the exit codes of such
+/// ranks (pmodels/mpich#5930 and #7057), and ends with 0: what they did, they tell in other ways.
+fn passed_on(mut ended: Ended) -> Ended {
+    if is_mpich() && ended.code == 0 {
+        ended.code = 75;
+    }
+    ended
 }
 
 /// A supervised job that trains to the end, and then does something else.
@@ -131,7 +140,7 @@ fn sigusr1_to_mpirun_stops_all_ranks() {
         let folder = folder();
         let running = endless(&folder, 2, sets);
         running.signal("USR1");
-        stopped(&folder, &running.wait(LIMIT), 10);
+        stopped(&folder, &passed_on(running.wait(LIMIT)), 10);
     }
 }
 
@@ -178,7 +187,7 @@ fn a_pace_slower_than_the_watch_loses_nobody() {
     let running = endless(&folder, 2, &[&short[..], &pace].concat());
     std::thread::sleep(Duration::from_secs(6));
     running.signal("USR1");
-    stopped(&folder, &running.wait(LIMIT), 10);
+    stopped(&folder, &passed_on(running.wait(LIMIT)), 10);
 }
 
 /// The signal masks of a process: (caught, pending).
@@ -349,7 +358,7 @@ fn a_suspended_job_goes_on() {
     let before = reports(&metrics);
     running.until("it reports more steps", |_| reports(&metrics) > before + 1);
     running.signal("USR1");
-    stopped(&folder, &running.wait(LIMIT), 10);
+    stopped(&folder, &passed_on(running.wait(LIMIT)), 10);
 }
 
 /// Damage in the middle of the training file is met while both ranks train.
