@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 
-from runs import Runs, mpirun
+from runs import Runs, mpirun, speed
 from show import Show, phases
 
 UMBRA = os.environ["UMBRA"]
@@ -22,6 +22,9 @@ SHORT = {
     "four": (4, 1, {"sync.method": "shadow_ma"}),
 }
 EPOCHS = 20
+# Step times: what a link of the test cluster is, in words of tc and in bytes per second, and who trains over it.
+LINK, LATENCY_US = ("100mbit", 1.25e7), 200
+METHODS = ("independent", "bsp", "local_sgd", "shadow_ma", "ds_sync", "gba")
 
 
 def asked(name, command, environment=None):
@@ -131,12 +134,40 @@ def memory():
     show.at_most("plan_memory_error_max", figure(lines, "plan_memory_error_max"), 0.1)
 
 
+def steps():
+    """What `umbra plan` says of a step, and what it takes on two nodes of the test cluster."""
+    print("== steps", flush=True)
+    data = runs.synth("desk_steps", 400_000)
+    job = runs.out / "steps.toml"
+    job.write_text(f'data = {{ train = "{data}" }}\nmodel = {{ kind = "deepfm", top = [512, 256] }}\n'
+                   "train = { batch_size = 512, worker_threads = 1 }\n")
+    for command in (["hpc/cluster/up.sh", "2", LINK[0], str(LATENCY_US)], ["hpc/cluster/run", "-n", "2", "true"]):
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            print(f"   skipped: no test cluster: {done.stderr.strip()}")
+            return
+    _, bytes_per_s = LINK
+    planned = subprocess.run([UMBRA, "plan", str(job), "--ranks", "2", "--link", str(bytes_per_s), "--latency-us",
+                              str(LATENCY_US)], capture_output=True, text=True, check=True).stdout
+    predicted = {name: float(rate) for name, rate in re.findall(r"step time   (\w+) +[0-9.]+ ms, +(\d+) examples/s", planned)}
+    worst = 0
+    for method in METHODS:
+        sets = {"sync.method": method, "run.tensorboard": "false", "train.epochs": 2}
+        figures = runs.train(f"steps-{method}", job, sets, ["hpc/cluster/run", "-n", "2", "--pin", "--"])
+        measured = speed(figures)
+        error = predicted[method] / measured - 1
+        worst = max(worst, abs(error))
+        show.row(method=method, examples_per_s_planned=predicted[method], examples_per_s=measured, error=error)
+    subprocess.run(["hpc/cluster/down.sh"], check=True, capture_output=True)
+    show.measured("plan_step_time_error_max", worst)
+
+
 def fuzz():
     lines, _ = asked("fuzz", ["tests/fuzz/run.sh"], {"LIBFUZZER_S": os.environ.get("LIBFUZZER_S", "0")})
     show.at_least("fuzz_cases", figure(lines, "fuzz_cases"), 10_000_000)
     show.at_most("fuzz_crashes", figure(lines, "fuzz_crashes"), 0)
 
 
-for phase in phases(blocks, first, report, slurm, mpich, launches, memory, fuzz):
+for phase in phases(blocks, first, report, slurm, mpich, launches, memory, steps, fuzz):
     phase()
 show.finish()

@@ -12,7 +12,7 @@ use std::io::Read;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -122,7 +122,36 @@ pub struct Running {
     what: String,
     output: [JoinHandle<String>; 2],
     ended: bool,
-    _turn: Option<MutexGuard<'static, ()>>,
+    _seats: Option<Seats>,
+}
+
+/// Places for ranks: jobs wait for most of their time, so two small ones of a test program run at
+/// once; a larger one has the machine for itself.
+#[derive(Debug)]
+struct Seats(usize);
+
+/// Ranks of all jobs at once.
+const SEATS: usize = 4;
+
+static FREE: Mutex<usize> = Mutex::new(SEATS);
+static FREED: Condvar = Condvar::new();
+
+impl Seats {
+    /// Waits for the places of a job of `ranks` ranks.
+    fn take(ranks: usize) -> Self {
+        let wanted = ranks.min(SEATS);
+        let free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
+        let taken = FREED.wait_while(free, |free| *free < wanted);
+        *taken.unwrap_or_else(PoisonError::into_inner) -= wanted;
+        Self(wanted)
+    }
+}
+
+impl Drop for Seats {
+    fn drop(&mut self) {
+        *FREE.lock().unwrap_or_else(PoisonError::into_inner) += self.0;
+        FREED.notify_all();
+    }
 }
 
 /// Starts `program` in `folder`: alone when `ranks` is 1, else under mpirun.
@@ -134,7 +163,6 @@ pub fn start(
     arguments: &[&str],
     variables: &[(&str, &str)],
 ) -> Running {
-    static TURN: Mutex<()> = Mutex::new(());
     let mut command = if ranks > 1 {
         let words = mpirun(ranks);
         let mut command = Command::new(&words[0]);
@@ -146,11 +174,11 @@ pub fn start(
     as_a_user(&mut command);
     command.args(arguments).current_dir(folder).envs(variables.iter().copied());
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let turn = (ranks > 1).then(|| TURN.lock().unwrap_or_else(PoisonError::into_inner));
+    let seats = (ranks > 1).then(|| Seats::take(ranks));
     let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let output = [drain(child.stdout.take().unwrap()), drain(child.stderr.take().unwrap())];
     let what = format!("{ranks} × {} {}", program.display(), arguments.join(" "));
-    Running { child, what, output, ended: false, _turn: turn }
+    Running { child, what, output, ended: false, _seats: seats }
 }
 
 /// Gives a command the environment of a user's shell that has sourced `hpc/env.sh`.

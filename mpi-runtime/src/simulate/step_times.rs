@@ -77,7 +77,7 @@ impl StepTimes {
             let meant = !matches!(method, SyncMethod::Auto | SyncMethod::None);
             meant && !alone && *method != job.method
         });
-        let methods = core::iter::once(job.method).chain(others).map(|method| {
+        let pace_of = |method: SyncMethod| {
             let mut config = config.clone();
             config.train.worker_threads = Some(job.worker_threads);
             config.recovery.inject = Inject::default();
@@ -86,10 +86,14 @@ impl StepTimes {
             } else {
                 config.sync = SyncConfig { method, ..SyncConfig::default() };
             }
-            let pace = Pace::new(config, &file, control);
-            (method, pace.map_err(|error| error.to_string()))
-        });
-        Ok(Self { batch, compute_seconds, link, methods: methods.collect() })
+            Pace::new(config, &file, control).map_err(|error| error.to_string())
+        };
+        let mut methods = vec![(job.method, pace_of(job.method))];
+        // What is not simulated of the job's method is of no other.
+        if methods[0].1.is_ok() {
+            methods.extend(others.map(|method| (method, pace_of(method))));
+        }
+        Ok(Self { batch, compute_seconds, link, methods })
     }
 }
 
