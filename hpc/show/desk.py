@@ -137,7 +137,7 @@ def memory():
 def steps():
     """What `umbra plan` says of a step, and what it takes on two nodes of the test cluster."""
     print("== steps", flush=True)
-    data = runs.synth("desk_steps", 400_000)
+    data = runs.synth("desk_steps", 200_000)
     job = runs.out / "steps.toml"
     job.write_text(f'data = {{ train = "{data}" }}\nmodel = {{ kind = "deepfm", top = [512, 256] }}\n'
                    "train = { batch_size = 512, worker_threads = 1 }\n")
@@ -152,7 +152,7 @@ def steps():
     predicted = {name: float(rate) for name, rate in re.findall(r"step time   (\w+) +[0-9.]+ ms, +(\d+) examples/s", planned)}
     worst = 0
     for method in METHODS:
-        sets = {"sync.method": method, "run.tensorboard": "false", "train.epochs": 2}
+        sets = {"sync.method": method, "run.tensorboard": "false"}
         figures = runs.train(f"steps-{method}", job, sets, ["hpc/cluster/run", "-n", "2", "--pin", "--"])
         measured = speed(figures)
         error = predicted[method] / measured - 1

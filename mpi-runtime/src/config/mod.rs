@@ -97,6 +97,16 @@ impl Config {
         Self::read(text, path, &[]).map(|(config, _)| config)
     }
 
+    /// The same job by `method`, with the defaults of that in `[sync]`; `None` where a path of the
+    /// job is not UTF-8.
+    #[must_use]
+    pub fn by_method(&self, method: SyncMethod) -> Option<Self> {
+        let mut table: toml::Table = self.to_toml().ok()?.parse().ok()?;
+        let sync = toml::Table::from_iter([("method".to_owned(), method.name().into())]);
+        table.insert("sync".to_owned(), Value::Table(sync));
+        Self::saved(&table.to_string(), Path::new(UNNAMED)).ok()
+    }
+
     fn read(text: &str, path: &Path, sets: &[String]) -> Result<(Self, Settings), ConfigError> {
         let mut settings = Settings::default();
         settings.file(text, path)?;

@@ -15,7 +15,7 @@ use umbra_datasets::{Pipeline, TrainOrder};
 use super::Virtual;
 use super::cluster::ClusterFile;
 use crate::comm::Comm;
-use crate::config::{Config, Inject, Layout, SyncConfig, SyncMethod};
+use crate::config::{Config, Inject, Layout, SyncMethod};
 use crate::error::Error;
 use crate::launch::processor::thread_time;
 use crate::launch::signals::Signals;
@@ -78,14 +78,11 @@ impl StepTimes {
             meant && !alone && *method != job.method
         });
         let pace_of = |method: SyncMethod| {
-            let mut config = config.clone();
+            let config =
+                if method == job.method { Some(config.clone()) } else { config.by_method(method) };
+            let mut config = config.ok_or_else(|| "a path that is not UTF-8".to_owned())?;
             config.train.worker_threads = Some(job.worker_threads);
             config.recovery.inject = Inject::default();
-            if method == job.method {
-                config.sync.method = method;
-            } else {
-                config.sync = SyncConfig { method, ..SyncConfig::default() };
-            }
             Pace::new(config, &file, control).map_err(|error| error.to_string())
         };
         let mut methods = vec![(job.method, pace_of(job.method))];
