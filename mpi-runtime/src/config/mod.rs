@@ -97,14 +97,24 @@ impl Config {
         Self::read(text, path, &[]).map(|(config, _)| config)
     }
 
-    /// The same job by `method`, with the defaults of that in `[sync]`; `None` where a path of the
-    /// job is not UTF-8.
-    #[must_use]
-    pub fn by_method(&self, method: SyncMethod) -> Option<Self> {
-        let mut table: toml::Table = self.to_toml().ok()?.parse().ok()?;
+    /// The same job by `method`, with the defaults of that in `[sync]`.
+    ///
+    /// # Errors
+    /// Why the job can't be by that method; a path that is not UTF-8.
+    pub fn by_method(&self, method: SyncMethod) -> Result<Self, String> {
+        let text = self.to_toml().map_err(|error| error.to_string())?;
+        let mut table: toml::Table =
+            text.parse().map_err(|error: toml::de::Error| error.message().to_owned())?;
         let sync = toml::Table::from_iter([("method".to_owned(), method.name().into())]);
         table.insert("sync".to_owned(), Value::Table(sync));
-        Self::saved(&table.to_string(), Path::new(UNNAMED)).ok()
+        // Of keys that are refused it is not said where: these lines are in no file.
+        let (mut settings, nowhere) = (Settings::default(), Path::new(UNNAMED));
+        settings.file(&table.to_string(), nowhere).map_err(|error| error.to_string())?;
+        fill(&mut settings, nowhere);
+        let config = Self::deserialize(Value::Table(settings.table()));
+        let config = config.map_err(|error| error.to_string())?;
+        config.validate().map_err(|error| error.to_string())?;
+        Ok(config)
     }
 
     fn read(text: &str, path: &Path, sets: &[String]) -> Result<(Self, Settings), ConfigError> {

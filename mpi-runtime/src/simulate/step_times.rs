@@ -22,6 +22,7 @@ use crate::launch::signals::Signals;
 use crate::run::plan::Plan;
 use crate::trainer::Trainer;
 use crate::trainer::batches::next_read;
+use crate::trainer::buffers::StepBuffers;
 
 /// Steps of a worker in virtual time.
 const STEPS: u64 = 200;
@@ -78,9 +79,8 @@ impl StepTimes {
             meant && !alone && *method != job.method
         });
         let pace_of = |method: SyncMethod| {
-            let config =
-                if method == job.method { Some(config.clone()) } else { config.by_method(method) };
-            let mut config = config.ok_or_else(|| "a path that is not UTF-8".to_owned())?;
+            let mut config =
+                if method == job.method { config.clone() } else { config.by_method(method)? };
             config.train.worker_threads = Some(job.worker_threads);
             config.recovery.inject = Inject::default();
             Pace::new(config, &file, control).map_err(|error| error.to_string())
@@ -118,7 +118,9 @@ fn compute(plan: &Plan, control: &Comm) -> Result<(f64, f64), Error> {
     let batch_size = plan.job.config.train.batch_size;
     let order = TrainOrder { workers_total: 1, batch_size, ..plan.order };
     let (pipeline, mut workers) = Pipeline::train(&plan.train, &order, 0..1, 0..1, 4)?;
-    let mut buffers = plan.step_buffers(0, None);
+    // A batch may be longer than those of the job's slices.
+    let values_max = batch_size * plan.train.values_per_row_max();
+    let mut buffers = StepBuffers::new(model, batch_size, values_max);
     let (mut heads, mut unique, mut slot) = (vec![], vec![], vec![]);
     let (mut least, mut all, mut batches) = (f64::INFINITY, Duration::ZERO, 0);
     let (mut distinct, mut ids) = (0, 0);
