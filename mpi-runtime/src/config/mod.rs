@@ -109,12 +109,9 @@ impl Config {
         table.insert("sync".to_owned(), Value::Table(sync));
         // Of keys that are refused it is not said where: these lines are in no file.
         let (mut settings, nowhere) = (Settings::default(), Path::new(UNNAMED));
-        settings.file(&table.to_string(), nowhere).map_err(|error| error.to_string())?;
-        fill(&mut settings, nowhere);
-        let config = Self::deserialize(Value::Table(settings.table()));
-        let config = config.map_err(|error| error.to_string())?;
-        config.validate().map_err(|error| error.to_string())?;
-        Ok(config)
+        let config = settings.file(&table.to_string(), nowhere);
+        let config = config.and_then(|()| Self::of(&mut settings, nowhere));
+        config.map_err(|error| error.to_string())
     }
 
     fn read(text: &str, path: &Path, sets: &[String]) -> Result<(Self, Settings), ConfigError> {
@@ -124,10 +121,18 @@ impl Config {
             settings.argument(argument)?;
         }
         require(&settings)?;
-        fill(&mut settings, path);
-        let config = Self::deserialize(Value::Table(settings.table()))?;
-        config.validate().map_err(|error| error.locate(|key| settings.origin(key)))?;
+        let config = Self::of(&mut settings, path);
+        let config = config.map_err(|error| error.locate(|key| settings.origin(key)))?;
         Ok((config, settings))
+    }
+
+    /// That of `settings` and the defaults beside them; of what is refused nobody says yet where
+    /// it stands.
+    fn of(settings: &mut Settings, path: &Path) -> Result<Self, ConfigError> {
+        fill(settings, path);
+        let config = Self::deserialize(Value::Table(settings.table()))?;
+        config.validate()?;
+        Ok(config)
     }
 
     /// The configuration as TOML, every default written out but a checkpoint folder that follows
