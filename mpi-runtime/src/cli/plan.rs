@@ -44,10 +44,22 @@ pub(super) struct PlanArguments {
     )]
     ranks: Option<u32>,
     /// Of step times: bytes per second of a node's link, in each direction
-    #[arg(long, value_name = "RATE", requires = "ranks", default_value = "1.25e9")]
+    #[arg(
+        long,
+        value_name = "RATE",
+        value_parser = rate,
+        requires = "ranks",
+        default_value = "1.25e9"
+    )]
     link: f64,
     /// Of step times: the latency of a message, microseconds
-    #[arg(long, value_name = "US", requires = "ranks", default_value = "20")]
+    #[arg(
+        long,
+        value_name = "US",
+        value_parser = latency,
+        requires = "ranks",
+        default_value = "20"
+    )]
     latency_us: f64,
     /// How long the job trains
     #[arg(long, value_name = "TIME", value_parser = time, required_unless_present = "ranks")]
@@ -93,6 +105,16 @@ fn time(text: &str) -> Result<f64, String> {
     let time: Result<Seconds, ()> = text.parse();
     time.map(|Seconds(seconds)| seconds)
         .map_err(|()| "expected seconds above 0, or a time: 90, \"5 min\", 28h".to_owned())
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    let rate = text.parse().ok().filter(|rate: &f64| *rate > 0.0);
+    rate.ok_or_else(|| "expected a number above 0".to_owned())
+}
+
+fn latency(text: &str) -> Result<f64, String> {
+    let latency = text.parse().ok().filter(|us: &f64| *us >= 0.0 && us.is_finite());
+    latency.ok_or_else(|| "expected a number, at least 0".to_owned())
 }
 
 impl PlanArguments {
