@@ -177,6 +177,10 @@ fn a_plan_has_the_time_of_a_step_by_every_method() {
     assert!(ms("bsp") > 2.0 * ms("local_sgd"), "{text}");
     let alone = plan("1", &[]);
     assert_eq!(alone.matches("\nstep time ").count(), 2, "only `none`: {alone}");
+    // What takes virtual time by the square of its workers is left out, and the job's own with it.
+    let many = plan("300", &["sync.method=gba", "train.worker_threads=1"]);
+    assert!(many.contains("gba              not planned: 300 workers on servers"), "{many}");
+    assert!(many.contains("\nstep time   bsp "), "{many}");
     let refused = folder.umbra(1, &["plan", "job.toml", "--ranks", "4", "--link", "0"]);
     assert_eq!(refused.code, 2, "{}", refused.stderr);
     assert!(refused.stderr.contains("expected a number above 0"), "{}", refused.stderr);

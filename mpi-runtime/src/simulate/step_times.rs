@@ -27,6 +27,9 @@ use crate::trainer::buffers::StepBuffers;
 /// Steps of a worker in virtual time.
 const STEPS: u64 = 200;
 
+/// Workers that servers are planned with: every push passes every other's, in virtual time too.
+const SERVED_WORKERS_MAX: usize = 256;
+
 /// Processor time that batches are trained for, and how many there are at least.
 const MEASURED: Duration = Duration::from_millis(300);
 const BATCHES_MIN: usize = 3;
@@ -78,7 +81,15 @@ impl StepTimes {
             let meant = !matches!(method, SyncMethod::Auto | SyncMethod::None);
             meant && !alone && *method != job.method
         });
+        let workers = job.trainers * job.worker_threads;
+        let too_many = |method: SyncMethod| method.is_served() && workers > SERVED_WORKERS_MAX;
         let pace_of = |method: SyncMethod| {
+            if too_many(method) {
+                return Err(format!(
+                    "{workers} workers on servers take minutes, at most {SERVED_WORKERS_MAX} are \
+                     planned; umbra simulate has no such bound"
+                ));
+            }
             let mut config =
                 if method == job.method { config.clone() } else { config.by_method(method)? };
             config.train.worker_threads = Some(job.worker_threads);
@@ -87,7 +98,7 @@ impl StepTimes {
         };
         let mut methods = vec![(job.method, pace_of(job.method))];
         // What is not simulated of the job's method is of no other.
-        if methods[0].1.is_ok() {
+        if methods[0].1.is_ok() || too_many(job.method) {
             methods.extend(others.map(|method| (method, pace_of(method))));
         }
         Ok(Self { batch, compute_seconds, link, methods })
@@ -179,7 +190,7 @@ impl fmt::Display for StepTimes {
                     1e2 * rows,
                     1e2 * others
                 )?,
-                Err(why) => write!(f, "\nstep time   {name:16} not with this job: {why}")?,
+                Err(why) => write!(f, "\nstep time   {name:16} not planned: {why}")?,
             }
         }
         Ok(())
