@@ -116,7 +116,7 @@ fn allocations(config: &ModelConfig, precision: Precision) -> usize {
     for step in 0..3 {
         let found = coalesce(bags, numbering, &mut heads, &mut unique, &mut slot);
         table.read(unique[..found].iter().map(|index| *index as usize), &mut rows);
-        let input = Input { batch, rows: &rows[..found * width], slot: &slot };
+        let input = Input { batch, rows: &rows[..found * width], slot: &slot, strips: &[] };
         let mut workspace = Workspace { single: &mut single, double: &mut double };
         let size = StepSize { rate: 0.1, count: step + 1 };
         let mut out = Gradients {

@@ -87,7 +87,8 @@ fn bits_are_those_of_copies() {
         let mut rows = vec![0.0; found * width];
         table.read(indices(), &mut rows);
         let shape = Pooled { columns: 0..width, stride: FIELDS * width, at: 0 };
-        let by_copy = Bags { bags, slot: &slot, fields: FIELDS, pooling, row_width: width };
+        let by_copy =
+            Bags { bags, slot: &slot, fields: FIELDS, firsts: &[], pooling, row_width: width };
         let mut all = vec![9.0; EXAMPLES * FIELDS * width];
         by_copy.pool(EXAMPLES, &rows, &shape, &mut all);
         let filled = |bag: usize| offsets[bag] < offsets[bag + 1];

@@ -3,7 +3,7 @@
 //!
 //! x = [e_1 … e_S, dense], `[n, S·d + D]` in the layout `Strides::padded`.
 
-use super::step::Tile;
+use super::step::{BackwardPass, ForwardPass, Tile};
 use crate::kernel::{Activations, ActivationsMut, Strides, padded_len};
 use crate::sparse::bag::Pooled;
 
@@ -47,8 +47,8 @@ impl Concatenation {
     }
 
     /// Writes x.
-    pub(super) fn fill(&self, tile: &Tile<'_>, x: &mut [f32]) {
-        tile.bags.pool(tile.n, tile.rows, &self.embeddings(), x);
+    pub(super) fn fill(&self, tile: &Tile<'_>, pass: &mut ForwardPass<'_, '_>, x: &mut [f32]) {
+        pass.gather.forward(tile, pass.replica.parameters, &self.embeddings(), x);
         if self.dense_features == 0 {
             return;
         }
@@ -59,8 +59,9 @@ impl Concatenation {
     }
 
     /// Adds the gradient of x to that of the rows.
-    pub(super) fn backward(&self, tile: &Tile<'_>, d_x: &[f32], d_rows: &mut [f32]) {
-        tile.bags.pool_backward(tile.n, d_x, &self.embeddings(), d_rows);
+    pub(super) fn backward(&self, tile: &Tile<'_>, d_x: &[f32], pass: BackwardPass<'_>) {
+        let BackwardPass { d_parameters, d_rows, fresh, update, gather, .. } = pass;
+        gather.backward(tile, (d_x, &self.embeddings()), d_rows, (d_parameters, fresh, update));
     }
 
     /// x as an MLP reads it.

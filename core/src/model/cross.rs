@@ -103,7 +103,7 @@ impl DcnV2 {
         buffers: Buffers<'_>,
     ) {
         let Buffers { deep, head, x0, cross, .. } = buffers;
-        self.input.fill(tile, x0);
+        self.input.fill(tile, &mut pass, x0);
         self.cross.forward(pass.replica.parameters, tile.n, x0, cross);
         let crossed = self.cross.output(tile.n, cross);
         pass.logits.fill(0.0);
@@ -150,6 +150,6 @@ impl DcnV2 {
             scratch: buffers.scratch,
         };
         self.cross.backward(n, stored, out);
-        self.input.backward(tile, d_x0, pass.d_rows);
+        self.input.backward(tile, d_x0, pass);
     }
 }

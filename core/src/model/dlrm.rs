@@ -174,7 +174,7 @@ impl Dlrm {
                 x.copy_row(i, &mut t[..x_width]);
             }
         }
-        tile.bags.pool(n, tile.rows, &self.embeddings(), vectors);
+        pass.gather.forward(tile, pass.replica.parameters, &self.embeddings(), vectors);
         let mut joined = ActivationsMut::blocked(joined, n, self.joined_width());
         let precision = if pass.training.is_some() { self.precision } else { Precision::F32 };
         dot(precision, self.dot(), vectors, &mut joined, buffers.interaction);
@@ -194,7 +194,7 @@ impl Dlrm {
         let [d, other] = buffers.d;
         let (n, x_width, width) = (tile.n, self.x_width(), self.joined_width());
         let BackwardPass { parameters, d_logits, d_parameters, d_rows, fresh, update, .. } = pass;
-        let (reduce, exchange) = (pass.reduce, pass.exchange);
+        let (reduce, exchange, gather) = (pass.reduce, pass.exchange, pass.gather);
         d[..n].copy_from_slice(d_logits);
         let stored = Stored {
             parameters,
@@ -221,7 +221,8 @@ impl Dlrm {
         let d_joined = Activations::blocked(d_joined, n, width);
         let (precision, shape) = (self.precision, self.dot());
         dot_backward(precision, shape, vectors, d_joined, d_vectors, buffers.interaction);
-        tile.bags.pool_backward(n, d_vectors, &self.embeddings(), d_rows);
+        let of_vectors = (&*d_vectors, &self.embeddings());
+        gather.backward(tile, of_vectors, d_rows, (&mut *d_parameters, fresh, update));
         if x_width > 0 {
             // x reaches the loss twice: through the dot products and directly.
             let mut d_x = ActivationsMut::blocked(&mut *d, n, x_width);

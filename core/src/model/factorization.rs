@@ -140,7 +140,7 @@ impl Factorization {
         if self.vectors.is_empty() {
             return;
         }
-        tile.bags.pool(tile.n, tile.rows, &self.pooled(), vectors);
+        pass.gather.forward(tile, parameters, &self.pooled(), vectors);
         self.dense_vectors(parameters, tile, vectors);
         let len = tile.n * self.vectors.len();
         second_order(self.vectors.width, &vectors[..len], pass.logits);
@@ -185,8 +185,9 @@ impl Factorization {
         }
         let (v, d_v) = (&vectors[..n * width], &mut d_vectors[..n * width]);
         second_order_backward(self.vectors.width, v, pass.d_logits, d_v);
-        tile.bags.pool_backward(n, d_vectors, &self.pooled(), pass.d_rows);
         self.dense_vectors_backward(tile, d_vectors, &mut pass);
+        let out = (pass.d_parameters, pass.fresh, pass.update);
+        pass.gather.backward(tile, (d_vectors, &self.pooled()), pass.d_rows, out);
     }
 
     fn dense_vectors_backward(

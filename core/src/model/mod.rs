@@ -7,6 +7,7 @@
 //!   them have
 //! - `part.rs`: a model whose layers are dealt to several ranks; `carrier.rs`: what these say to
 //!   each other
+//! - `strips.rs`: vectors of tables that have widths of their own
 //! - `plan.rs`: configuration → shapes and offsets, and what may be wrong with it
 //! - `tensor.rs`: the replica's tensors by name, and first values
 //! - `space.rs`: the lent workspace, handed out in pieces
@@ -30,6 +31,7 @@ mod part;
 mod plan;
 mod space;
 mod step;
+mod strips;
 mod tensor;
 mod tower;
 mod wide_deep;
@@ -44,9 +46,11 @@ pub use part::NothingToSplit;
 pub use plan::ModelError;
 pub use space::Workspace;
 pub use step::{Gradients, Input, StepLoss};
+pub use strips::StripShape;
 pub use tensor::{Initial, Tensor, TensorName};
 
 use body::Body;
+use strips::Strips;
 
 /// The architectures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,6 +131,7 @@ pub struct Model {
     batch_norm_momentum: f32,
     body: Body,
     part: Option<PartOf>,
+    strips: Option<Strips>,
     parameters_len: usize,
     statistics_len: usize,
 }
@@ -158,11 +163,23 @@ impl Model {
         self.fields
     }
 
+    /// Bags of one example: S, or the strips of all fields.
+    #[must_use]
+    pub const fn bags(&self) -> usize {
+        match self.strips {
+            Some(strips) => strips.shape.strips,
+            None => self.fields,
+        }
+    }
+
     /// f32s of one embedding row: d for DLRM and DCN v2; the first-order parameter and d for
-    /// DeepFM, FM and Wide & Deep; 1 for LR.
+    /// DeepFM, FM and Wide & Deep; 1 for LR. Of tables that are cut into strips, w in place of d.
     #[must_use]
     pub const fn row_width(&self) -> usize {
-        self.body.row_width()
+        match self.strips {
+            Some(strips) => self.first_order_columns() + strips.shape.width,
+            None => self.body.row_width(),
+        }
     }
 
     /// Columns of a row, its first, that are first-order parameters.
@@ -204,12 +221,12 @@ impl Model {
     #[must_use]
     pub fn workspace_len(&self, batch_max: usize, rows_max: usize) -> usize {
         let _ = rows_max;
-        space::single_len(&self.body, self.tile_len(batch_max, false))
+        space::single_len(self, self.tile_len(batch_max, false))
     }
 
     /// f64s of workspace.
     #[must_use]
     pub fn workspace_f64_len(&self) -> usize {
-        space::double_len(&self.body)
+        space::double_len(self)
     }
 }

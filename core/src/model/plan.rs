@@ -128,6 +128,7 @@ impl Model {
             batch_norm_momentum: momentum,
             body,
             part: None,
+            strips: None,
             parameters_len: layout.parameters,
             statistics_len: layout.statistics,
         })

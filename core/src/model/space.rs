@@ -9,7 +9,8 @@
 
 use core::mem;
 
-use super::body::Body;
+use super::Model;
+use super::strips::{self, Gather};
 
 /// Scratch lent for a step: nothing in it outlives the call, and its contents do not matter.
 #[derive(Debug)]
@@ -24,19 +25,30 @@ pub struct Workspace<'a> {
 const LINE: usize = 16;
 
 /// f32s for a tile of `n` examples.
-pub(super) fn single_len(body: &Body, n: usize) -> usize {
-    LINE + count(body, n).0 + 2 * n.next_multiple_of(LINE)
+pub(super) fn single_len(model: &Model, n: usize) -> usize {
+    let gather = counted(|space| drop(gather_buffers(model, n, space))).0;
+    LINE + body_len(model, n).0 + 2 * n.next_multiple_of(LINE) + gather
 }
 
 /// f64s for a tile of any size.
-pub(super) fn double_len(body: &Body) -> usize {
-    count(body, 0).1
+pub(super) fn double_len(model: &Model) -> usize {
+    body_len(model, 0).1
 }
 
 /// f32s and f64s of a body's own buffers.
-fn count(body: &Body, n: usize) -> (usize, usize) {
+fn body_len(model: &Model, n: usize) -> (usize, usize) {
+    counted(|space| model.body.take(n, space))
+}
+
+/// What gathering vectors needs of `space`.
+fn gather_buffers<'a>(model: &Model, n: usize, space: &mut Space<'a>) -> strips::Buffers<'a> {
+    model.strips.map_or_else(strips::Buffers::default, |strips| strips.take(n, space))
+}
+
+/// f32s and f64s that are taken.
+fn counted(take: impl FnOnce(&mut Space<'_>)) -> (usize, usize) {
     let mut space = Space::Counted { single: 0, double: 0 };
-    body.take(n, &mut space);
+    take(&mut space);
     match space {
         Space::Counted { single, double } => (single, double),
         Space::Lent { .. } => (0, 0),
@@ -49,6 +61,7 @@ pub(super) struct Lent<'a> {
     pub(super) logits: &'a mut [f32],
     /// `[n]`
     pub(super) d_logits: &'a mut [f32],
+    pub(super) gather: Gather<'a>,
     pub(super) memory: Memory<'a>,
 }
 
@@ -63,16 +76,19 @@ impl<'a> Lent<'a> {
     ///
     /// # Panics
     /// When it is too short.
-    pub(super) fn new(body: &Body, n: usize, workspace: &'a mut Workspace<'_>) -> Self {
-        let (needed, got) = (single_len(body, n), workspace.single.len());
+    pub(super) fn new(model: &Model, n: usize, workspace: &'a mut Workspace<'_>) -> Self {
+        let (needed, got) = (single_len(model, n), workspace.single.len());
         assert!(got >= needed, "workspace needs {needed} f32 for {n} examples, got {got}");
-        let (needed, got) = (double_len(body), workspace.double.len());
+        let (needed, got) = (double_len(model), workspace.double.len());
         assert!(got >= needed, "workspace needs {needed} f64, got {got}");
         let skip = workspace.single.as_ptr().align_offset(LINE).min(LINE);
-        let (single, rest) = workspace.single[skip..].split_at_mut(count(body, n).0);
-        let (logits, d_logits) = rest.split_at_mut(n.next_multiple_of(LINE));
+        let (single, rest) = workspace.single[skip..].split_at_mut(body_len(model, n).0);
+        let mut rest = Space::Lent { single: rest, double: &mut [] };
+        let (logits, d_logits) = (rest.single(n), rest.single(n));
+        let buffers = gather_buffers(model, n, &mut rest);
+        let gather = Gather { strips: model.strips, buffers };
         let memory = Memory { single, double: workspace.double };
-        Self { logits: &mut logits[..n], d_logits: &mut d_logits[..n], memory }
+        Self { logits: &mut logits[..n], d_logits: &mut d_logits[..n], gather, memory }
     }
 }
 

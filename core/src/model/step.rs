@@ -10,6 +10,7 @@
 use core::sync::atomic::AtomicU32;
 
 use super::space::{Lent, Workspace};
+use super::strips::Gather;
 use super::{Model, StepKey};
 use crate::batch::{Batch, Jagged};
 use crate::dense::loss;
@@ -31,6 +32,9 @@ pub struct Input<'a> {
     pub rows: &'a [f32],
     /// Index into `rows` for every value of the batch's bags.
     pub slot: &'a [u32],
+    /// Where tables are cut into strips: the first of every field, and the end of the last. `[S + 1]`
+    /// or `[0]`
+    pub strips: &'a [u32],
 }
 
 /// What a training step writes. Every element is overwritten.
@@ -87,6 +91,7 @@ pub(super) struct ForwardPass<'a, 't> {
     /// None in an evaluation.
     pub(super) training: Option<&'a mut Training<'t>>,
     pub(super) exchange: &'a mut Exchange<'t>,
+    pub(super) gather: Gather<'a>,
     /// Out. `[n]`
     pub(super) logits: &'a mut [f32],
 }
@@ -106,6 +111,7 @@ pub(super) struct BackwardPass<'a> {
     pub(super) update: Option<Update<'a>>,
     pub(super) reduce: &'a mut Reduce<'a>,
     pub(super) exchange: &'a mut Exchange<'a>,
+    pub(super) gather: Gather<'a>,
 }
 
 impl Model {
@@ -145,9 +151,10 @@ impl Model {
         let length = self.tile_len(n, true).max(1);
         for (start, logits) in (0..n).step_by(length).zip(logits.chunks_mut(length)) {
             let tile = self.tile(input, start, logits.len());
-            let mut lent = Lent::new(&self.body, tile.n, workspace);
+            let mut lent = Lent::new(self, tile.n, workspace);
             let replica = self.parts(replica);
-            let pass = ForwardPass { replica, training: None, exchange: &mut *exchange, logits };
+            let (exchange, gather) = (&mut *exchange, lent.gather.again());
+            let pass = ForwardPass { replica, training: None, exchange, gather, logits };
             self.body.forward(&tile, pass, lent.memory.space());
         }
     }
@@ -215,7 +222,8 @@ impl Model {
         for number in 0..tiles {
             let start = number * length;
             let tile = self.tile(input, start, length.min(n - start));
-            let Lent { logits, d_logits, mut memory } = Lent::new(&self.body, tile.n, workspace);
+            let Lent { logits, d_logits, mut gather, mut memory } =
+                Lent::new(self, tile.n, workspace);
             let training = &mut Training {
                 key: step,
                 rows: tile.row,
@@ -224,8 +232,13 @@ impl Model {
                 reduce: &mut *reduce,
             };
             let (replica, training) = (self.parts(replica), Some(training));
-            let pass =
-                ForwardPass { replica, training, exchange: &mut *exchange, logits: &mut *logits };
+            let pass = ForwardPass {
+                replica,
+                training,
+                exchange: &mut *exchange,
+                gather: gather.again(),
+                logits: &mut *logits,
+            };
             self.body.forward(&tile, pass, memory.space());
             if let Some(out) = out.logits.get_mut(start..start + tile.n) {
                 out.copy_from_slice(&logits[..tile.n]);
@@ -250,6 +263,7 @@ impl Model {
                 update: update.filter(|_| number + 1 == tiles),
                 reduce: &mut *reduce,
                 exchange: &mut *exchange,
+                gather: gather.again(),
             };
             self.body.backward(&tile, pass, memory.space());
         }
@@ -270,7 +284,7 @@ impl Model {
     }
 
     fn tile<'a>(&self, input: &Input<'a>, start: usize, n: usize) -> Tile<'a> {
-        let (batch, fields) = (&input.batch, self.fields);
+        let (batch, fields) = (&input.batch, self.bags());
         let weight = if batch.weight.is_empty() { &[] } else { &batch.weight[start..start + n] };
         let bags = Jagged {
             values: batch.bags.values,
@@ -284,7 +298,7 @@ impl Model {
             weight,
             dense: &batch.dense[start * self.dense_features..(start + n) * self.dense_features],
             row: &batch.row[start..start + n],
-            bags: Bags { bags, slot: input.slot, fields, pooling, row_width },
+            bags: Bags { bags, slot: input.slot, fields, firsts: input.strips, pooling, row_width },
             rows: input.rows,
         }
     }
@@ -296,7 +310,12 @@ impl Model {
         assert!(batch.weight.is_empty() || batch.weight.len() == n, "weights for {n} examples");
         assert_eq!(batch.dense.len(), n * self.dense_features, "dense features");
         assert_eq!(batch.row.len(), n, "row numbers for {n} examples");
-        assert_eq!(batch.bags.offsets.len(), n * self.fields + 1, "offsets of bags");
+        assert_eq!(batch.bags.offsets.len(), n * self.bags() + 1, "offsets of bags");
+        let (fields, last) = (input.strips.len(), input.strips.last().map(|last| *last as usize));
+        match self.strips {
+            Some(_) => assert_eq!((fields, last), (self.fields + 1, Some(self.bags())), "strips"),
+            None => assert_eq!(fields, 0, "strips"),
+        }
         let values = batch.bags.values.len();
         assert_eq!(input.slot.len(), values, "one slot for every value");
         let weights = batch.bags.weights;

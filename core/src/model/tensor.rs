@@ -9,6 +9,7 @@
 use core::fmt;
 
 use super::Model;
+use super::strips::Strips;
 use crate::dense::cross::CrossNetwork;
 use crate::dense::linear::Linear;
 use crate::dense::mlp::Mlp;
@@ -135,7 +136,8 @@ impl Model {
         let statistics = layers.flat_map(|(part, number)| {
             part.statistics(number, self.parameters_len).into_iter().flatten()
         });
-        trainable.chain(statistics)
+        let projection = self.strips.as_ref().and_then(Strips::tensor);
+        trainable.chain(projection).chain(statistics)
     }
 
     /// The place in the replica of every element in the order of files: tensor by tensor, each
@@ -163,8 +165,9 @@ impl Model {
         }
     }
 
-    /// Fills `out` `[row_width]` with the first values of a row of a table of `cardinality` rows: a
-    /// function of the arguments alone.
+    /// Fills `out` with the first values of a row of a table of `cardinality` rows: a function of
+    /// the arguments alone. `[row_width]`, or where tables are cut into strips those of all of them:
+    /// the first-order parameter and d_f columns
     pub fn initialize_row(
         &self,
         seed: u64,

@@ -80,7 +80,7 @@ impl WideDeep {
     ) {
         let Buffers { deep, x, .. } = buffers;
         self.wide.forward(pass.replica.parameters, tile, pass.logits);
-        self.input.fill(tile, x);
+        self.input.fill(tile, &mut pass, x);
         deep.forward(&self.deep, self.input.view(tile.n, x), &mut pass);
     }
 
@@ -94,6 +94,6 @@ impl WideDeep {
         self.wide.backward(tile, &mut pass);
         let of_x = self.input.view_mut(tile.n, d_x);
         deep.backward(&self.deep, self.input.view(tile.n, x), of_x, &mut pass);
-        self.input.backward(tile, d_x, pass.d_rows);
+        self.input.backward(tile, d_x, pass);
     }
 }

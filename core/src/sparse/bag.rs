@@ -59,8 +59,11 @@ pub struct Bags<'a> {
     pub bags: Jagged<'a>,
     /// Index of every value's row among the gathered rows. As long as `bags.values`.
     pub slot: &'a [u32],
-    /// Fields of one example.
+    /// Fields of one example, or strips of all of them.
     pub fields: usize,
+    /// The fields that have a first-order parameter for every id, ascending, and any number behind
+    /// them: the first strip of each; empty where all have. `[S + 1]`
+    pub firsts: &'a [u32],
     /// The operator.
     pub pooling: Pooling,
     /// Elements of one gathered row.
@@ -98,11 +101,60 @@ impl Bags<'_> {
         Some((weights, self.pooling.scale_weighted(weights)))
     }
 
+    /// The bags of `example` whose ids have first-order parameters.
+    fn first_bags(&self, example: usize) -> impl Iterator<Item = usize> {
+        let count = if self.firsts.is_empty() { self.fields } else { self.firsts.len() - 1 };
+        let firsts = self.firsts;
+        let field = move |number| firsts.get(number).map_or(number, |field| *field as usize);
+        let first = example * self.fields;
+        (0..count).map(move |number| first + field(number))
+    }
+
     /// The pooled columns of row `slot`.
     #[inline]
     fn place(&self, slot: u32, columns: &Range<usize>) -> Range<usize> {
         let row = slot as usize * self.row_width;
         row + columns.start..row + columns.end
+    }
+
+    /// Writes the vector of bag `bag` to `out`.
+    #[inline(always)]
+    pub(crate) fn pool_bag<I: Isa>(
+        &self,
+        isa: I,
+        bag: usize,
+        rows: &Rows<'_, f32>,
+        out: &mut [f32],
+    ) {
+        let offsets = self.bags.offsets;
+        let range = offsets[bag] as usize..offsets[bag + 1] as usize;
+        let (weights, scale) = self.weights(bag).unwrap_or((&[], self.pooling.scale(range.len())));
+        if range.is_empty() || scale == 0.0 {
+            out.fill(0.0);
+        } else {
+            sum_rows(isa, &Bag { indices: self.slot, range, weights, scale }, rows, out);
+        }
+    }
+
+    /// Adds the gradient of bag `bag`'s vector, of these columns of its rows, to that of the rows.
+    #[inline(always)]
+    pub(crate) fn pool_bag_backward<I: Isa>(
+        &self,
+        isa: I,
+        bag: usize,
+        (gradient, columns): (&[f32], &Range<usize>),
+        row_gradient: &mut [f32],
+    ) {
+        let slots = self.slots(bag);
+        let (weights, scale) = self.weights(bag).unwrap_or((&[], self.pooling.scale(slots.len())));
+        if scale == 0.0 {
+            return;
+        }
+        for (i, slot) in slots.iter().enumerate() {
+            let scale = weights.get(i).map_or(scale, |weight| weight * scale);
+            let sum = &mut row_gradient[self.place(*slot, columns)];
+            add_scaled(isa, scale, gradient, sum);
+        }
     }
 
     /// Pools the bags of `n` examples. `rows`: `[U, row_width]`; `out` as [`Pooled`] tells, of
@@ -127,7 +179,7 @@ impl Bags<'_> {
     #[must_use]
     pub fn pool_column(&self, example: usize, rows: &[f32], column: usize) -> f32 {
         let mut total = 0.0;
-        for bag in example * self.fields..(example + 1) * self.fields {
+        for bag in self.first_bags(example) {
             let slots = self.slots(bag);
             let of = |slot: &u32| rows[*slot as usize * self.row_width + column];
             total += match self.weights(bag) {
@@ -150,7 +202,7 @@ impl Bags<'_> {
         column: usize,
         row_gradient: &mut [f32],
     ) {
-        for bag in example * self.fields..(example + 1) * self.fields {
+        for bag in self.first_bags(example) {
             let slots = self.slots(bag);
             let mut add = |slot: &u32, gradient: f32| {
                 row_gradient[*slot as usize * self.row_width + column] += gradient;
@@ -190,16 +242,7 @@ impl Kernel for Pool<'_> {
             let at = example * shape.stride + shape.at;
             let out = &mut out[at..at + bags.fields * width];
             for (field, out) in out.chunks_exact_mut(width).enumerate() {
-                let bag = example * bags.fields + field;
-                let offsets = bags.bags.offsets;
-                let range = offsets[bag] as usize..offsets[bag + 1] as usize;
-                let (weights, scale) =
-                    bags.weights(bag).unwrap_or((&[], bags.pooling.scale(range.len())));
-                if range.is_empty() || scale == 0.0 {
-                    out.fill(0.0);
-                } else {
-                    sum_rows(isa, &Bag { indices: bags.slot, range, weights, scale }, &rows, out);
-                }
+                bags.pool_bag(isa, example * bags.fields + field, &rows, out);
             }
         }
     }
@@ -224,17 +267,7 @@ impl Kernel for PoolBackward<'_> {
             let pooled = &pooled[at..at + bags.fields * width];
             for (field, gradient) in pooled.chunks_exact(width).enumerate() {
                 let bag = example * bags.fields + field;
-                let slots = bags.slots(bag);
-                let (weights, scale) =
-                    bags.weights(bag).unwrap_or((&[], bags.pooling.scale(slots.len())));
-                if scale == 0.0 {
-                    continue;
-                }
-                for (i, slot) in slots.iter().enumerate() {
-                    let scale = weights.get(i).map_or(scale, |weight| weight * scale);
-                    let sum = &mut row_gradient[bags.place(*slot, &shape.columns)];
-                    add_scaled(isa, scale, gradient, sum);
-                }
+                bags.pool_bag_backward(isa, bag, (gradient, &shape.columns), row_gradient);
             }
         }
     }

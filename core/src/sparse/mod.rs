@@ -7,6 +7,7 @@
 //! - `partition.rs`: id → row number → partition and index
 //! - `table.rs`: the store of records `[values | optimizer state]` · `record.rs`: their parts ·
 //!   `rounding.rs`: the random numbers by which bf16 values are rounded
+//! - `strips.rs`: tables of several widths, as tables of one
 //! - `bag.rs`: pooling of a bag's rows, forward and backward · `partial.rs`: the same where only
 //!   some of a bag's rows are at hand · `direct.rs`: without copies, where all of them are in one
 //!   table
@@ -17,6 +18,7 @@ mod partial;
 mod partition;
 mod record;
 mod rounding;
+mod strips;
 mod table;
 
 pub use coalesce::{coalesce, heads_len};
@@ -25,6 +27,7 @@ pub use partial::{PartialBags, RowUse};
 pub use partition::{Numbering, NumberingError, Numbers, Partitioning};
 pub use record::Record;
 pub use rounding::Rounding;
+pub use strips::{CutInto, cut, cut_len};
 pub use table::Table;
 
 pub mod bag;

@@ -175,7 +175,7 @@ fn pooling() {
     for (pooling, weights) in cases.concat() {
         let bags = Jagged { values: &slot, offsets: &offsets, weights };
         let forward = |rows: &[f64]| twin::pool(bags, rows, width, pooling);
-        let bags = Bags { bags, slot: &slot, fields, pooling, row_width: width };
+        let bags = Bags { bags, slot: &slot, fields, firsts: &[], pooling, row_width: width };
         let shape = Pooled { columns: 0..width, stride: fields * width, at: 0 };
         let mut out = vec![f32::NAN; n * fields * width];
         bags.pool(n, &rows, &shape, &mut out);
@@ -218,7 +218,14 @@ fn weights_that_nothing_can_be_divided_by_pool_to_zeros() {
     let (slot, offsets, rows) = ([0, 1], [0, 2], [1.5f32, -2.5]);
     for weights in [[0.0, 0.0], [1e-42, 0.0], [f32::MAX, f32::MAX]] {
         let bags = Jagged { values: &slot, offsets: &offsets, weights: &weights };
-        let bags = Bags { bags, slot: &slot, fields: 1, pooling: Pooling::Mean, row_width: 1 };
+        let bags = Bags {
+            bags,
+            slot: &slot,
+            fields: 1,
+            firsts: &[],
+            pooling: Pooling::Mean,
+            row_width: 1,
+        };
         let (mut out, mut d_rows) = ([f32::NAN], [0.0; 2]);
         let shape = Pooled { columns: 0..1, stride: 1, at: 0 };
         bags.pool(1, &rows, &shape, &mut out);

@@ -10,6 +10,7 @@
 //! - `twin.rs`: the models in f64 - `layers.rs`: one layer at a time - `models.rs`: whole models
 //! - `split.rs`: a batch cut in two over two workers - `parts.rs`: layers dealt to several parts
 //! - `masked.rs`: vectors of which a part was sent - `bf16.rs`: products of bf16s
+//! - `strips.rs`: tables of several widths
 #![allow(
     missing_docs,
     clippy::unwrap_used,
@@ -24,6 +25,7 @@ mod masked;
 mod models;
 mod parts;
 mod split;
+mod strips;
 mod twin;
 
 /// Step of the differences.

@@ -77,7 +77,7 @@ fn check(config: &ModelConfig, n: usize, seed: u64) {
     check_data(config, &model, &data, &format!("{config:?}, {n} examples, seed {seed}"));
 }
 
-fn check_data(config: &ModelConfig, model: &Model, data: &Data, what: &str) {
+pub(crate) fn check_data(config: &ModelConfig, model: &Model, data: &Data, what: &str) {
     let n = data.label.len();
     let (replica, rows) = (wide(&data.replica), wide(&data.rows));
 

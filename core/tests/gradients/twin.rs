@@ -21,6 +21,8 @@ pub(crate) struct Data {
     pub(crate) value_weights: Vec<f32>,
     pub(crate) offsets: Vec<u32>,
     pub(crate) row: Vec<u64>,
+    /// The first strip of every field and the end of the last, or empty.
+    pub(crate) strips: Vec<u32>,
     pub(crate) rows: Vec<f32>,
     pub(crate) replica: Vec<f32>,
 }
@@ -37,11 +39,11 @@ impl Data {
         };
         let lengths = Stream::new(seed, Purpose::Test(10));
         let mut offsets = vec![0];
-        for bag in 0..n * config.fields {
+        for bag in 0..n * model.bags() {
             offsets.push(offsets[bag] + lengths.below(bag as u64, 4) as u32);
         }
         let ids = Stream::new(seed, Purpose::Test(11));
-        let count = u64::from(offsets[n * config.fields]);
+        let count = u64::from(offsets[n * model.bags()]);
         let mut replica: Vec<f32> =
             column(5, model.replica_len()).iter().map(|x| x - 0.5).collect();
         for tensor in model.tensors().filter(|t| t.name.to_string().ends_with("variance")) {
@@ -56,6 +58,7 @@ impl Data {
             value_weights: vec![],
             offsets,
             row: (0..n as u64).map(|i| 1000 + 7 * i).collect(),
+            strips: vec![],
             rows: column(4, ROWS as usize * model.row_width()).iter().map(|x| x - 0.5).collect(),
             replica,
         }
@@ -80,7 +83,7 @@ impl Data {
         let bags = Jagged { values, offsets, weights: &self.value_weights };
         let (label, weight, dense) = (&self.label, &self.weight, &self.dense);
         let batch = Batch { label, weight, dense, bags, row: &self.row };
-        Input { batch, rows: &self.rows, slot: &self.values }
+        Input { batch, rows: &self.rows, slot: &self.values, strips: &self.strips }
     }
 
     /// Examples `from..to` alone, with the same rows and replica.
@@ -99,6 +102,7 @@ impl Data {
             },
             offsets: self.offsets[from * s..=to * s].iter().map(|x| x - start).collect(),
             row: self.row[from..to].to_vec(),
+            strips: vec![],
             rows: self.rows.clone(),
             replica: self.replica.clone(),
         }
@@ -167,7 +171,7 @@ impl Twin<'_> {
 
     fn dlrm(&self, pass: &mut Pass, rows: &[f64]) -> Vec<f64> {
         let (n, d, s) = (self.n(), self.config.embedding_dim, self.config.fields);
-        let pooled = self.pooled(rows);
+        let pooled = self.pooled(pass.replica, rows);
         let dense = wide(&self.data.dense);
         let x = if self.config.dense_features > 0 {
             self.chain(pass, "bottom", dense, self.config.dense_features, self.config.bottom, true)
@@ -191,8 +195,8 @@ impl Twin<'_> {
 
     fn factorization(&self, pass: &mut Pass, rows: &[f64]) -> Vec<f64> {
         let (n, features, s) = (self.n(), self.config.dense_features, self.config.fields);
-        let d = self.model.row_width() - 1;
-        let pooled = self.pooled(rows);
+        let d = self.width() - 1;
+        let pooled = self.pooled(pass.replica, rows);
         let bias = self.tensor(pass.replica, "bias").unwrap()[0];
         let weight = self.tensor(pass.replica, "dense.weight").unwrap_or_default();
         let factors = self.tensor(pass.replica, "dense.vectors").unwrap_or_default();
@@ -223,7 +227,7 @@ impl Twin<'_> {
     }
 
     fn dcn_v2(&self, pass: &mut Pass, rows: &[f64]) -> Vec<f64> {
-        let x0 = self.concatenated(rows, 0);
+        let x0 = self.concatenated(pass.replica, rows, 0);
         let width = x0.len() / self.n();
         let mut x = x0.clone();
         for layer in 0..self.config.cross.layers {
@@ -254,12 +258,11 @@ impl Twin<'_> {
     }
 
     fn wide_deep(&self, pass: &mut Pass, rows: &[f64]) -> Vec<f64> {
-        let (features, s, w) =
-            (self.config.dense_features, self.config.fields, self.model.row_width());
-        let pooled = self.pooled(rows);
+        let (features, s, w) = (self.config.dense_features, self.config.fields, self.width());
+        let pooled = self.pooled(pass.replica, rows);
         let bias = self.tensor(pass.replica, "bias").unwrap()[0];
         let weight = self.tensor(pass.replica, "dense.weight").unwrap_or_default();
-        let x = self.concatenated(rows, 1);
+        let x = self.concatenated(pass.replica, rows, 1);
         let widths: Vec<usize> = self.config.top.iter().copied().chain([1]).collect();
         let mut logits = self.chain(pass, "deep", x, s * (w - 1) + features, &widths, false);
         for (i, logit) in logits.iter_mut().enumerate() {
@@ -272,10 +275,9 @@ impl Twin<'_> {
     }
 
     /// Embedding vectors, of the columns from `first` on, then dense features. `[n, S·d + D]`
-    fn concatenated(&self, rows: &[f64], first: usize) -> Vec<f64> {
-        let (features, s, w) =
-            (self.config.dense_features, self.config.fields, self.model.row_width());
-        let pooled = self.pooled(rows);
+    fn concatenated(&self, replica: &[f64], rows: &[f64], first: usize) -> Vec<f64> {
+        let (features, s, w) = (self.config.dense_features, self.config.fields, self.width());
+        let pooled = self.pooled(replica, rows);
         let mut x = vec![];
         for i in 0..self.n() {
             for field in i * s..(i + 1) * s {
@@ -340,12 +342,43 @@ impl Twin<'_> {
         x
     }
 
-    /// `[n, S, row_width]`
-    fn pooled(&self, rows: &[f64]) -> Vec<f64> {
+    /// Columns of a pooled vector and its first-order parameter.
+    fn width(&self) -> usize {
+        let columns = if self.config.kind == ModelKind::Lr { 1 } else { self.config.embedding_dim };
+        columns + self.model.first_order_columns() * usize::from(self.config.kind != ModelKind::Lr)
+    }
+
+    /// `[n, S, width]`
+    fn pooled(&self, replica: &[f64], rows: &[f64]) -> Vec<f64> {
         let data = self.data;
         let bags =
             Jagged { values: &data.values, offsets: &data.offsets, weights: &data.value_weights };
-        pool(bags, rows, self.model.row_width(), self.config.pooling)
+        let pooled = pool(bags, rows, self.model.row_width(), self.config.pooling);
+        if data.strips.is_empty() {
+            return pooled;
+        }
+        let (first, d) = (self.model.first_order_columns(), self.config.embedding_dim);
+        let matrix = self.tensor(replica, "projection.weight").unwrap_or_default();
+        let (width, mut out) = (self.model.row_width(), vec![]);
+        for example in pooled.chunks(self.model.bags() * width) {
+            let mut matrix = &matrix[..];
+            for ends in data.strips.windows(2) {
+                let own = &example[ends[0] as usize * width..ends[1] as usize * width];
+                let vector: Vec<f64> =
+                    own.chunks(width).flat_map(|strip| strip[first..].to_vec()).collect();
+                out.extend(&own[..first]);
+                if vector.len() == d {
+                    out.extend(vector);
+                    continue;
+                }
+                let (own, rest) = matrix.split_at(vector.len() * d);
+                let column =
+                    |j| vector.iter().enumerate().map(|(k, x)| x * own[k * d + j]).sum::<f64>();
+                out.extend((0..d).map(column));
+                matrix = rest;
+            }
+        }
+        out
     }
 }
 
