@@ -93,20 +93,48 @@ fn a_flat_model_is_scored_to_the_bits_of_the_runtime() {
     std::thread::scope(|scope| {
         for (name, model) in MODELS {
             let (folder, examples) = (&folder, &examples);
-            scope.spawn(move || compare(folder, name, model, examples));
+            scope.spawn(move || compare(folder, name, model, "embedding.columns=0", examples));
         }
+        // Vectors that are put together where they are written.
+        let (folder, examples) = (&folder, &examples);
+        let model = "kind = \"wide_deep\"\nembedding_dim = 8\ntop = [33, 7]";
+        scope.spawn(move || compare(folder, "strips", model, "embedding.columns=2", examples));
     });
 }
 
-fn compare(folder: &Folder, name: &str, model: &'static str, examples: &BatchBuffer) {
+/// Rows of tables that have widths of their own are multiplied where they are written, and not once
+/// for a bag: an order of sums.
+#[test]
+fn a_flat_model_of_tables_of_several_widths_scores_as_the_runtime() {
+    let folder = Folder::new();
+    folder.synth("train.h5", ROWS, 0);
+    folder.synth("test.h5", SCORED as u64, ROWS);
+    let examples = examples(&folder.path("test.h5"));
+    for (name, model) in [MODELS[0], MODELS[6]] {
+        let bytes = exported(&folder, name, model, "embedding.dims={C1=2,C2=12,C5=4}");
+        let text = predictions(&folder, name, &[]);
+        let expected = text.lines().map(|line| line.parse::<f64>().unwrap());
+        for (got, expected) in score(&bytes, &examples).into_iter().zip(expected) {
+            let error = f64::from(sigmoid(got)) - expected;
+            assert!(error.abs() < 2e-6, "{name}: {expected}, {error} more");
+        }
+    }
+}
+
+/// The flat model of a run.
+fn exported(folder: &Folder, name: &str, model: &'static str, set: &str) -> Vec<u8> {
     let job = format!("{name}.toml");
     folder.write(&job, Job { model, ..Job::DLRM }.text());
-    let sets = ["sync.method=bsp", "embedding.partitions=3", "run.tensorboard=false"];
+    let sets = ["sync.method=bsp", "embedding.partitions=3", "run.tensorboard=false", set];
     folder.train(1, &job, name, &sets);
     let file = format!("{name}.flat");
     let export = ["export", "--checkpoint", name, "--format", "flat", "--output", &file];
     let _ = folder.umbra(1, &export).fine();
-    let bytes = folder.read(&file);
+    folder.read(&file)
+}
+
+fn compare(folder: &Folder, name: &str, model: &'static str, set: &str, examples: &BatchBuffer) {
+    let bytes = exported(folder, name, model, set);
     let logits = score(&bytes, examples);
     assert_eq!(probabilities(&logits), predictions(folder, name, &[]), "{name}");
     let logits = score_freestanding(&folder.path(&format!("{name}.input")), &bytes, examples);

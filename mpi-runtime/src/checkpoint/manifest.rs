@@ -14,10 +14,13 @@ use umbra_datasets::Dataset;
 
 use super::error::{CheckpointError, at};
 use super::file::{FileEntry, TensorEntry};
-use crate::rows::tables::TableLayout;
+use crate::rows::strips::Strips;
+use crate::rows::tables::{TableLayout, starts, strips_of_tables};
 
 /// Version of the layout written.
 pub(super) const VERSION: u32 = 2;
+/// Most strips of all tables: a manifest that says of more is damaged.
+const STRIPS_MAX: u64 = 1 << 20;
 /// Name of the manifest.
 pub(super) const MANIFEST: &str = "manifest.json";
 
@@ -59,8 +62,11 @@ pub struct Manifest {
     pub dense_features: usize,
     /// Names of the sparse fields.
     pub sparse_names: Vec<String>,
-    /// Rows of every table.
+    /// Rows of every field's table.
     pub cardinality: Vec<u64>,
+    /// How tables are cut into strips; `None`: they are not. A strip is a table in what follows.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub strips: Option<Strips>,
     /// Partitions of rows.
     pub partitions: u32,
     /// The partition of every table, where tables are whole; `None` where rows are dealt.
@@ -111,6 +117,7 @@ impl Manifest {
             dense_features: data.dense_features(),
             sparse_names: data.sparse_names().to_vec(),
             cardinality: data.cardinality().to_vec(),
+            strips: layout.as_strips(),
             partitions: layout.partitioning.partitions,
             owners: layout.owners().map(<[u32]>::to_vec),
             table_of: Some(layout.table_of().to_vec()).filter(|shared| !shared.is_empty()),
@@ -127,30 +134,56 @@ impl Manifest {
         (self.workers as u64).saturating_mul(self.batch_size as u64)
     }
 
+    /// Strips of every field's table. `[fields]`
+    #[must_use]
+    pub fn strip_counts(&self) -> Vec<u32> {
+        match &self.strips {
+            Some(strips) => strips.of_field.clone(),
+            None => vec![1; self.cardinality.len()],
+        }
+    }
+
     /// The row numbers of its tables; `None` where it says what cannot be.
     #[must_use]
     pub fn numbers(&self) -> Option<Vec<Numbers>> {
         let Self { cardinality, partitions, owners, .. } = self;
         let table_of = self.table_of.as_deref().unwrap_or_default();
-        // An earlier field's, or its own: one that is its field's own, and as long.
+        let counts = self.strip_counts();
+        let strips: u64 = counts.iter().map(|count| u64::from(*count)).sum();
+        let first = self.strips.as_ref().map_or(0, |strips| strips.first_order);
+        let columns = self.strips.is_none() || first < self.row_width;
+        if counts.len() != cardinality.len()
+            || counts.contains(&0)
+            || strips > STRIPS_MAX
+            || !columns
+        {
+            return None;
+        }
+        // An earlier field's, or its own: one that is its field's own, and as long and as wide.
         let fits = |(field, owner): (usize, &u32)| {
             let of = *owner as usize;
-            of <= field && table_of[of] == *owner && cardinality[of] == cardinality[field]
+            of <= field
+                && table_of[of] == *owner
+                && (cardinality[of], counts[of]) == (cardinality[field], counts[field])
         };
         let as_many = table_of.is_empty() || table_of.len() == cardinality.len();
         if !as_many || !table_of.iter().enumerate().all(fits) {
             return None;
         }
+        let counts: Vec<usize> = counts.into_iter().map(|count| count as usize).collect();
+        let table_of = strips_of_tables(table_of, &starts(&counts));
+        let cardinality: Vec<u64> =
+            cardinality.iter().zip(counts).flat_map(|(rows, count)| vec![*rows; count]).collect();
         let mut numbers = vec![Numbers::default(); cardinality.len()];
         let filled = match owners {
-            None => Numbering::deal(cardinality, table_of, &mut numbers),
+            None => Numbering::deal(&cardinality, &table_of, &mut numbers),
             Some(owners) => {
                 let fit = owners.len() == cardinality.len()
                     && owners.iter().all(|owner| owner < partitions);
                 if !fit {
                     return None;
                 }
-                Numbering::place(cardinality, table_of, (*partitions, owners), &mut numbers)
+                Numbering::place(&cardinality, &table_of, (*partitions, owners), &mut numbers)
             }
         };
         filled.ok().map(|()| numbers)
@@ -299,6 +332,7 @@ impl Manifest {
             dense_features: 3,
             sparse_names: vec!["user \"id\"".to_owned()],
             cardinality: vec![7],
+            strips: None,
             partitions: 4,
             owners: None,
             table_of: None,

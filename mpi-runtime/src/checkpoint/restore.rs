@@ -127,20 +127,27 @@ impl Checkpoint {
         self.numbers()?;
         self.same_sharing(layout)?;
         self.same("number of rows", u64::from(layout.numbering().rows()), manifest.rows())?;
-        if layout.owners().is_some() || manifest.owners.is_some() || !layout.table_of().is_empty() {
-            let fields = layout.numbering().fields();
-            self.same("number of fields", fields, manifest.cardinality.len())?;
-            for (field, written) in manifest.cardinality.iter().enumerate() {
-                let here = u64::from(layout.numbering().cardinality(field));
-                self.same("number of rows of a table", here, *written)?;
+        if layout.owners().is_some()
+            || manifest.owners.is_some()
+            || !layout.table_of().is_empty()
+            || !layout.strips().is_empty()
+        {
+            let (here, written) = (layout.numbering(), self.numbers()?);
+            self.same("number of tables", here.fields(), written.len())?;
+            for (table, written) in written.iter().enumerate() {
+                self.same("number of rows of a table", here.cardinality(table), written.rows)?;
             }
         }
         Ok(())
     }
 
-    /// The same fields use each other's tables.
+    /// The same fields use each other's tables, and these are as wide.
     fn same_sharing(&self, layout: &TableLayout) -> Result<(), CheckpointError> {
         let list = |table_of: &[u32]| format!("{table_of:?}");
+        let (here, written) = (layout.as_strips(), self.manifest.strips.clone());
+        let [here, written] = [here, written].map(|it| list(&it.unwrap_or_default().of_field));
+        let what = "list of strips of every field's table (embedding.dims, embedding.columns)";
+        self.same(what, here, written)?;
         let written = self.manifest.table_of.as_deref().unwrap_or_default();
         let what = "list of whose table every field uses (embedding.shared)";
         self.same(what, list(layout.table_of()), list(written))
@@ -156,10 +163,11 @@ impl Checkpoint {
         if state {
             self.same("length of a row's state", layout.state_len, manifest.row_state_len)?;
         }
-        self.same("number of fields", numbering.fields(), manifest.cardinality.len())?;
+        let fields = layout.fields();
+        self.same("number of fields", fields, manifest.cardinality.len())?;
         self.same_sharing(layout)?;
         for (field, written) in manifest.cardinality.iter().enumerate() {
-            let here = u64::from(numbering.cardinality(field));
+            let here = u64::from(numbering.cardinality(layout.tables_of(field).start));
             if *written > here {
                 let name = manifest.sparse_names.get(field).map_or("", String::as_str);
                 return Err(CheckpointError::Shrunk {

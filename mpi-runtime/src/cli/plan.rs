@@ -11,14 +11,13 @@ use umbra_datasets::Dataset;
 
 use super::job_file::{JOB_FILE, JobArguments};
 use crate::comm::Comm;
-use crate::config::{Config, Seconds, convert};
+use crate::config::{Config, Seconds};
 use crate::error::Error;
 use crate::launch::signals::Signals;
 use crate::launch::world::World;
 use crate::recovery::planner::Span;
-use crate::rows::tables::TableLayout;
 use crate::run::job::{Outcome, Task, train};
-use crate::run::shared_tables;
+use crate::run::tables;
 use crate::simulate::step_times::StepTimes;
 
 /// Plan a job: memory and messages on --ranks ranks; with --length, saves and recovery: intervals,
@@ -188,14 +187,7 @@ pub(super) fn run(arguments: &PlanArguments) -> Result<(), Error> {
 /// Bytes of the rows of a job, with their optimizer state.
 fn bytes_of(config: &Config) -> Result<f64, Error> {
     let train = Dataset::open(&config.data.train)?;
-    let model = convert::model(&config.model, train.dense_features(), train.fields())
-        .map_err(|error| Error::Usage(format!("[model] on this data: {error}")))?;
-    let optimizer = convert::sparse_optimizer(&config.optim.sparse);
-    let table_of = shared_tables::table_of(&config.embedding.shared, &train)?;
-    let layout = TableLayout::new(train.cardinality(), 1, model.row_width(), optimizer)
-        .and_then(|layout| layout.sharing(table_of))
-        .map_err(|error| Error::Data(error.to_string()))?
-        .with_precision(convert::precision(config.embedding.precision));
+    let (_, layout) = tables::of_job(config, &train, 1)?;
     Ok(layout.bytes_of(0) as f64)
 }
 

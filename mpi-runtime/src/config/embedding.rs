@@ -1,5 +1,7 @@
 //! `[embedding]`: how rows are kept, dealt to ranks and brought to who trains with them.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::types::Precision;
@@ -24,6 +26,10 @@ pub struct EmbeddingConfig {
     pub placement: Placement,
     /// Names of fields that share a table, by table.
     pub shared: Vec<Vec<String>>,
+    /// Elements of the vectors of fields where they are not `model.embedding_dim`, by name.
+    pub dims: BTreeMap<String, usize>,
+    /// Columns of a strip that tables are cut into; 0: no more than `dims` ask for.
+    pub columns: usize,
 }
 
 /// Which rows of the tables are in one partition.
@@ -63,6 +69,8 @@ impl Default for EmbeddingConfig {
             precision: Precision::default(),
             placement: Placement::default(),
             shared: vec![],
+            dims: BTreeMap::new(),
+            columns: 0,
         }
     }
 }

@@ -79,6 +79,7 @@ fn sample(key: &Key) -> String {
         Kind::Widths => vec!["[8]".into()],
         Kind::Steps => vec!["[5]".into()],
         Kind::Groups => vec!["[[\"a\", \"b\"]]".into()],
+        Kind::NamedWidths => vec!["{ a = 8 }".into()],
         Kind::Name { built } => built.iter().map(|name| (*name).into()).collect(),
     };
     let fits = |text: &&String| {
@@ -145,6 +146,7 @@ fn with(mut sets: Sets, key: &Key, value: &str) -> Sets {
 fn every_key_is_taken_where_it_is_used() {
     for key in keys() {
         let values: Vec<String> = match key.kind {
+            Kind::NamedWidths => vec!["{ a = 8 }".into()],
             Kind::Name { built } => built.iter().map(|name| (*name).into()).collect(),
             _ => vec![sample(key)],
         };

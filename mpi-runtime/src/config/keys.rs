@@ -198,6 +198,8 @@ pub enum Kind {
     Steps,
     /// A list of lists of names.
     Groups,
+    /// A table of widths by name.
+    NamedWidths,
     /// One of a few names.
     Name {
         /// Which.
@@ -303,10 +305,7 @@ impl Kind {
                 items.iter().all(|item| item.as_str().is_some_and(|text| !text.is_empty()))
             }
             (Self::Widths, Value::Array(items)) => {
-                let width = |item: &Value| {
-                    item.as_integer().is_some_and(|width| (1..=WIDTH_MAX).contains(&width))
-                };
-                items.len() <= LAYERS_MAX && items.iter().all(width)
+                items.len() <= LAYERS_MAX && items.iter().all(is_width)
             }
             (Self::Steps, Value::Array(items)) => {
                 items.iter().all(|item| item.as_integer().is_some_and(|step| step > 0))
@@ -315,6 +314,7 @@ impl Kind {
                 let names = |group: &Vec<Value>| group.iter().all(Value::is_str);
                 group.as_array().is_some_and(|group| group.len() > 1 && names(group))
             }),
+            (Self::NamedWidths, Value::Table(widths)) => widths.values().all(is_width),
             (Self::Name { built }, Value::String(text)) => built.contains(&text.as_str()),
             _ => false,
         };
@@ -353,6 +353,9 @@ impl Kind {
             Self::Groups => "a list of lists of two names or more, for example [[\"item\", \
                              \"last_item\"]]"
                 .into(),
+            Self::NamedWidths => {
+                format!("a table of widths from 1 to {WIDTH_MAX}, for example {{ item = 64 }}")
+            }
             Self::Name { built, .. } => {
                 let quoted: Vec<String> = built.iter().map(|name| format!("\"{name}\"")).collect();
                 format!("one of {}", quoted.join(", "))
@@ -371,6 +374,10 @@ impl Kind {
             && (if above { x > low } else { x >= low })
             && (if below { x < high } else { x <= high })
     }
+}
+
+fn is_width(value: &Value) -> bool {
+    value.as_integer().is_some_and(|width| (1..=WIDTH_MAX).contains(&width))
 }
 
 /// Words of other programs for names of ours that no spelling leads to.

@@ -145,6 +145,8 @@ impl Config {
             (self.compress.dp_keep.is_some(), "compress.dp_keep is left out"),
             (self.embedding.pool_at == PoolAt::Ps, "embedding.pool_at is \"trainer\""),
             (self.embedding.placement != Placement::Rows, "embedding.placement is \"rows\""),
+            (!self.embedding.dims.is_empty(), "embedding.dims is left out"),
+            (self.embedding.columns > 0, "embedding.columns is left out"),
             (self.recovery.mode.is_some(), "recovery.mode is left out"),
         ];
         match others.iter().find(|(is_wrong, _)| *is_wrong) {

@@ -119,6 +119,10 @@ impl Client {
 
     fn start(&mut self, batch: BatchBuffer, clock: u32, kind: Kind) {
         let mut lookup = self.spare.pop().unwrap_or_default();
+        let mut cut = core::mem::take(&mut lookup.cut);
+        let of_fields = batch.batch().bags;
+        cut.fill(self.layout.strips(), of_fields);
+        let jagged = cut.instead(of_fields);
         if let Way::Routed(routes) = &self.way
             && let Some(pooled) = routes.pooled.as_ref().filter(|_| kind != Kind::LookupNow)
         {
@@ -129,37 +133,39 @@ impl Client {
                 destinations: routes.outbox.destinations().len(),
             };
             let bags = lookup.bags.get_or_insert_default();
-            let touched = bags.deal(batch.batch().bags, pooled.pooling, &places);
+            let touched = bags.deal(jagged, pooled.pooling, &places);
             lookup.unique.clear();
             lookup.slot.clear();
             lookup.slot.extend((0u32..).take(touched));
             fit(&mut lookup.rows, touched * self.layout.width);
-            (lookup.batch, lookup.clock, lookup.awaited) = (batch, clock, 0);
+            (lookup.cut, lookup.batch) = (cut, batch);
+            (lookup.clock, lookup.awaited) = (clock, 0);
             routes.send_lookups(&mut lookup, kind.of_bags());
             self.ahead.push_back(lookup);
             return;
         }
-        let values = batch.values.len();
+        let values = jagged.values.len();
         grow(&mut self.heads, heads_len(values));
         lookup.bags = None;
         lookup.unique.resize(values, 0);
         lookup.slot.resize(values, 0);
         let found = coalesce(
-            batch.batch().bags,
+            jagged,
             self.layout.numbering(),
             &mut self.heads[..heads_len(values)],
             &mut lookup.unique,
             &mut lookup.slot,
         );
         lookup.unique.truncate(found);
-        lookup.is_direct = matches!(self.way, Way::Local(..)) && direct::pays(batch.batch().bags);
+        lookup.is_direct = matches!(self.way, Way::Local(..)) && direct::pays(jagged);
         let mut vectors = found;
         if lookup.is_direct {
             core::mem::swap(&mut lookup.slot, &mut lookup.direct.slot);
-            vectors = lookup.direct.prepare(batch.batch().bags, &lookup.unique);
+            vectors = lookup.direct.prepare(jagged, &lookup.unique);
         }
         fit(&mut lookup.rows, vectors * self.layout.width);
-        (lookup.batch, lookup.clock, lookup.awaited) = (batch, clock, 0);
+        (lookup.cut, lookup.batch) = (cut, batch);
+        (lookup.clock, lookup.awaited) = (clock, 0);
         if let Way::Routed(routes) = &self.way {
             lookup.deal(self.layout.partitioning);
             routes.send_lookups(&mut lookup, kind);
@@ -178,8 +184,13 @@ impl Client {
             Way::Local(partition, pooling, _) => {
                 let Some(lookup) = self.ahead.front_mut() else { return Ok(None) };
                 if lookup.is_direct {
-                    let Lookup { batch, direct, rows, .. } = lookup;
-                    direct.pool(batch.batch().bags, *pooling, &partition.table(), rows);
+                    let Lookup { batch, cut, direct, rows, .. } = lookup;
+                    direct.pool(
+                        cut.instead(batch.batch().bags),
+                        *pooling,
+                        &partition.table(),
+                        rows,
+                    );
                     return Ok(self.ahead.pop_front().map(|lookup| (lookup, nanoseconds(start))));
                 }
                 let rows = lookup.unique.iter().map(|row| *row as usize);
@@ -211,8 +222,8 @@ impl Client {
         match &mut self.way {
             Way::Local(..) if gradients.is_empty() => {}
             Way::Local(partition, pooling, worker) if lookup.is_direct => {
-                let Lookup { batch, direct, unique, .. } = lookup;
-                let bags = (batch.batch().bags, *pooling);
+                let Lookup { batch, cut, direct, unique, .. } = lookup;
+                let bags = (cut.instead(batch.batch().bags), *pooling);
                 let table = (&partition.table().at(lookup.clock, *worker), width);
                 let how = (&self.layout.optimizer, rate);
                 direct.update(bags, unique, table, how, gradients, &mut self.direct_scratch);

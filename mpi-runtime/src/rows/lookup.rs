@@ -9,12 +9,15 @@ use umbra_datasets::BatchBuffer;
 
 use crate::rows::bags::Bags;
 use crate::rows::direct::Direct;
+use crate::rows::strips::CutBags;
 
 /// A batch and its rows.
 #[derive(Default)]
 pub struct Lookup {
     /// The examples.
     pub batch: BatchBuffer,
+    /// The bags of its tables' strips.
+    pub(super) cut: CutBags,
     /// Index into the rows, for every value of the [input](Self::input)'s bags.
     pub(super) slot: Vec<u32>,
     /// Values of the distinct rows, or the vectors of bags; complete once taken. `[rows, width]`
@@ -50,16 +53,17 @@ impl Lookup {
     /// What a model computes with. Where bags were pooled before, each has one value or none.
     #[must_use]
     pub fn input(&self) -> Input<'_> {
-        let mut batch = self.batch.batch();
+        let (mut batch, strips) = (self.batch.batch(), self.cut.strips());
+        batch.bags = self.cut.instead(batch.bags);
         if self.is_direct {
             let Direct { offsets, vectors, .. } = &self.direct;
             batch.bags = Jagged { values: vectors, offsets, weights: &[] };
-            return Input { batch, rows: &self.rows, slot: vectors };
+            return Input { batch, rows: &self.rows, slot: vectors, strips };
         }
         if let Some(bags) = &self.bags {
             batch.bags = Jagged { values: &self.slot, offsets: &bags.offsets, weights: &[] };
         }
-        Input { batch, rows: &self.rows, slot: &self.slot }
+        Input { batch, rows: &self.rows, slot: &self.slot, strips }
     }
 
     /// Sorts the places of the rows by partition: a counting sort.

@@ -1,6 +1,6 @@
 //! Embedding rows: who holds them, and how workers reach them.
 //!
-//! - [`tables`]: layout and records of the tables
+//! - [`tables`]: layout and records of the tables · [`strips`]: a batch's bags where tables are cut
 //! - [`wire`]: what trainers and embedding PSs say to each other
 //! - [`partition`]: the thread that owns a partition of rows
 //! - [`router`]: the way of a message on this rank and out of it · [`link`]: the threads that carry
@@ -30,6 +30,7 @@ pub mod pooling;
 pub mod router;
 pub mod routes;
 pub mod servers;
+pub mod strips;
 pub mod tables;
 pub mod traffic;
 pub mod usage;

@@ -1,5 +1,8 @@
 //! The embedding tables of a run: numbering, partitions, and the records this rank holds.
 //!
+//! Where tables are cut into strips (`umbra_core::sparse::cut`), a strip is a table in all that
+//! follows, unless it says of fields.
+//!
 //! Records are `[values | optimizer state]` (`umbra_core::sparse::Table`). Initial values are a
 //! function of (seed, table, row), so they do not depend on how rows are partitioned; nor does how
 //! they are rounded, where values are bf16s.
@@ -19,19 +22,22 @@ use umbra_core::sparse::{
 };
 
 use crate::memory::{Whereabouts, Words};
+use crate::rows::strips::Strips;
 use crate::rows::usage::{SaveFirst, UsageMemory};
 
 /// How rows are laid out, the same on every rank.
 #[derive(Clone, Debug)]
 pub struct TableLayout {
-    /// Row numbers of every table. `[fields]`
+    /// Row numbers of every table. `[tables]`
     numbers: Arc<[Numbers]>,
-    /// The partition of every table, where tables are whole. `[fields]`
+    /// The partition of every table, where tables are whole. `[tables]`
     owners: Option<Arc<[u32]>>,
     /// The field whose table every field uses; empty: each has its own. `[fields]`
     table_of: Arc<[u32]>,
-    /// Number of every table, as random numbers know it. `[fields]`
-    tables: Arc<[u32]>,
+    /// The first strip of every field and the end of the last; empty: a table each. `[fields + 1]`
+    strips: Arc<[u32]>,
+    /// Columns of a record before those of its strip: the first-order parameter's.
+    first_order: usize,
     /// How rows are dealt to partitions.
     pub partitioning: Partitioning,
     /// f32s of a row's values.
@@ -66,7 +72,8 @@ impl TableLayout {
             numbers: numbers.into(),
             owners: None,
             table_of: Arc::new([]),
-            tables: (0u32..).take(cardinality.len()).collect(),
+            strips: Arc::new([]),
+            first_order: 0,
             partitioning: Partitioning { partitions },
             width,
             state_len: optimizer.state_len(width),
@@ -83,18 +90,49 @@ impl TableLayout {
         Self { precision, ..self }
     }
 
+    /// The tables of the same fields, each in so many strips, whose records begin with
+    /// `first_order` columns that are not the strip's. `counts`: empty, for one each, or `[fields]`
+    ///
+    /// # Errors
+    /// When the strips have more rows together than there are row numbers.
+    pub fn in_strips(self, counts: &[usize], first_order: usize) -> Result<Self, NumberingError> {
+        let fields = self.numbers.iter().map(|table| u64::from(table.rows));
+        let cardinality: Vec<u64> =
+            fields.zip(counts).flat_map(|(rows, count)| vec![rows; *count]).collect();
+        if counts.is_empty() {
+            return Ok(self);
+        }
+        let mut numbers = vec![Numbers::default(); cardinality.len()];
+        Numbering::deal(&cardinality, &[], &mut numbers)?;
+        Ok(Self { numbers: numbers.into(), strips: starts(counts), first_order, ..self })
+    }
+
     /// Tables of the same fields, of which some use another's: `table_of` names the field whose
     /// table a field uses, itself or an earlier one; empty: each its own. `[fields]`
     ///
     /// # Errors
     /// When the tables have more rows together than there are row numbers.
     pub fn sharing(self, table_of: Vec<u32>) -> Result<Self, NumberingError> {
-        let mut numbers = vec![Numbers::default(); self.numbers.len()];
-        Numbering::deal(&self.cardinality(), &table_of, &mut numbers)?;
-        Ok(Self { numbers: numbers.into(), table_of: table_of.into(), owners: None, ..self })
+        Self { table_of: table_of.into(), ..self }.dealt()
     }
 
-    /// The same tables, each whole in the partition that `owners` has for it. `[fields]`
+    /// The same tables in `partitions`, their rows dealt.
+    ///
+    /// # Errors
+    /// When the tables have more rows together than there are row numbers.
+    pub fn dealt_to(&self, partitions: u32) -> Result<Self, NumberingError> {
+        let (partitioning, lent) = (Partitioning { partitions }, false);
+        Self { partitioning, lent, ..self.clone() }.dealt()
+    }
+
+    fn dealt(self) -> Result<Self, NumberingError> {
+        let mut numbers = vec![Numbers::default(); self.numbers.len()];
+        let table_of = strips_of_tables(&self.table_of, &self.strips);
+        Numbering::deal(&self.cardinality(), &table_of, &mut numbers)?;
+        Ok(Self { numbers: numbers.into(), owners: None, ..self })
+    }
+
+    /// The same tables, each whole in the partition that `owners` has for it. `[tables]`
     ///
     /// # Errors
     /// When a partition gets more rows than there are numbers for it.
@@ -102,16 +140,17 @@ impl TableLayout {
         let mut numbers = vec![Numbers::default(); owners.len()];
         let partitions = self.partitioning.partitions;
         let placed = (partitions, owners);
-        Numbering::place(&self.cardinality(), &self.table_of, placed, &mut numbers)?;
+        let table_of = strips_of_tables(&self.table_of, &self.strips);
+        Numbering::place(&self.cardinality(), &table_of, placed, &mut numbers)?;
         Ok(Self { numbers: numbers.into(), owners: Some(owners.into()), ..self.clone() })
     }
 
-    /// Ids of every field. `[fields]`
+    /// Rows of every table. `[tables]`
     fn cardinality(&self) -> Vec<u64> {
         self.numbers.iter().map(|table| table.rows.into()).collect()
     }
 
-    /// Rows of every field's own table, 0 of one that uses another's. `[fields]`
+    /// Rows of every table, 0 of one that is another field's. `[tables]`
     #[must_use]
     pub fn own_rows(&self) -> Vec<u64> {
         self.numbers.iter().map(|table| table.own().into()).collect()
@@ -129,7 +168,85 @@ impl TableLayout {
         &self.table_of
     }
 
-    /// The partition of every table, where tables are whole. `[fields]`
+    /// The first strip of every field and the end of the last; empty where a table is one.
+    #[must_use]
+    pub const fn strips(&self) -> &Arc<[u32]> {
+        &self.strips
+    }
+
+    /// How tables are cut; `None` where they are not.
+    #[must_use]
+    pub fn as_strips(&self) -> Option<Strips> {
+        let of_field: Vec<u32> = self.strips.windows(2).map(|ends| ends[1] - ends[0]).collect();
+        let strips = Strips { of_field, first_order: self.first_order };
+        (!self.strips.is_empty()).then_some(strips)
+    }
+
+    /// Fields of the data.
+    #[must_use]
+    pub fn fields(&self) -> usize {
+        if self.strips.is_empty() { self.numbers.len() } else { self.strips.len() - 1 }
+    }
+
+    /// The tables of a field: its strips.
+    #[must_use]
+    pub fn tables_of(&self, field: usize) -> Range<usize> {
+        match self.strips.get(field..field + 2) {
+            Some([start, end]) => *start as usize..*end as usize,
+            _ => field..field + 1,
+        }
+    }
+
+    /// Field and number in it of strip `table`.
+    fn strip(&self, table: usize) -> (usize, usize) {
+        if self.strips.is_empty() {
+            return (table, 0);
+        }
+        let field = self.strips.partition_point(|start| *start as usize <= table) - 1;
+        (field, table - self.strips[field] as usize)
+    }
+
+    /// What `table` is called, of fields with these names.
+    #[must_use]
+    pub fn name_of(&self, table: usize, names: &[String]) -> String {
+        let (field, strip) = self.strip(table);
+        let name = names.get(field).map_or("", String::as_str);
+        match self.strips.get(field..field + 2) {
+            Some([start, end]) if end - start > 1 => {
+                let width = self.width - self.first_order;
+                format!("{name}[{}..{}]", strip * width, (strip + 1) * width)
+            }
+            _ => name.to_owned(),
+        }
+    }
+
+    /// Writes the first values of a row of `table`. `whole`: memory; `out: [width]`
+    fn initialize(
+        &self,
+        (model, seed): (&Model, u64),
+        (table, id): (usize, u64),
+        whole: &mut Vec<f32>,
+        out: &mut [f32],
+    ) {
+        let (field, strip) = self.strip(table);
+        let cardinality = self.numbers[table].rows.into();
+        let number = u32::try_from(field).unwrap_or(u32::MAX);
+        let Some([start, end]) = self.strips.get(field..field + 2) else {
+            return model.initialize_row(seed, number, cardinality, id, out);
+        };
+        // As those of a row that is not cut.
+        let (first, width) = (self.first_order, self.width - self.first_order);
+        whole.resize(first + (end - start) as usize * width, 0.0);
+        model.initialize_row(seed, number, cardinality, id, whole);
+        let own = &whole[first + strip * width..][..width];
+        out[first..].copy_from_slice(own);
+        out[..first].copy_from_slice(&whole[..first]);
+        if strip > 0 {
+            out[..first].fill(0.0);
+        }
+    }
+
+    /// The partition of every table, where tables are whole. `[tables]`
     #[must_use]
     pub fn owners(&self) -> Option<&[u32]> {
         self.owners.as_deref()
@@ -183,6 +300,30 @@ impl TableLayout {
     }
 }
 
+/// Where the strips of every field begin, and the end. `counts: [fields]`
+pub(crate) fn starts(counts: &[usize]) -> Arc<[u32]> {
+    let mut end = 0;
+    let ends = counts.iter().map(|count| {
+        end += u32::try_from(*count).unwrap_or(u32::MAX);
+        end
+    });
+    core::iter::once(0).chain(ends).collect()
+}
+
+/// The table that every strip of a field uses: that of its place among those of the field whose
+/// table the field uses.
+pub(crate) fn strips_of_tables(table_of: &[u32], strips: &[u32]) -> Vec<u32> {
+    if table_of.is_empty() || strips.is_empty() {
+        return table_of.to_vec();
+    }
+    let fields = strips.windows(2).zip(table_of);
+    let of = |(ends, owner): (&[u32], &u32)| {
+        let first = strips[*owner as usize];
+        first..first + (ends[1] - ends[0])
+    };
+    fields.flat_map(of).collect()
+}
+
 /// The records of one partition.
 #[derive(Clone, Debug)]
 pub struct Partition {
@@ -213,12 +354,10 @@ impl Partition {
         let mut state = vec![0.0; layout.state_len];
         layout.optimizer.initialize(&mut state);
         (0..layout.rows_of(number)).into_par_iter().for_each_init(
-            || vec![0.0; layout.width],
-            |values, index| {
-                let (field, id) = layout.numbering().locate(layout.partitioning.row(number, index));
-                let (id, cardinality) =
-                    (u64::from(id), u64::from(layout.numbering().cardinality(field)));
-                model.initialize_row(seed, layout.tables[field], cardinality, id, values);
+            || (vec![0.0; layout.width], vec![]),
+            |(values, whole), index| {
+                let (of, id) = layout.numbering().locate(layout.partitioning.row(number, index));
+                layout.initialize((model, seed), (of, id.into()), whole, values);
                 table.write(index as usize, values, &state);
             },
         );

@@ -12,6 +12,7 @@ use crate::error::Error;
 use crate::rows::bags::{Bags, Places};
 use crate::rows::pooled_traffic::BagCounts;
 use crate::rows::pooling::PoolRules;
+use crate::rows::strips::CutBags;
 use crate::rows::traffic::{Shape, Steps};
 use crate::run::plan::Plan;
 use crate::trainer::batches::next_read;
@@ -21,7 +22,7 @@ pub(super) struct FirstBatches {
     /// Distinct rows that a step of a worker touches in one partition of each rank that holds rows:
     /// the mean. `[servers]`
     rows: Vec<f64>,
-    /// Those of each table, in all partitions. `[fields]`
+    /// Those of each table, or strip of one, in all partitions. `[tables]`
     pub(super) tables: Vec<f64>,
     /// Its bags, where vectors of them may travel.
     bags: Option<BagCounts>,
@@ -80,11 +81,15 @@ impl FirstBatches {
         let (mut batches, mut found, mut bags) = (0, vec![0_u64; servers], Bags::default());
         let mut found_in = vec![0_u64; places.numbering.fields()];
         let (mut heads, mut unique, mut slot) = (vec![], vec![], vec![]);
+        let mut cut = CutBags::default();
         let (record_bytes, mut seen) = (4 * layout.record().words(), HashSet::new());
         let mut pages = Pages::default();
         while batches < wanted {
             let Some(batch) = next_read(&mut workers[0], watch)? else { break };
-            let (values, jagged) = (batch.values.len(), batch.batch().bags);
+            let of_fields = batch.batch().bags;
+            cut.fill(layout.strips(), of_fields);
+            let jagged = cut.instead(of_fields);
+            let values = jagged.values.len();
             heads.resize(heads_len(values), 0);
             unique.resize(values, 0);
             slot.resize(values, 0);

@@ -51,11 +51,16 @@ impl fmt::Display for Header<'_> {
         let (dense, width) = (plan.model.parameters_len() as u64, plan.layout.width as u64);
         let embedding = u64::from(numbering.rows()) * width;
         let kind = serde_json::to_string(&job.config.model.kind).unwrap_or_default();
-        let tables = count(numbering.fields(), "table");
+        let strips = if plan.layout.strips().is_empty() {
+            String::new()
+        } else {
+            format!("{} strips of ", numbering.fields())
+        };
+        let tables = count(plan.layout.fields(), "table");
         line(
             "model",
             &format_args!(
-                "{}: {} dense and {} embedding parameters ({} rows × {width} in {tables})",
+                "{}: {} dense and {} embedding parameters ({} rows × {width} in {strips}{tables})",
                 kind.trim_matches('"'),
                 thousands(dense),
                 thousands(embedding),

@@ -204,13 +204,13 @@ impl Plan {
 
     /// Most ids of a batch, times the width of a row.
     fn values_max(&self) -> u64 {
-        (self.order.batch_size * self.train.values_per_row_max() * self.layout.width) as u64
+        (self.order.batch_size * self.rows_per_example() * self.layout.width) as u64
     }
 
     /// Where a worker notes which rows the ids of a batch are (`rows/lookup.rs`): of every lookup
     /// numbers of rows and places among them, and a hash table.
     fn slots_bytes(&self) -> u64 {
-        let values = self.order.batch_size * self.train.values_per_row_max();
+        let values = self.order.batch_size * self.rows_per_example();
         let lookups = if self.local { 2 } else { self.job.config.embedding.prefetch + 2 };
         4 * (lookups * 2 * values + heads_len(values)) as u64
     }

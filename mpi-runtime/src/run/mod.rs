@@ -5,7 +5,8 @@
 //!
 //! Map: `job.rs` how a run begins, `session.rs` from there to its end, `measures.rs` what it
 //! measured and its summary · `plan.rs`, `prediction.rs` what it will be, `first_batches.rs` from
-//! what its data have, `placement.rs` where tables are, `shared_tables.rs` whose they are,
+//! what its data have, `tables.rs` its model and tables, `shared_tables.rs` whose these are,
+//! `placement.rs` where,
 //! `pool_choice.rs` who pools, `in_place.rs` which rows nobody asks for · `trainer_threads.rs` a
 //! trainer's replica and threads, `replica_parts.rs` its part of a replica of several ranks ·
 //! `compression.rs` what is compressed, and what it came to · `scoring.rs` how well the model
@@ -50,6 +51,7 @@ pub mod sections;
 mod session;
 pub mod shared_tables;
 pub mod stragglers;
+pub mod tables;
 mod take_over;
 mod trainer_threads;
 pub mod warm_start;

@@ -7,8 +7,7 @@ use umbra_core::sync::server::PLACES_MAX;
 use umbra_core::sync::{Dealing, Instances, Method};
 use umbra_datasets::{Dataset, TrainOrder, steps_per_epoch};
 
-use crate::config::convert;
-use crate::config::{Config, Job, Layout, Save, SyncMethod};
+use crate::config::{Config, Job, Layout, Save, SyncMethod, convert};
 use crate::dense::parts::Parts;
 use crate::error::Error;
 use crate::launch::processor::Pins;
@@ -17,12 +16,13 @@ use crate::measure::points::points;
 use crate::recovery::planner::save_first;
 use crate::rows::bag_wire::bag_lookup_words_max;
 use crate::rows::partition::TokenRule;
+use crate::rows::strips::values_max;
 use crate::rows::tables::TableLayout;
 use crate::rows::wire::push_words_max;
 use crate::run::in_place::LENT_MAX;
 use crate::run::placement::Placed;
 use crate::run::pool_choice::PoolChoice;
-use crate::run::shared_tables;
+use crate::run::tables;
 use crate::trainer::buffers::StepBuffers;
 
 /// Everything a run is made of; equal on all ranks.
@@ -93,18 +93,7 @@ impl Plan {
                 Roles::separate(job.trainers, job.embedding_ps, job.sync_ps, per_rank)
             }
         };
-        let model = convert::trained_model(config, train.dense_features(), train.fields())
-            .map_err(|error| Error::Usage(format!("[model] on this data: {error}")))?;
-        let table_of = shared_tables::table_of(&config.embedding.shared, &train)?;
-        let mut layout = TableLayout::new(
-            train.cardinality(),
-            roles.partitions,
-            model.row_width(),
-            convert::sparse_optimizer(&config.optim.sparse),
-        )
-        .and_then(|layout| layout.sharing(table_of))
-        .map_err(|error| Error::Data(error.to_string()))?
-        .with_precision(convert::precision(config.embedding.precision));
+        let (model, mut layout) = tables::of_job(config, &train, roles.partitions)?;
         layout.save_first = save_first(&config.recovery, &layout.own_rows());
         layout.lent = ranks > 1 && config.embedding.shared_memory && per_rank <= LENT_MAX;
         let (slices, order) = cut(&job);
@@ -258,10 +247,17 @@ impl Plan {
         self.order.batch_size.max(evaluation)
     }
 
-    /// Most ids of an example.
+    /// Most rows that an example names.
     fn values_per_example(&self) -> usize {
         let splits = [Some(&self.train), self.valid.as_ref(), self.test.as_ref()];
-        splits.into_iter().flatten().map(Dataset::values_per_row_max).max().unwrap_or(0)
+        let of_fields = splits.into_iter().flatten().map(Dataset::values_per_row_max).max();
+        values_max(self.layout.strips(), of_fields.unwrap_or(0))
+    }
+
+    /// Most rows that an example of the training data names.
+    #[must_use]
+    pub fn rows_per_example(&self) -> usize {
+        values_max(self.layout.strips(), self.train.values_per_row_max())
     }
 
     /// The memory of a trainer's worker `local`.
@@ -439,10 +435,11 @@ impl fmt::Display for Plan {
         )?;
         writeln!(
             f,
-            "model       {:?}: {} dense parameters, {} tables, {} rows × {}",
+            "model       {:?}: {} dense parameters, {} {}, {} rows × {}",
             job.config.model.kind,
             model.parameters_len(),
             layout.own_tables(),
+            if layout.strips().is_empty() { "tables" } else { "strips of tables" },
             layout.numbering().rows(),
             layout.width
         )?;

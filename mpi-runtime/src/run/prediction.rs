@@ -9,7 +9,7 @@ use core::fmt;
 use core::sync::atomic::AtomicU32;
 
 use serde::Serialize;
-use umbra_core::model::{Gradients, Input, Model, StepKey};
+use umbra_core::model::{Gradients, Input, StepKey};
 use umbra_datasets::{BatchBuffer, Dataset};
 
 use crate::comm::traffic::Traffic;
@@ -128,7 +128,7 @@ impl Prediction {
         let steps = first.steps(plan.shape());
         let sums = if plan.synchronous() {
             let global_norm = job.config.sync.batch_norm == BatchNormScope::Global;
-            step_sums(&plan.model, plan.train.fields(), global_norm)
+            step_sums(plan, global_norm)
         } else {
             vec![]
         };
@@ -173,14 +173,13 @@ impl Prediction {
 /// The tables of `plan`, of which a step touches so many rows each.
 fn tables(plan: &Plan, touched: &[f64]) -> Vec<PlannedTable> {
     let record = 4 * plan.layout.record().words() as u64;
-    let (names, rows) = (plan.train.sparse_names(), plan.train.cardinality());
-    let of = |((name, rows), touched): ((&String, &u64), &f64)| PlannedTable {
-        name: name.clone(),
-        rows: *rows,
-        bytes: record * rows,
-        touched: *touched,
+    let numbering = plan.layout.numbering();
+    let of = |(table, touched): (usize, &f64)| {
+        let rows = numbering.cardinality(table).into();
+        let name = plan.layout.name_of(table, plan.train.sparse_names());
+        PlannedTable { name, rows, bytes: record * rows, touched: *touched }
     };
-    let mut tables: Vec<_> = names.iter().zip(rows).zip(touched).map(of).collect();
+    let mut tables: Vec<_> = touched.iter().enumerate().map(of).collect();
     tables.sort_by_key(|table| core::cmp::Reverse(table.bytes));
     tables
 }
@@ -196,10 +195,11 @@ fn evaluation_bytes(plan: &Plan) -> u64 {
 /// The sums over all trainers of a step under `bsp`, in their order; `global_norm` as in
 /// [`Bsp::new`](crate::dense::bsp::Bsp::new). Found by making a step without examples, which has
 /// the same sums as any other.
-fn step_sums(model: &Model, fields: usize, global_norm: bool) -> Vec<Sum> {
+fn step_sums(plan: &Plan, global_norm: bool) -> Vec<Sum> {
+    let (model, strips) = (&plan.model, plan.layout.strips());
     let (parameters, all) = (model.parameters_len(), model.replica_len());
     let replica: Vec<AtomicU32> = (0..all).map(|_| AtomicU32::new(0)).collect();
-    let (batch, mut buffers) = (BatchBuffer::default(), StepBuffers::new(model, 1, fields));
+    let (batch, mut buffers) = (BatchBuffer::default(), StepBuffers::new(model, 1, model.bags()));
     let mut sums = vec![];
     let mut within = |values: &mut [f64]| sums.push(Sum { values: 0, few: values.len() });
     let mut out = Gradients {
@@ -209,7 +209,7 @@ fn step_sums(model: &Model, fields: usize, global_norm: bool) -> Vec<Sum> {
         statistics: &mut buffers.contribution.statistics,
         logits: &mut [],
     };
-    let input = Input { batch: batch.batch(), rows: &[], slot: &[] };
+    let input = Input { batch: batch.batch(), rows: &[], slot: &[], strips };
     let key = StepKey { seed: 0, step: 0 };
     model.train_step(&replica, &input, key, &mut within, &mut buffers.workspace.lend(), &mut out);
     if !global_norm {

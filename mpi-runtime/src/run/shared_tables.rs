@@ -26,9 +26,7 @@ pub fn table_of(shared: &[Vec<String>], data: &Dataset) -> Result<Vec<u32>, Erro
     for (group, members) in shared.iter().enumerate() {
         for name in members {
             let Some(field) = names.iter().position(|known| known == name) else {
-                let near = names.iter().min_by_key(|known| strsim::levenshtein(known, name));
-                let near = near.map_or_else(String::new, |near| format!("; nearest is \"{near}\""));
-                return refuse(format!("the data have no field \"{name}\"{near}"));
+                return refuse(no_such_field(names, name));
             };
             if group_of[field].replace(group).is_some() {
                 return refuse(format!("\"{name}\" stands there twice"));
@@ -55,4 +53,11 @@ pub fn table_of(shared: &[Vec<String>], data: &Dataset) -> Result<Vec<u32>, Erro
         }
     }
     Ok(table_of)
+}
+
+/// That the data have no field `name`, for a message.
+pub(super) fn no_such_field(names: &[String], name: &str) -> String {
+    let near = names.iter().min_by_key(|known| strsim::levenshtein(known, name));
+    let near = near.map_or_else(String::new, |near| format!("; nearest is \"{near}\""));
+    format!("the data have no field \"{name}\"{near}")
 }

@@ -166,7 +166,7 @@ impl Virtual {
         };
         let sizes = StepSizes {
             batch: plan.job.config.train.batch_size,
-            ids: plan.train.values_per_row_max(),
+            ids: plan.rows_per_example(),
             width: plan.layout.width,
             replica: plan.model.replica_len(),
             coded_share: coded_share(&plan),

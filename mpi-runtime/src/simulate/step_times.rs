@@ -19,6 +19,7 @@ use crate::config::{Config, Inject, Layout, SyncMethod};
 use crate::error::Error;
 use crate::launch::processor::thread_time;
 use crate::launch::signals::Signals;
+use crate::rows::strips::CutBags;
 use crate::run::plan::Plan;
 use crate::trainer::Trainer;
 use crate::trainer::batches::next_read;
@@ -130,20 +131,24 @@ fn compute(plan: &Plan, control: &Comm) -> Result<(f64, f64), Error> {
     let order = TrainOrder { workers_total: 1, batch_size, ..plan.order };
     let (pipeline, mut workers) = Pipeline::train(&plan.train, &order, 0..1, 0..1, 4)?;
     // A batch may be longer than those of the job's slices.
-    let values_max = batch_size * plan.train.values_per_row_max();
+    let values_max = batch_size * plan.rows_per_example();
     let mut buffers = StepBuffers::new(model, batch_size, values_max);
     let (mut heads, mut unique, mut slot) = (vec![], vec![], vec![]);
+    let mut cut = CutBags::default();
     let (mut least, mut all, mut batches) = (f64::INFINITY, Duration::ZERO, 0);
     let (mut distinct, mut ids) = (0, 0);
     while all < MEASURED || batches < BATCHES_MIN {
         let Some(batch) = next_read(&mut workers[0], watch)? else { break };
-        let (values, bags) = (batch.values.len(), batch.batch().bags);
+        let mut lent = batch.batch();
+        cut.fill(layout.strips(), lent.bags);
+        lent.bags = cut.instead(lent.bags);
+        let (values, bags) = (lent.bags.values.len(), lent.bags);
         heads.resize(heads_len(values), 0);
         unique.resize(values, 0);
         slot.resize(values, 0);
         let found = coalesce(bags, layout.numbering(), &mut heads, &mut unique, &mut slot);
         let rows = vec![0.0; found * layout.width];
-        let input = Input { batch: batch.batch(), rows: &rows, slot: &slot };
+        let input = Input { batch: lent, rows: &rows, slot: &slot, strips: cut.strips() };
         let start = thread_time();
         let mut out = Gradients {
             parameters: &mut buffers.contribution.gradient,

@@ -80,12 +80,7 @@ impl Learners {
         };
         let trainers: Vec<Trainer> =
             (0..plan.job.trainers).map(trainer).collect::<Result<_, Error>>()?;
-        let mut layout =
-            TableLayout::new(plan.train.cardinality(), 1, plan.layout.width, plan.layout.optimizer)
-                .and_then(|layout| layout.sharing(plan.layout.table_of().to_vec()))
-                .map_err(|error| Error::Data(error.to_string()))?
-                .with_precision(plan.layout.precision);
-        layout.save_first.clone_from(&plan.layout.save_first);
+        let layout = plan.layout.dealt_to(1).map_err(|error| Error::Data(error.to_string()))?;
         let all = plan.job.trainers * of_trainer;
         let service = ServiceConfig {
             first_step: 0,

@@ -97,7 +97,11 @@ pub(super) fn manifest() -> Fuzzed {
         manifest["owners"] = json!([1, 0]);
         manifest
     };
-    let good = [saved(None).0, saved(Some((1, 7))).0, owned(saved(None).0)];
+    let cut = |mut manifest: Value| {
+        manifest["strips"] = json!({ "of_field": [2, 1], "first_order": 0 });
+        manifest
+    };
+    let good = [saved(None).0, saved(Some((1, 7))).0, owned(saved(None).0), cut(saved(None).0)];
     let good = good.map(|manifest| manifest.to_string().into_bytes()).to_vec();
     Fuzzed::new(good, |case, dice| {
         let text = String::from_utf8_lossy(case);
@@ -108,7 +112,8 @@ pub(super) fn manifest() -> Fuzzed {
         };
         let _ = (manifest.global_batch(), manifest.tensors().len());
         if let Some(numbers) = manifest.numbers()
-            && numbers.len() != manifest.cardinality.len()
+            && numbers.len() as u64
+                != manifest.strip_counts().iter().map(|it| u64::from(*it)).sum::<u64>()
         {
             return Err(format!("numbers of {} tables", numbers.len()));
         }

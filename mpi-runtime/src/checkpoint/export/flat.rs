@@ -2,12 +2,13 @@
 //!
 //! The file is written from its beginning to its end, so that the checksum goes along.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use umbra_core::flat::{FlatError, Header};
-use umbra_core::model::ModelConfig;
+use umbra_core::model::{Model, ModelConfig};
 
 use super::super::contents::{self, DenseTensor};
 use super::super::error::{CheckpointError, at};
@@ -19,6 +20,7 @@ impl Checkpoint {
     /// Writes the file `path`. Returns its bytes.
     pub(super) fn write_flat(
         &self,
+        folder: &Path,
         path: &Path,
         config: &ModelConfig<'_>,
     ) -> Result<u64, CheckpointError> {
@@ -28,7 +30,7 @@ impl Checkpoint {
             message: error.to_string(),
         })?;
         let model = header.model();
-        self.same("width of a row", model.row_width(), self.manifest.row_width)?;
+        let projection = Projection::new(self, model)?;
         let mut file = FlatWriter::create(path)?;
         header.words().try_for_each(|word| file.append(&word.to_le_bytes()))?;
         for DenseTensor { name, tensor, .. } in contents::values(model) {
@@ -54,14 +56,80 @@ impl Checkpoint {
             let run = left
                 .split_off(..run)
                 .map_or(0..0, |run| *first as usize..*first as usize + run.len());
-            self.read_tables(|table, block| {
-                if run.contains(&table) { file.append(&bytes(block)) } else { Ok(()) }
+            self.read_tables(folder, |field, block| {
+                if run.contains(&field) {
+                    file.append(&bytes(&projection.applied(field, block)))
+                } else {
+                    Ok(())
+                }
             })?;
         }
         file.fill(header.checksum_at())?;
         file.finish(header.file_len())
     }
 }
+
+/// Matrices that make vectors of the model's width of those of tables that have others. A vector of
+/// a bag is a sum of rows times numbers, so the rows may as well be multiplied before.
+struct Projection {
+    /// Values of a row of every field, as they are. `[fields]`
+    widths: Vec<usize>,
+    /// Those of a row of the model, and how many of them are before the vector.
+    wide: usize,
+    first_order: usize,
+    /// The matrix of every field, of those that have one. `[width, wide]` without the first values
+    matrices: Vec<Vec<f32>>,
+}
+
+impl Projection {
+    fn new(checkpoint: &Checkpoint, model: &Model) -> Result<Self, CheckpointError> {
+        checkpoint.numbers()?;
+        let (widths, wide) = (checkpoint.widths(), model.row_width());
+        let first_order = model.first_order_columns();
+        let mut matrices = vec![vec![]; widths.len()];
+        match &checkpoint.manifest.strips {
+            None => checkpoint.same("width of a row", wide, checkpoint.manifest.row_width)?,
+            Some(strips) => {
+                checkpoint.same("number of first values", first_order, strips.first_order)?;
+            }
+        }
+        let elements = |width: &usize| width.saturating_sub(first_order) * (wide - first_order);
+        let narrow = |width: &&usize| **width != wide;
+        let count: usize = widths.iter().filter(narrow).map(elements).sum();
+        if count > 0 {
+            let mut reader = checkpoint.reader(PROJECTION, (count as u64, 1))?;
+            for (matrix, width) in matrices.iter_mut().zip(&widths).filter(|it| narrow(&it.1)) {
+                let mut words = vec![0; elements(width)];
+                reader.read(&mut words)?;
+                *matrix = words.into_iter().map(f32::from_bits).collect();
+            }
+            reader.finish()?;
+        }
+        Ok(Self { widths, wide, first_order, matrices })
+    }
+
+    /// Rows of `field` as the model has them.
+    fn applied<'a>(&self, field: usize, rows: &'a [u32]) -> Cow<'a, [u32]> {
+        let (first, columns) = (self.first_order, self.wide - self.first_order);
+        if self.matrices[field].is_empty() {
+            return Cow::Borrowed(rows);
+        }
+        let mut out = vec![];
+        for row in rows.chunks_exact(self.widths[field]) {
+            out.extend_from_slice(&row[..first]);
+            let mut vector = vec![0.0; columns];
+            for (x, of) in row[first..].iter().zip(self.matrices[field].chunks_exact(columns)) {
+                let x = f32::from_bits(*x);
+                vector.iter_mut().zip(of).for_each(|(sum, p)| *sum += x * p);
+            }
+            out.extend(vector.into_iter().map(f32::to_bits));
+        }
+        Cow::Owned(out)
+    }
+}
+
+/// Name of the matrices in a checkpoint.
+const PROJECTION: &str = "dense.projection.weight";
 
 /// A file under way.
 struct FlatWriter {

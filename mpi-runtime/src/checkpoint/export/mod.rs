@@ -2,12 +2,14 @@
 //!
 //! - `safetensors.rs`: tensors by name
 //! - `flat.rs`: what the core scores where it stands
+//! - `strips.rs`: rows of tables that are cut, put together
 //!
 //! Invariants: the file is there whole or not at all. It is read and written a block at a time; of
 //! the model alone a tensor of the dense replica is held whole.
 
 mod flat;
 mod safetensors;
+mod strips;
 
 use std::fs;
 use std::path::Path;
@@ -19,6 +21,7 @@ use super::error::{CheckpointError, at};
 use super::folders::sync_folder;
 use super::read::Checkpoint;
 use super::rows::RowReader;
+use strips::Together;
 
 /// What a model is written as.
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +45,7 @@ impl Checkpoint {
         let write = || {
             let bytes = match format {
                 ExportFormat::Safetensors => self.write_safetensors(folder, name)?,
-                ExportFormat::Flat(config) => self.write_flat(&temporary, config)?,
+                ExportFormat::Flat(config) => self.write_flat(folder, &temporary, config)?,
             };
             fs::rename(&temporary, output).map_err(at(output))?;
             sync_folder(folder)?;
@@ -56,10 +59,12 @@ impl Checkpoint {
         written
     }
 
-    /// Hands the values of the rows of all tables to `take`, in their order, a block of a table at
-    /// a time, with the table's number; a table that fields share once, as the first one's.
+    /// Hands the values of the rows of all fields to `take`, in their order, some rows at a time,
+    /// with the field's number; a table that fields share once, as the first one's. What does not
+    /// fit into memory while it is put together is kept in `folder`.
     fn read_tables(
         &self,
+        folder: &Path,
         mut take: impl FnMut(usize, &[u32]) -> Result<(), CheckpointError>,
     ) -> Result<(), CheckpointError> {
         let manifest = &self.manifest;
@@ -73,24 +78,45 @@ impl Checkpoint {
             Ok(Records { reader, record, block: vec![], at: 0 })
         };
         let mut partitions = (0..manifest.partitions).map(open).collect::<Result<Vec<_>, _>>()?;
+        let first_order = manifest.strips.as_ref().map_or(0, |strips| strips.first_order);
+        let counts = manifest.strip_counts();
+        let of_fields = (0..).zip(&counts).flat_map(|(field, count)| {
+            (0..*count).map(move |strip| (field, strip, *count as usize))
+        });
+        let mut together = Together::new(folder, manifest.row_width, first_order);
         // A partition has them in the same order.
-        for table in tables.clone() {
+        for (table, (field, strip, count)) in tables.clone().zip(of_fields) {
             let mut block = vec![];
             let of = numbering.of(table);
             if of.shared {
                 continue;
             }
+            let mut block_is_there = |block: &[u32]| match count {
+                1 => take(field, block),
+                _ => together.keep(block),
+            };
             for id in 0..of.rows {
                 let record = partitions[dealt.partition(of.row(id)) as usize].next()?;
                 block.extend_from_slice(&record[..manifest.row_width]);
                 if block.len() >= BLOCK {
-                    take(table, &block)?;
+                    block_is_there(&block)?;
                     block.clear();
                 }
             }
-            take(table, &block)?;
+            block_is_there(&block)?;
+            if count > 1 && strip as usize + 1 == count {
+                together.hand_over(count, of.rows, |rows| take(field, rows))?;
+            }
         }
         partitions.into_iter().try_for_each(|partition| partition.reader.finish())
+    }
+
+    /// Values of a row of every field: its first-order parameter and its vector. `[fields]`
+    fn widths(&self) -> Vec<usize> {
+        let first_order = self.manifest.strips.as_ref().map_or(0, |strips| strips.first_order);
+        let width = self.manifest.row_width - first_order;
+        let counts = self.manifest.strip_counts().into_iter();
+        counts.map(|count| first_order + count as usize * width).collect()
     }
 }
 

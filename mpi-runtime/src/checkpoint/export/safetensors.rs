@@ -36,14 +36,22 @@ impl Checkpoint {
         let dense: Vec<_> = dense.collect();
         let tensor =
             |name: String, shape: Vec<u64>| Tensor { name, kind: Kind::F32, shape, record: None };
-        let width = manifest.row_width as u64;
-        let numbers = self.numbers()?;
-        let fields = manifest.sparse_names.iter().zip(&numbers).filter(|(_, table)| !table.shared);
-        // Of the file's tensors of rows the one of a table.
-        let of = |table: usize| numbers[..table].iter().filter(|table| !table.shared).count();
+        let (numbers, mut next) = (self.numbers()?, 0);
+        let own: Vec<bool> = manifest
+            .strip_counts()
+            .iter()
+            .map(|count| {
+                next += *count as usize;
+                !numbers[next - 1].shared
+            })
+            .collect();
+        let rows = manifest.cardinality.iter().zip(self.widths());
+        let fields = manifest.sparse_names.iter().zip(rows).zip(&own).filter(|(_, own)| **own);
+        // Of the file's tensors of rows the one of a field.
+        let of = |field: usize| own[..field].iter().filter(|own| **own).count();
         let tensors = dense.iter().map(|(name, it)| tensor((*name).to_owned(), it.shape.clone()));
-        let tensors = tensors.chain(fields.map(|(field, table)| {
-            tensor(format!("embedding.{field}"), vec![table.rows.into(), width])
+        let tensors = tensors.chain(fields.map(|((field, (rows, width)), _)| {
+            tensor(format!("embedding.{field}"), vec![*rows, width as u64])
         }));
         let tensors: Vec<Tensor> = tensors.collect();
         let mut names = BTreeSet::new();
@@ -64,7 +72,9 @@ impl Checkpoint {
             }
             reader.finish()?;
         }
-        self.read_tables(|table, block| file.append(dense.len() + of(table), &bytes(block)))?;
+        self.read_tables(folder, |field, block| {
+            file.append(dense.len() + of(field), &bytes(block))
+        })?;
         Ok(file.finish()?.bytes)
     }
 }

@@ -4,7 +4,8 @@ use umbra_core::sync::server::PLACES_MAX;
 use umbra_core::sync::{Method, Rounds};
 
 use super::{
-    COUNT_MAX, FACTOR, NOT_NEGATIVE, POSITIVE, SHARE, at_least, case, integer, key, names, says,
+    COUNT_MAX, FACTOR, NOT_NEGATIVE, POSITIVE, SHARE, WIDTH_MAX, at_least, case, integer, key,
+    names, says,
 };
 use crate::config::keys::{Key, Kind, Use};
 use crate::config::sync::SyncMethod;
@@ -19,6 +20,9 @@ macro_rules! shaped {
     };
 }
 
+/// Models whose rows are vectors.
+const VECTORS: Use =
+    Use::Names { key: "model.kind", names: &["dlrm", "deepfm", "fm", "dcn_v2", "wide_deep"] };
 const CENTERS: Use = shaped!(|shape| shape.has_centers());
 const SERVED: Use = Use::Methods(SyncMethod::is_served);
 const ELASTIC: Use = shaped!(|shape| shape.has_centers() && shape.serving().is_none());
@@ -92,6 +96,21 @@ pub(super) static ROLES: &[Key] = &[
         "lists of fields, each list one table: [[\"item\", \"last_item\"]]",
     )
     .or("[]"),
+    key(
+        "embedding.dims",
+        Kind::NamedWidths,
+        "widths of vectors that are not model.embedding_dim wide, by field: { item = 64 }",
+    )
+    .or("{}")
+    .used_by(&[VECTORS]),
+    key(
+        "embedding.columns",
+        integer(0, WIDTH_MAX),
+        "columns of strips that tables are cut into, each a table of its own; 0: not cut",
+    )
+    .or("0")
+    .unit("columns")
+    .used_by(&[VECTORS]),
     key("embedding.links", integer(1, 64), "threads per rank that carry rows between ranks")
         .or("1")
         .unit("threads"),

@@ -70,6 +70,7 @@ fn takes(key: &Key, quote: Quote) -> String {
         Kind::Widths => format!("a list of at most {LAYERS_MAX} widths, 1 to {WIDTH_MAX}"),
         Kind::Steps => "a list of steps".into(),
         Kind::Groups => "a list of lists of two names or more".into(),
+        Kind::NamedWidths => format!("a table of widths, 1 to {WIDTH_MAX}, by field"),
         Kind::Name { built } => list(built, quote),
     };
     let is_count = matches!(key.kind, Kind::Integer { .. } | Kind::Number { .. });

@@ -89,6 +89,11 @@ fn property(key: &Key) -> Json {
             set("type", json!("array"));
             set("items", names);
         }
+        Kind::NamedWidths => {
+            set("type", json!("object"));
+            let width = json!({"type": "integer", "minimum": 1, "maximum": WIDTH_MAX});
+            set("additionalProperties", width);
+        }
         Kind::Name { built } => {
             set("enum", json!(built));
         }

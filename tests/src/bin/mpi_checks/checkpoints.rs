@@ -135,6 +135,7 @@ pub(super) fn manifest_of(layout: &TableLayout, written: u32, steps: u64) -> Man
         dense_features: 3,
         sparse_names: (0..CARDINALITY.len()).map(|field| format!("C{field}")).collect(),
         cardinality: CARDINALITY.to_vec(),
+        strips: None,
         partitions: written,
         owners: None,
         table_of: None,
