@@ -43,6 +43,8 @@ models=(
     'fm_changed model.kind=fm train.worker_threads=1 checkpoint.every=30 checkpoint.full_every=4 checkpoint.keep=9'
     'fm_bf16 model.kind=fm checkpoint.row_precision=bf16'
     'wide_deep model.kind=wide_deep model.top=[24,12] model.batch_norm=true'
+    'dlrm_widths model.kind=dlrm model.bottom=[16,8] model.top=[24] embedding.dims={C1=2,C3=12}'
+    'deepfm_widths model.kind=deepfm model.top=[24] embedding.dims={C2=16} embedding.columns=4'
 )
 umbra() { cargo run -q -p umbra-mpi --bin umbra -- "$@" &>"$folder/documented/log" || { cat "$folder/documented/log"; exit 1; }; }
 rm -rf "$folder/documented"

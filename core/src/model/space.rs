@@ -26,7 +26,7 @@ const LINE: usize = 16;
 
 /// f32s for a tile of `n` examples.
 pub(super) fn single_len(model: &Model, n: usize) -> usize {
-    let gather = counted(|space| drop(gather_buffers(model, n, space))).0;
+    let gather = counted(|space| _ = gather_buffers(model, n, space)).0;
     LINE + body_len(model, n).0 + 2 * n.next_multiple_of(LINE) + gather
 }
 

@@ -1,7 +1,7 @@
 //! Vectors of fields whose tables have widths of their own.
 //!
-//! A table is several strips of w columns (`sparse/strips.rs`). A field whose vectors are as wide as
-//! the model's, d, has its strips side by side; any other's vector p, of d_f columns, becomes
+//! A table is several strips of w columns (`sparse/strips.rs`). A field whose vectors are as wide
+//! as the model's, d, has its strips side by side; any other's vector p, of d_f columns, becomes
 //! e = Pᵀ p with a trained matrix P `[d_f, d]` (Ginart et al., "Mixed Dimension Embeddings with
 //! Application to Memory-Efficient Recommendation Systems", arXiv 1909.11810, section 3: the
 //! projections). The matrices stand one behind the other behind all other parameters, row-major,

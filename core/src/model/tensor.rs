@@ -166,8 +166,8 @@ impl Model {
     }
 
     /// Fills `out` with the first values of a row of a table of `cardinality` rows: a function of
-    /// the arguments alone. `[row_width]`, or where tables are cut into strips those of all of them:
-    /// the first-order parameter and d_f columns
+    /// the arguments alone. `[row_width]`, or where tables are cut into strips those of all of
+    /// them: the first-order parameter and d_f columns
     pub fn initialize_row(
         &self,
         seed: u64,

@@ -2,12 +2,12 @@
 //!
 //! All records of a run have one size, so that a row number alone says where a row lives. A table
 //! whose vectors are wider is several *strips*: strip j has columns j·w to (j + 1)·w of every
-//! vector, in records of its own, and is a table to everything that deals, holds, sends and updates
-//! rows. An id is then a row of every strip of its field. What has a state for a whole row (row-wise
-//! Adagrad, the count of updates of lazy Adam) has it for each of its strips, as where columns of a
-//! table are dealt to several places elsewhere ("column-wise sharding" of TorchRec).
+//! vector, in records of its own, and is a table to everything that deals, holds, sends and
+//! updates rows. An id is then a row of every strip of its field. What has a state for a whole row
+//! (row-wise Adagrad, the count of updates of lazy Adam) has it for each of its strips, as where
+//! columns of a table are dealt to several places elsewhere ("column-wise sharding" of TorchRec).
 //!
-//! `starts` `[S + 1]` are the first strips of the fields, ascending from 0, and the end of the last.
+//! `starts` `[S + 1]` are the first strips of the fields, ascending from 0, and the last's end.
 
 use crate::batch::Jagged;
 

@@ -187,6 +187,13 @@ impl Subject {
         let Some(Variant { config, .. }) = variants.first() else {
             return Err(Error::Usage("--optimizer: expected at least one".into()));
         };
+        if !config.embedding.dims.is_empty() || config.embedding.columns > 0 {
+            return Err(Error::Usage(
+                "embedding.dims, embedding.columns: steps on tables that are cut into strips are \
+                 not measured; expected a job without them"
+                    .into(),
+            ));
+        }
         let model = convert::model(&config.model, dense_features, cardinality.len())
             .map_err(|error| Error::Usage(format!("the model on this data: {error}")))?;
         Ok(Self { name, model, cardinality, dense_features, bag: 1, data, variants })

@@ -1,5 +1,5 @@
-//! Bags of a batch whose tables are cut into strips (`umbra_core::sparse::cut`): one for every strip
-//! of a field.
+//! Bags of a batch whose tables are cut into strips (`umbra_core::sparse::cut`): one for every
+//! strip of a field.
 
 use std::sync::Arc;
 

@@ -78,8 +78,8 @@ fn strip_width(config: &Config, widths: &[usize]) -> Result<Option<usize>, Error
         0 => Ok(Some(common)),
         columns if common.is_multiple_of(columns) => Ok(Some(columns)),
         columns => Err(Error::Usage(format!(
-            "embedding.columns = {columns}: expected a divisor of {common}, which all vectors can be \
-             cut into"
+            "embedding.columns = {columns}: expected a divisor of {common}, which all vectors can \
+             be cut into"
         ))),
     }
 }
