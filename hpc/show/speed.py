@@ -1,6 +1,8 @@
 """Runs what speed.sh measures and checks it against the bounds.
 
 steps  the share of the arithmetic's floor that a step of the Criteo-Kaggle DLRM reaches, and what a second worker adds
+parts  that share if products went as fast as they do one by one on near memory, and all else of a step took no more than reading
+       and writing its rows: no step of these kernels can reach more
 norm   what batch norm and dropout of .2 cost that step together
 rows   the share of the floor of rows that steps of models reach whose time goes into rows
 ranks  a light model on two ranks that hold the rows together, over one rank with two workers; the same through messages
@@ -43,10 +45,11 @@ SEEDS = [1, 2, 3, 4, 5]
 show, runs, loads = Show("speed", SEEDS), Runs("speed"), []
 
 
-def bench(*arguments):
-    """The figures of `umbra bench`, and what others used of the machine meanwhile."""
+def bench(*arguments, whole=False):
+    """The figures of `umbra bench`, with those of parts if it is `whole`, and what others used of the machine meanwhile."""
     load = Load()
-    done = subprocess.run([UMBRA, "bench", "--steps-only", "--json", "-", *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    steps_only = [] if whole else ["--steps-only"]
+    done = subprocess.run([UMBRA, "bench", *steps_only, "--json", "-", *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                           check=True)
     loads.append(load.cores())
     return json.loads(done.stdout)
@@ -66,6 +69,38 @@ def steps():
         show.at_least(f"floor_share_{batch}", found[batch, 1]["floor_share"], bound)
     scaling = [median(two / one for two, one in zip(found[batch, 2]["cpu_samples"], found[batch, 1]["cpu_samples"])) for batch in BATCHES]
     show.at_least("two_over_one", median(scaling), 1.95)
+
+
+# Layers of the Kaggle DLRM, inputs and outputs; the first passes no gradient on. 27 vectors of 16 interact.
+LAYERS = [(13, 512), (512, 256), (256, 64), (64, 16), (367, 512), (512, 256), (256, 1)]
+PAIRS, WIDTH = 27 * 26 // 2, 16
+
+
+def parts():
+    print("== parts", flush=True)
+    report = bench("--optimizer", "sgd", "--workers", "1", "--batch", "128,2048", "--seconds", str(2 * ROUNDS), "--samples", str(ROUNDS),
+                   whole=True)
+    rates = {(figure["kernel"], figure["shape"]): figure for figure in report["kernels"]}
+    # Products are made in tiles of 128 examples, whatever the batch.
+    shares = {}
+    for batch, step in ((figure["batch"], figure) for figure in report["steps"]):
+        flop = took = 0
+        for number, (inputs, outputs) in enumerate(LAYERS):
+            names = ["forward", "weight_gradient"] + ["data_gradient"] * (number > 0)
+            for name in names:
+                own = 2 * inputs * outputs
+                flop, took = flop + own, took + own / rates[name, f"128x{outputs}x{inputs}"]["gflops"] / 1e9
+            if number > 0:
+                took += 8 * inputs * outputs / rates["transpose", f"{outputs}x{inputs}"]["gb_per_second"] / 1e9 / batch
+        for name, own in (("dot", 2 * PAIRS * WIDTH), ("dot_backward", 4 * PAIRS * WIDTH)):
+            flop, took = flop + own, took + own / rates[name, f"128x27x{WIDTH}"]["gflops"] / 1e9
+        floors = flop / report["peak_gflops"] / 1e9
+        rows = step["row_floor_share"] / step["examples_per_cpu_second"]
+        shares[batch] = floors / (took + rows)
+        show.row(what="parts of the Criteo-Kaggle DLRM", batch=batch, floor_us=1e6 * floors, products_us=1e6 * took, rows_us=1e6 * rows,
+                 share_at_most=shares[batch], floor_share=step["floor_share"])
+    for batch, share in shares.items():
+        show.measured(f"floor_share_limit_{batch}", share)
 
 
 JOB = """[data]
@@ -312,7 +347,7 @@ def auc():
         show.at_most(f"auc_difference_{way}_{task}", abs(mean(more)), max(0.0003, 2 * error))
 
 
-for phase in phases(steps, norm, rows, ranks, sent, bf16, half_rows, inlined, auc, more=[peers, row_peers]):
+for phase in phases(steps, parts, norm, rows, ranks, sent, bf16, half_rows, inlined, auc, more=[peers, row_peers]):
     phase()
 if loads:
     show.alone(loads)

@@ -85,6 +85,18 @@ fn rows_of_bf16s_take_what_was_predicted() {
     assert!((ratio - 56.0 / 72.0).abs() < 0.02, "{ratio}");
 }
 
+/// A strip of a table is a table: a row number and so many values for each of an id's strips.
+#[test]
+fn strips_of_tables_take_what_was_predicted() {
+    let folder = folder();
+    for (run, sets) in [
+        ("widths", &["embedding.dims={C1=4,C2=16}"][..]),
+        ("columns", &["embedding.columns=2", "embedding.placement=tables"]),
+    ] {
+        counts_what_was_predicted(&folder, 2, run, &[&["train.batch_size=128"], sets].concat());
+    }
+}
+
 /// Norms over each slice's own batch: their statistics are a sum of their own.
 #[test]
 fn bsp_with_local_norms_sends_what_was_predicted() {

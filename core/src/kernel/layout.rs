@@ -286,6 +286,21 @@ impl<'a> ActivationsMut<'a> {
         rows.map(move |row| &mut row[..width])
     }
 
+    /// The columns of example `i` from `first`, a multiple of [`PANEL`], to the end of that block,
+    /// and those of the next block; empty where there is none.
+    #[inline]
+    pub fn row_pair_mut(&mut self, i: usize, first: usize) -> (&mut [f32], &mut [f32]) {
+        let start = first / PANEL * self.strides.block + i * self.strides.row;
+        let rest = &mut self.data[start..];
+        let (own, next) = (width_at(self.width, first), self.width.saturating_sub(first + PANEL));
+        if next == 0 {
+            // Nothing says where a next block would be.
+            return (&mut rest[..own], &mut []);
+        }
+        let (low, high) = rest.split_at_mut(self.strides.block);
+        (&mut low[..own], &mut high[..next.min(PANEL)])
+    }
+
     /// Where the pieces of [`Activations::blocks`] begin.
     pub fn firsts(&self) -> impl Iterator<Item = usize> + use<> {
         (0..self.width).step_by(PANEL)
