@@ -134,7 +134,8 @@ fn train_and_score(memory: &mut Memory) -> Option<(f64, f64)> {
     for step in 0..STEPS {
         memory.examples.draw(step);
         let slot = &memory.examples.values;
-        let input = Input { batch: memory.examples.batch(), rows: &memory.table, slot, strips: &[] };
+        let batch = memory.examples.batch();
+        let input = Input { batch, rows: &memory.table, slot, strips: &[] };
         let mut out = Gradients {
             parameters: gradient,
             update: None,
@@ -152,7 +153,8 @@ fn train_and_score(memory: &mut Memory) -> Option<(f64, f64)> {
     for step in STEPS..STEPS + batches {
         memory.examples.draw(step);
         let slot = &memory.examples.values;
-        let input = Input { batch: memory.examples.batch(), rows: &memory.table, slot, strips: &[] };
+        let batch = memory.examples.batch();
+        let input = Input { batch, rows: &memory.table, slot, strips: &[] };
         model.forward(shared(replica), &input, workspace, &mut memory.logits);
         for (logit, label) in memory.logits.iter().zip(&memory.examples.label) {
             sum += loss::cross_entropy(*logit, *label);

@@ -32,8 +32,8 @@ pub struct Input<'a> {
     pub rows: &'a [f32],
     /// Index into `rows` for every value of the batch's bags.
     pub slot: &'a [u32],
-    /// Where tables are cut into strips: the first of every field, and the end of the last. `[S + 1]`
-    /// or `[0]`
+    /// Where tables are cut into strips: the first of every field, and the end of the last.
+    /// `[S + 1]` or `[0]`
     pub strips: &'a [u32],
 }
 

@@ -151,7 +151,9 @@ impl Manifest {
         let counts = self.strip_counts();
         let strips: u64 = counts.iter().map(|count| u64::from(*count)).sum();
         let first = self.strips.as_ref().map_or(0, |strips| strips.first_order);
-        let columns = self.strips.is_none() || first < self.row_width;
+        let width = u64::try_from(self.row_width).unwrap_or(u64::MAX);
+        let columns = self.strips.is_none()
+            || first < self.row_width && strips.saturating_mul(width) <= u64::from(u32::MAX);
         if counts.len() != cardinality.len()
             || counts.contains(&0)
             || strips > STRIPS_MAX

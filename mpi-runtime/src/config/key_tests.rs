@@ -179,7 +179,7 @@ fn collect(prefix: &str, table: &Table, into: &mut Vec<String>) {
     for (name, value) in table {
         let path = if prefix.is_empty() { name.clone() } else { format!("{prefix}.{name}") };
         match value {
-            Value::Table(table) => collect(&path, table, into),
+            Value::Table(table) if find(&path).is_none() => collect(&path, table, into),
             _ => into.push(path),
         }
     }

@@ -60,8 +60,8 @@ impl Checkpoint {
     }
 
     /// Hands the values of the rows of all fields to `take`, in their order, some rows at a time,
-    /// with the field's number; a table that fields share once, as the first one's. What does not
-    /// fit into memory while it is put together is kept in `folder`.
+    /// with the field's number; a table that fields share once, as the first one's. Strips of a
+    /// table are kept in `folder` until they are put together.
     fn read_tables(
         &self,
         folder: &Path,
