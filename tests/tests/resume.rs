@@ -246,7 +246,7 @@ fn a_damaged_checkpoint_is_passed_over() {
         // All that are there.
         let (ended, _) = stopped(&none, |_| true);
         assert_eq!(ended.code, 4, "{}", ended.stderr);
-        assert!(ended.stderr.matches(passed).count() > 2, "{}", ended.stderr);
+        assert!(ended.stderr.matches(passed).count() > 1, "{}", ended.stderr);
         assert!(ended.stderr.contains("no checkpoint here is whole"), "{}", ended.stderr);
     }
     // Asked for by name, it is an error.
