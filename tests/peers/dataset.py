@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 
 ROWS, TEST_ROWS = 4000, 1000
-# A tag that is there decides the click, but for one in twenty.
-AUC_MIN = 0.9
+# A tag that is there decides the click, but for one in twenty: the AUC of that tag alone is what can be learnt, and a run comes so near.
+AUC_LESS = 0.01
 DOCUMENT = Path(__file__).parents[2] / "docs/formats.md"
 
 
@@ -27,12 +27,20 @@ def frame():
     return pd.DataFrame({"click": click.astype(int), "price": random.random(rows), "site": site, "tags": tags})
 
 
+def best_auc():
+    test = frame()[ROWS:]
+    tagged = np.array(["tag 3" in tags for tags in test.tags])
+    clicked, others = tagged[test.click == 1], tagged[test.click == 0]
+    return (clicked[:, None] > others).mean() + (clicked[:, None] == others).mean() / 2
+
+
 def main():
     folder = Path(sys.argv[1])
     if "--learnt" in sys.argv:
         auc = json.loads((folder / "python/summary.json").read_text())["test"]["auc"]
-        print(f"docs/formats.md, a dataset from Python: AUC {auc:.3f}, at least {AUC_MIN}")
-        sys.exit(0 if auc >= AUC_MIN else "umbra does not learn from what the lines write")
+        least = best_auc() - AUC_LESS
+        print(f"docs/formats.md, a dataset from Python: AUC {auc:.4f}, at least {least:.4f}")
+        sys.exit(0 if auc >= least else "umbra does not learn from what the lines write")
     names = {}
     lines = re.findall(r"^```python\n(.*?)^```$", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)[-1]
     exec(compile(lines, DOCUMENT, "exec"), names)
