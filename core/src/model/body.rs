@@ -83,18 +83,21 @@ impl Body {
         }
     }
 
-    /// Writes the first values of row `row`, of a table of `cardinality` rows, that `stream` gives.
+    /// Writes first values of row `row`, of a table of `cardinality` rows, that `stream` gives: of
+    /// the `whole` ones those from number `from` on.
     pub(super) fn initialize_row(
         &self,
         stream: &Stream,
         cardinality: u64,
         row: u64,
+        (whole, from): (usize, usize),
         out: &mut [f32],
     ) {
+        let of = (whole, from);
         match self {
-            Self::Dlrm(_) => uniform_row(stream, cardinality, row, out),
-            Self::Factorization(_) | Self::WideDeep(_) => first_order_row(stream, row, out),
-            Self::DcnV2(_) => factor_row(stream, row, out),
+            Self::Dlrm(_) => uniform_row(stream, cardinality, row, of, out),
+            Self::Factorization(_) | Self::WideDeep(_) => first_order_row(stream, row, of, out),
+            Self::DcnV2(_) => factor_row(stream, row, of, out),
         }
     }
 

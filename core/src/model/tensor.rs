@@ -165,9 +165,8 @@ impl Model {
         }
     }
 
-    /// Fills `out` with the first values of a row of a table of `cardinality` rows: a function of
-    /// the arguments alone. `[row_width]`, or where tables are cut into strips those of all of
-    /// them: the first-order parameter and d_f columns
+    /// Fills `out` `[row_width]` with the first values of a row of a table of `cardinality` rows: a
+    /// function of the arguments alone.
     pub fn initialize_row(
         &self,
         seed: u64,
@@ -176,35 +175,77 @@ impl Model {
         row: u64,
         out: &mut [f32],
     ) {
+        let whole = out.len();
+        self.initialize_columns(seed, table, cardinality, row, (whole, 0), out);
+    }
+
+    /// The same of a table that is cut into strips, whose rows have `whole` values together: those
+    /// of its values from number `from` on that `out` has room for.
+    pub fn initialize_columns(
+        &self,
+        seed: u64,
+        table: u32,
+        cardinality: u64,
+        row: u64,
+        (whole, from): (usize, usize),
+        out: &mut [f32],
+    ) {
         let stream = Stream::new(seed, Purpose::RowInit(table));
-        self.body.initialize_row(&stream, cardinality, row, out);
+        self.body.initialize_row(&stream, cardinality, row, (whole, from), out);
     }
 }
 
-/// U(−√(1/c), √(1/c))
-pub(super) fn uniform_row(stream: &Stream, cardinality: u64, row: u64, out: &mut [f32]) {
+/// U(−√(1/c), √(1/c)): values from number `from` on of a row of `whole`.
+pub(super) fn uniform_row(
+    stream: &Stream,
+    cardinality: u64,
+    row: u64,
+    (whole, from): (usize, usize),
+    out: &mut [f32],
+) {
     let bound = 1.0 / float::sqrt(cardinality.max(1) as f32);
-    let blocks = out.len().div_ceil(4) as u64;
-    for (block, out) in (row.wrapping_mul(blocks)..).zip(out.chunks_mut(4)) {
-        for (value, word) in out.iter_mut().zip(stream.block(block)) {
+    let first = row.wrapping_mul(whole.div_ceil(4) as u64).wrapping_add((from / 4) as u64);
+    // The rest of the block that it begins in, then block by block.
+    let (begun, blocks) = out.split_at_mut(out.len().min(from.wrapping_neg() % 4));
+    let fill = |block: u64, skip: usize, out: &mut [f32]| {
+        for (value, word) in out.iter_mut().zip(&stream.block(block)[skip..]) {
             // The upper 24 bits, exact in f32, as a number in [-1, 1).
             *value = bound * ((word >> 8) as f32 / 8_388_608.0 - 1.0);
         }
+    };
+    if !begun.is_empty() {
+        fill(first, from % 4, begun);
+    }
+    let next = first.wrapping_add(u64::from(!from.is_multiple_of(4)));
+    for (block, out) in (next..).zip(blocks.chunks_mut(4)) {
+        fill(block, 0, out);
     }
 }
 
-/// N(0, 0.01)
-pub(super) fn factor_row(stream: &Stream, row: u64, out: &mut [f32]) {
-    let first = row.wrapping_mul(out.len() as u64);
+/// N(0, 0.01), as [`uniform_row`].
+pub(super) fn factor_row(
+    stream: &Stream,
+    row: u64,
+    (whole, from): (usize, usize),
+    out: &mut [f32],
+) {
+    let first = row.wrapping_mul(whole as u64).wrapping_add(from as u64);
     for (index, value) in (first..).zip(out) {
         *value = FACTOR_DEVIATION * stream.normal(index);
     }
 }
 
-/// A first-order parameter of 0, then N(0, 0.01).
-pub(super) fn first_order_row(stream: &Stream, row: u64, out: &mut [f32]) {
-    factor_row(stream, row, out);
-    out[0] = 0.0;
+/// A first-order parameter of 0, then N(0, 0.01), as [`uniform_row`].
+pub(super) fn first_order_row(
+    stream: &Stream,
+    row: u64,
+    (whole, from): (usize, usize),
+    out: &mut [f32],
+) {
+    factor_row(stream, row, (whole, from), out);
+    if from == 0 {
+        out[0] = 0.0;
+    }
 }
 
 /// First values of factor vectors.

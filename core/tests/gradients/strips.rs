@@ -104,6 +104,26 @@ fn cutting_changes_no_bit() {
     }
 }
 
+/// A strip begins with the values that its columns have in a table that is not cut.
+#[test]
+fn columns_have_the_first_values_of_their_row() {
+    for config in ALL {
+        let model = Model::new(&config).unwrap();
+        let of = |range: core::ops::Range<usize>| {
+            let mut out = vec![f32::NAN; range.len()];
+            model.initialize_columns(3, 1, 50, 17, (13, range.start), &mut out);
+            out
+        };
+        let mut whole = vec![f32::NAN; 13];
+        model.initialize_row(3, 1, 50, 17, &mut whole);
+        for start in 0..13 {
+            for end in start + 1..=13 {
+                assert_eq!(of(start..end), whole[start..end], "{:?} {start}", config.kind);
+            }
+        }
+    }
+}
+
 /// A step that updates the matrices as their gradient comes is a step, then an update.
 #[test]
 fn matrices_are_updated_in_the_step() {

@@ -220,30 +220,24 @@ impl TableLayout {
         }
     }
 
-    /// Writes the first values of a row of `table`. `whole`: memory; `out: [width]`
-    fn initialize(
-        &self,
-        (model, seed): (&Model, u64),
-        (table, id): (usize, u64),
-        whole: &mut Vec<f32>,
-        out: &mut [f32],
-    ) {
+    /// Writes the first values of a row of `table`, as those of a table that is not cut.
+    /// `out: [width]`
+    fn initialize(&self, (model, seed): (&Model, u64), (table, id): (usize, u64), out: &mut [f32]) {
         let (field, strip) = self.strip(table);
+        let (first, width) = (self.first_order, self.width - self.first_order);
+        let whole = first + self.tables_of(field).len() * width;
         let cardinality = self.numbers[table].rows.into();
         let number = u32::try_from(field).unwrap_or(u32::MAX);
-        let Some([start, end]) = self.strips.get(field..field + 2) else {
-            return model.initialize_row(seed, number, cardinality, id, out);
+        // Only the first strip uses what is before its columns.
+        let (unused, own, from) = match strip {
+            0 => (&mut [][..], out, 0),
+            _ => {
+                let (unused, own) = out.split_at_mut(first);
+                (unused, own, first + strip * width)
+            }
         };
-        // As those of a row that is not cut.
-        let (first, width) = (self.first_order, self.width - self.first_order);
-        whole.resize(first + (end - start) as usize * width, 0.0);
-        model.initialize_row(seed, number, cardinality, id, whole);
-        let own = &whole[first + strip * width..][..width];
-        out[first..].copy_from_slice(own);
-        out[..first].copy_from_slice(&whole[..first]);
-        if strip > 0 {
-            out[..first].fill(0.0);
-        }
+        unused.fill(0.0);
+        model.initialize_columns(seed, number, cardinality, id, (whole, from), own);
     }
 
     /// The partition of every table, where tables are whole. `[tables]`
@@ -353,14 +347,18 @@ impl Partition {
         let table = Table::of(&words, record, rounding);
         let mut state = vec![0.0; layout.state_len];
         layout.optimizer.initialize(&mut state);
-        (0..layout.rows_of(number)).into_par_iter().for_each_init(
-            || (vec![0.0; layout.width], vec![]),
-            |(values, whole), index| {
-                let (of, id) = layout.numbering().locate(layout.partitioning.row(number, index));
-                layout.initialize((model, seed), (of, id.into()), whole, values);
-                table.write(index as usize, values, &state);
-            },
-        );
+        for of in 0..layout.numbering().fields() {
+            let numbers = layout.numbering().of(of);
+            layout.range_of(number, of).into_par_iter().for_each_init(
+                || vec![0.0; layout.width],
+                |values, index| {
+                    let row = layout.partitioning.row(number, index);
+                    let Some(id) = numbers.id(row) else { unreachable!("a place of the table") };
+                    layout.initialize((model, seed), (of, id.into()), values);
+                    table.write(index as usize, values, &state);
+                },
+            );
+        }
         let words = Arc::new(words);
         let usage = UsageMemory::new(layout, number)?.map(Arc::new);
         Ok(Self { number, words, record, rounding, usage })
