@@ -3,9 +3,9 @@
 //! A table is several strips of w columns (`sparse/strips.rs`). A field whose vectors are as wide
 //! as the model's, d, has its strips side by side; any other's vector p, of d_f columns, becomes
 //! e = Pᵀ p with a trained matrix P `[d_f, d]` (Ginart et al., "Mixed Dimension Embeddings with
-//! Application to Memory-Efficient Recommendation Systems", arXiv 1909.11810, section 3: the
-//! projections). The matrices stand one behind the other behind all other parameters, row-major,
-//! and are f32 whatever the products of layers are.
+//! Application to Memory-Efficient Recommendation Systems", arXiv 1909.11810). The matrices stand
+//! one behind the other behind all other parameters, row-major, and are f32 whatever the products
+//! of layers are.
 //!
 //! Bodies see vectors of d columns, whatever they come from. No fused operations: the same bits on
 //! every instruction set.
@@ -49,7 +49,8 @@ impl Model {
     /// strip ([`cut`](crate::sparse::cut)), and its inputs say whose each is.
     ///
     /// # Errors
-    /// When the model has no vectors, or strips no columns.
+    /// When the model has no vectors or strips no columns, or there are more parameters than can be
+    /// counted.
     pub fn with_strips(mut self, shape: StripShape) -> Result<Self, ModelError> {
         if shape.width == 0 || self.kind == ModelKind::Lr {
             return Err(ModelError::NoEmbeddingDim);
@@ -78,9 +79,8 @@ impl Strips {
         let Self { shape: StripShape { projected, .. }, width, .. } = *self;
         Buffers {
             matrix: space.single(projected * width),
-            d_matrix: space.single(projected * width),
             narrow: space.single(n * projected),
-            d_narrow: space.single(width.max(projected)),
+            d_narrow: space.single(projected),
         }
     }
 }
@@ -90,11 +90,9 @@ impl Strips {
 pub(super) struct Buffers<'a> {
     /// The matrices as they were in forward. `[projected, d]`
     matrix: &'a mut [f32],
-    /// This tile's part of their gradient. `[projected, d]`
-    d_matrix: &'a mut [f32],
     /// Pooled vectors that are not d wide. `[n, projected]`
     narrow: &'a mut [f32],
-    /// The gradient of those of an example. `[projected]`
+    /// The gradient of one of them: of d_f columns. `[projected]`, which is enough
     d_narrow: &'a mut [f32],
 }
 
@@ -107,8 +105,8 @@ pub(super) struct Gather<'a> {
 impl Gather<'_> {
     /// The same once more.
     pub(super) const fn again(&mut self) -> Gather<'_> {
-        let Buffers { matrix, d_matrix, narrow, d_narrow } = &mut self.buffers;
-        Gather { strips: self.strips, buffers: Buffers { matrix, d_matrix, narrow, d_narrow } }
+        let Buffers { matrix, narrow, d_narrow } = &mut self.buffers;
+        Gather { strips: self.strips, buffers: Buffers { matrix, narrow, d_narrow } }
     }
 
     /// Writes the vectors of a tile to `out`, as [`Pooled`] tells.
@@ -152,10 +150,12 @@ impl Gather<'_> {
         let Some(strips) = self.strips else {
             return tile.bags.pool_backward(tile.n, d_vectors, shape, d_rows);
         };
-        let Buffers { matrix, d_matrix, narrow, d_narrow } = self.buffers;
+        let Buffers { matrix, narrow, d_narrow } = self.buffers;
         let length = strips.shape.projected * strips.width;
-        let d_matrix = &mut d_matrix[..length];
-        d_matrix.fill(0.0);
+        let d_matrix = &mut d_parameters[strips.projection..][..length];
+        if fresh {
+            d_matrix.fill(0.0);
+        }
         let (bags, n, matrix) = (tile.bags, tile.n, &matrix[..length]);
         run(Backward {
             strips,
@@ -164,19 +164,13 @@ impl Gather<'_> {
             d_vectors,
             shape,
             matrix,
-            d_matrix,
+            d_matrix: &mut *d_matrix,
             narrow,
             d_narrow,
             d_rows,
         });
-        let sum = &mut d_parameters[strips.projection..][..length];
-        if fresh {
-            sum.copy_from_slice(d_matrix);
-        } else {
-            sum.iter_mut().zip(&*d_matrix).for_each(|(sum, d)| *sum += d);
-        }
         if let Some(update) = update {
-            update.apply(strips.projection, sum);
+            update.apply(strips.projection, d_matrix);
         }
     }
 }

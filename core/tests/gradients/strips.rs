@@ -30,7 +30,9 @@ fn gradients_are_those_of_the_definition() {
     for (number, config) in with_vectors().enumerate() {
         let bottom: &[usize] = if config.bottom.is_empty() { &[] } else { &[7, 6] };
         let config = ModelConfig { embedding_dim: 6, bottom, ..config };
-        for (n, widths, width) in [(13, [2, 6, 4, 6], 2), (9, [3, 3, 9, 3], 3), (150, [6; 4], 6)] {
+        for (n, widths, width) in
+            [(13, [2, 6, 4, 6], 2), (9, [3, 3, 9, 3], 3), (150, [2, 6, 4, 2], 2)]
+        {
             let (model, strips) = model(&config, &widths, width);
             for (pooling, weighed) in [(Pooling::Sum, false), (Pooling::Mean, true)] {
                 let config = ModelConfig { pooling, ..config };
