@@ -156,6 +156,15 @@ impl TableLayout {
         self.numbers.iter().map(|table| table.own().into()).collect()
     }
 
+    /// Rows of every field's table, in all its strips, 0 of one that is another field's. `[fields]`
+    #[must_use]
+    pub fn own_rows_of_fields(&self) -> Vec<u64> {
+        let of = |field| self.numbers[self.tables_of(field)].iter();
+        (0..self.fields())
+            .map(|field| of(field).map(|table| u64::from(table.own())).sum())
+            .collect()
+    }
+
     /// Tables, each counted once.
     #[must_use]
     pub fn own_tables(&self) -> usize {

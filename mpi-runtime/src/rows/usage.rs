@@ -50,6 +50,13 @@ impl SaveFirst {
         Self { by, large: tables.into(), share }
     }
 
+    /// The same of all strips of these tables, which are numbers of fields.
+    #[must_use]
+    pub fn in_strips(self, layout: &TableLayout) -> Self {
+        let strips = self.large.iter().flat_map(|field| layout.tables_of(*field));
+        Self { large: strips.collect(), ..self }
+    }
+
     /// How many of `rows` rows of a large table a save has, at least one.
     #[must_use]
     pub fn count(&self, rows: u32) -> u32 {

@@ -208,11 +208,14 @@ impl Plan {
     }
 
     /// Where a worker notes which rows the ids of a batch are (`rows/lookup.rs`): of every lookup
-    /// numbers of rows and places among them, and a hash table.
+    /// numbers of rows and places among them, the bags of strips, and a hash table.
     fn slots_bytes(&self) -> u64 {
-        let values = self.order.batch_size * self.rows_per_example();
+        let batch = self.order.batch_size;
+        let values = batch * self.rows_per_example();
+        let cut =
+            if self.layout.strips().is_empty() { 0 } else { values + batch * self.model.bags() };
         let lookups = if self.local { 2 } else { self.job.config.embedding.prefetch + 2 };
-        4 * (lookups * 2 * values + heads_len(values)) as u64
+        4 * (lookups * (2 * values + cut) + heads_len(values)) as u64
     }
 
     /// What the instances of the method on `rank` are lent, and what a model that is published

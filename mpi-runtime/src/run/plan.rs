@@ -94,7 +94,8 @@ impl Plan {
             }
         };
         let (model, mut layout) = tables::of_job(config, &train, roles.partitions)?;
-        layout.save_first = save_first(&config.recovery, &layout.own_rows());
+        let first = save_first(&config.recovery, &layout.own_rows_of_fields());
+        layout.save_first = first.map(|first| first.in_strips(&layout));
         layout.lent = ranks > 1 && config.embedding.shared_memory && per_rank <= LENT_MAX;
         let (slices, order) = cut(&job);
         let (steps_per_epoch, steps) = steps(&job, &order, &train);
