@@ -173,6 +173,15 @@ impl Folder {
         serde_json::from_slice(&self.read(&format!("{run}/summary.json"))).unwrap()
     }
 
+    /// The model of a checkpoint, or of a run's last one, as `umbra export` writes it.
+    #[must_use]
+    pub fn export(&self, checkpoint: &str, format: &str) -> Vec<u8> {
+        let file = format!("{}.{format}", checkpoint.replace('/', "-"));
+        let export = ["export", "--overwrite", "--checkpoint", checkpoint, "--format", format];
+        let _ = self.umbra(1, &[&export[..], &["--output", &file]].concat()).fine();
+        self.read(&file)
+    }
+
     /// What `umbra eval --json` prints for the last checkpoint of a run.
     #[must_use]
     pub fn eval(&self, ranks: usize, run: &str, data: &str) -> Value {

@@ -127,10 +127,7 @@ fn exported(folder: &Folder, name: &str, model: &'static str, set: &str) -> Vec<
     folder.write(&job, Job { model, ..Job::DLRM }.text());
     let sets = ["sync.method=bsp", "embedding.partitions=3", "run.tensorboard=false", set];
     folder.train(1, &job, name, &sets);
-    let file = format!("{name}.flat");
-    let export = ["export", "--checkpoint", name, "--format", "flat", "--output", &file];
-    let _ = folder.umbra(1, &export).fine();
-    folder.read(&file)
+    folder.export(name, "flat")
 }
 
 fn compare(folder: &Folder, name: &str, model: &'static str, set: &str, examples: &BatchBuffer) {

@@ -66,13 +66,7 @@ fn a_model_is_the_same_wherever_its_rows_are() {
             if more != ["embedding.precision=bf16"] {
                 assert!(last(&folder, "tables") == last(&folder, "rows"), "{ranks} ranks");
                 for format in ["safetensors", "flat"] {
-                    let [rows, tables] = ["rows", "tables"].map(|run| {
-                        let (from, to) = (format!("{run}/checkpoints/last"), format!("{run}.bin"));
-                        let export =
-                            ["export", "--checkpoint", &from, "--format", format, "--overwrite"];
-                        let _ = folder.umbra(1, &[&export[..], &["--output", &to]].concat()).fine();
-                        folder.read(&to)
-                    });
+                    let [rows, tables] = ["rows", "tables"].map(|run| folder.export(run, format));
                     assert!(rows == tables, "{ranks} ranks, {format}");
                 }
             }

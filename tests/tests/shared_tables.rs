@@ -54,13 +54,7 @@ fn trained(folder: &Folder, ranks: usize, more: &[&str]) -> Vec<u8> {
     let batch = format!("train.batch_size={}", BATCH / ranks);
     let fixed = ["sync.method=bsp", &batch, "run.overwrite=true"];
     folder.train(ranks, "job.toml", "run", &[&fixed[..], more].concat());
-    exported(folder, "safetensors")
-}
-
-fn exported(folder: &Folder, format: &str) -> Vec<u8> {
-    let export = ["export", "--checkpoint", "run/checkpoints/last", "--format", format];
-    let _ = folder.umbra(1, &[&export[..], &["--overwrite", "--output", "model"]].concat()).fine();
-    folder.read("model")
+    folder.export("run", "safetensors")
 }
 
 /// Ranks, partitions and placement are not what is learnt.
@@ -78,7 +72,7 @@ fn a_shared_table_is_the_same_wherever_its_rows_are() {
         }
     }
     // A table of its own for every field in the flat model: the same one twice.
-    let flat = exported(&folder, "flat");
+    let flat = folder.export("run", "flat");
     let (shops, row) = (6, 4 * WIDTH);
     let rows = &flat[flat.len() - 8 - (2 * ITEMS + shops) * row..flat.len() - 8];
     assert!(rows[..ITEMS * row] == rows[(ITEMS + shops) * row..]);
@@ -132,7 +126,7 @@ fn checkpoints_know_whose_table_it_is() {
     assert_eq!(apart.code, 4, "{}", apart.stderr);
     assert!(apart.stderr.contains("embedding.shared"), "{}", apart.stderr);
     let _ = on(2, &[SHARED, "embedding.placement=tables"]).fine();
-    assert!(exported(&folder, "safetensors") == expected);
+    assert!(folder.export("run", "safetensors") == expected);
 }
 
 #[test]

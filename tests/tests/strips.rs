@@ -46,13 +46,7 @@ fn trained(folder: &Folder, ranks: usize, more: &[&str]) -> Vec<u8> {
     let batch = format!("train.batch_size={}", BATCH / ranks);
     let fixed = ["sync.method=bsp", &batch, "run.overwrite=true"];
     folder.train(ranks, "job.toml", "run", &[&fixed[..], more].concat());
-    exported(folder)
-}
-
-fn exported(folder: &Folder) -> Vec<u8> {
-    let export = ["export", "--checkpoint", "run/checkpoints/last", "--format", "safetensors"];
-    let _ = folder.umbra(1, &[&export[..], &["--overwrite", "--output", "model"]].concat()).fine();
-    folder.read("model")
+    folder.export("run", "safetensors")
 }
 
 /// The header of a file of tensors.
@@ -81,6 +75,14 @@ fn tables_that_are_cut_learn_the_same() {
         }
         let saved = manifest(&folder.path("run/checkpoints/last"));
         assert_eq!(saved["strips"], Value::Null, "not cut in pieces of its own width");
+        // Whatever updates its elements one by one.
+        for kind in ["sgd", "adagrad"] {
+            let kind = format!("optim.sparse.kind={kind}");
+            let whole = trained(&folder, 1, &[&kind]);
+            assert!(whole != expected, "{kind}");
+            let own = trained(&folder, 2, &[&kind, "embedding.columns=2"]);
+            assert!(own == whole, "{model}, {kind}");
+        }
     }
 }
 
@@ -125,6 +127,15 @@ fn every_way_of_rows_takes_strips() {
         (2, &["sync.method=shadow_ma", "embedding.shared_memory=false", "embedding.links=2"]),
         (2, &["sync.method=bsp", "embedding.precision=bf16", "embedding.pool_at=auto"]),
         (2, &["sync.method=bsp", "embedding.placement=auto", "embedding.columns=1"]),
+        (
+            2,
+            &[
+                "sync.method=shadow_ma",
+                "recovery.mode=cpr",
+                "recovery.priority=ssu",
+                "recovery.mtbf_s=60",
+            ],
+        ),
     ] {
         let fixed = [DIMS, "train.epochs=6", "run.overwrite=true", "train.batch_size=32"];
         folder.train(ranks, "job.toml", "run", &[&fixed[..], more].concat());
@@ -151,7 +162,19 @@ fn checkpoints_know_how_tables_are_cut() {
         assert_eq!(ended.code, 4, "{}", ended.stderr);
     }
     let _ = on(2, &[DIMS, "embedding.placement=tables"]).fine();
-    assert!(exported(&folder) == expected);
+    assert!(folder.export("run", "safetensors") == expected);
+    // A new run begins with the model, if its tables are as wide.
+    let still = ["optim.dense.lr=1e-30", "optim.sparse.lr=1e-30", "sync.method=bsp"];
+    let warm = [&["checkpoint.warm_start=run"], &still[..]].concat();
+    let begun = |more: &str| {
+        let sets = [&warm[..], &["train.batch_size=64", "run.overwrite=true", more]].concat();
+        folder.try_train(2, "job.toml", "warm", &sets)
+    };
+    let _ = begun(DIMS).fine();
+    let [one, other] = ["run", "warm"].map(|run| folder.eval(1, run, "train.h5")["auc"].clone());
+    assert_eq!(one, other);
+    let refused = begun("embedding.columns=2");
+    assert_eq!(refused.code, 4, "{}", refused.stderr);
 }
 
 #[test]
