@@ -9,6 +9,7 @@ ranks  a light model on two ranks that hold the rows together, over one rank wit
 sent   what ranks of two nodes send each other for rows over the least possible: a number, values and a gradient of every distinct row that
        is elsewhere; and bags that are pooled where their rows are, tables dealt and whole
 bf16   steps whose products are of bf16s over the same in f32
+strips  a model whose time goes into rows of 64, its tables whole and cut into strips, in turn
 inlined  that no vector instruction of a kernel is a function of its own: a closure in a kernel has not the features of the function
        around it, and where the compiler leaves it outside each of its instructions becomes a call
 peers  the f32 and the bf16 step over PyTorch's fastest, of the same accuracy class (peers.py)
@@ -107,9 +108,9 @@ JOB = """[data]
 train = "%s"
 [model]
 kind = "dlrm"
-embedding_dim = 16
-bottom = [512, 256, 64, 16]
-top = [512, 256]
+embedding_dim = %s
+bottom = %s
+top = %s
 %s
 [optim.dense]
 kind = "sgd"
@@ -118,6 +119,7 @@ lr = 0.01
 kind = "sgd"
 lr = 0.01
 """
+KAGGLE, ROWS = ("16", "[512, 256, 64, 16]", "[512, 256]"), ("64", "[64]", "[16]")
 WAYS = {"plain": "", "norm": "batch_norm = true", "dropout": "dropout = 0.2", "both": "batch_norm = true\ndropout = 0.2"}
 
 
@@ -130,7 +132,7 @@ def norm():
     for _ in range(ROUNDS):
         for way, keys in WAYS.items():
             job = runs.out / f"{way}.toml"
-            job.write_text(JOB % (data.resolve(), keys))
+            job.write_text(JOB % (data.resolve(), *KAGGLE, keys))
             for figure in bench("-c", str(job), "--workers", "1", "--seconds", "1", "--samples", "3")["steps"]:
                 rates[way, figure["batch"]].append(figure["examples_per_cpu_second"])
     costs = {}
@@ -180,6 +182,24 @@ def half_rows():
             over = median(b / a for a, b in zip(f32["cpu_samples"], half["cpu_samples"]))
             show.row(what=f"{shape}, bf16 rows", optimizer=optimizer, examples_per_s=half["examples_per_second"],
                      in_f32=f32["examples_per_second"], over_f32=over)
+
+
+COLUMNS = (64, 32, 16, 8)
+
+
+def strips():
+    print("== strips", flush=True)
+    data, job = runs.out / "strips.h5", runs.out / "strips.toml"
+    runs.call("synth", [UMBRA, "synth", "--preset", "criteo-kaggle", "--rows", "600000", "--output", str(data), "--overwrite"])
+    job.write_text(JOB % (data.resolve(), *ROWS, ""))
+    own = {"train.batch_size": 2048, "train.worker_threads": 1, "checkpoint.save": "none", "run.tensorboard": "false"}
+    rates = {columns: [] for columns in COLUMNS}
+    for number in range(ROUNDS):
+        for columns, found in rates.items():
+            found.append(speed(runs.train(f"strips-{columns}-{number}", job, {"embedding.columns": columns, **own}, [])))
+    for columns, found in rates.items():
+        show.row(what="rows of 64 in strips", columns=columns, examples_per_s=median(found),
+                 over_whole=median(cut / whole for cut, whole in zip(found, rates[64])))
 
 
 def ranks():
@@ -347,7 +367,7 @@ def auc():
         show.at_most(f"auc_difference_{way}_{task}", abs(mean(more)), max(0.0003, 2 * error))
 
 
-for phase in phases(steps, parts, norm, rows, ranks, sent, bf16, half_rows, inlined, auc, more=[peers, row_peers]):
+for phase in phases(steps, parts, norm, rows, ranks, sent, bf16, half_rows, strips, inlined, auc, more=[peers, row_peers]):
     phase()
 if loads:
     show.alone(loads)
