@@ -20,6 +20,7 @@ use super::tile::{Epilogue, Left, Lines, Right, even, load, store, tile};
 use super::transpose::transpose_panel;
 use super::update::sum_of_lanes;
 use super::weight::EXAMPLES;
+use super::words::prefetch_at;
 
 /// Y = X·Wᵀ + b, cut below at 0 if `relu`. `weight`: panels of `[outputs, inputs]`
 ///
@@ -331,6 +332,14 @@ struct Masked {
 }
 
 impl Epilogue for Masked {
+    /// The mask was written in the forward pass, and has gone far since.
+    #[inline(always)]
+    unsafe fn claim<I: Isa>(&self, _: I, row: usize, column: usize) {
+        if let Some((y, _)) = self.mask {
+            prefetch_at(y.wrapping_add(row * self.row + column));
+        }
+    }
+
     #[inline(always)]
     unsafe fn put<I: Isa>(&self, isa: I, row: usize, column: usize, count: usize, sum: I::Vector) {
         let at = row * self.row + column;

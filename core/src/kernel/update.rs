@@ -20,6 +20,18 @@ pub(crate) trait Rule: Copy {
     /// Planes the rule does not have go through untouched.
     fn apply<I: Isa>(&self, isa: I, element: [I::Vector; 3], gradient: I::Vector)
     -> [I::Vector; 3];
+
+    /// Gives `to` itself, or the rule that it is one of: which one is asked once then.
+    #[inline(always)]
+    fn give(self, to: impl Taker) {
+        to.take(self);
+    }
+}
+
+/// What works with a rule.
+pub(crate) trait Taker {
+    /// Works with it.
+    fn take(self, rule: impl Rule);
 }
 
 /// Shared parameters and the planes of their state, element by element. Planes the rule does not
@@ -193,14 +205,31 @@ impl<R: Rule> Epilogue for Apply<R> {
         sums: [[I::Vector; NV]; MR],
     ) {
         let sums: &[[I::Vector; NV]] = core::hint::black_box(&sums);
-        // A copy that nothing else can reach: what its fields hold stays in registers while shared
-        // memory is written.
-        let own = *self;
+        self.rule.give(ByMemory { isa, part, sums, apply: *self });
+    }
+}
+
+/// The sums of a tile in memory, to be applied.
+struct ByMemory<'a, I: Isa, R, const NV: usize> {
+    isa: I,
+    /// Columns of the last vector of a row.
+    part: usize,
+    sums: &'a [[I::Vector; NV]],
+    /// A copy that nothing else can reach: what its fields hold stays in registers while shared
+    /// memory is written.
+    apply: Apply<R>,
+}
+
+impl<I: Isa, R, const NV: usize> Taker for ByMemory<'_, I, R, NV> {
+    #[inline(always)]
+    fn take(self, rule: impl Rule) {
+        let Self { isa, part, sums, apply: Apply { planes, gradient, row, .. } } = self;
+        let own = Apply { rule, planes, gradient, row };
         for (i, sums) in sums.iter().enumerate() {
             let sums: &[I::Vector] = core::hint::black_box(sums);
             for (j, sum) in sums.iter().enumerate() {
                 let count = if j + 1 < NV { I::LANES } else { part };
-                // SAFETY: the caller's promise.
+                // SAFETY: the promise of who made this: the epilogue is that of the tile.
                 unsafe { own.put(isa, i, j * I::LANES, count, *sum) }
             }
         }
