@@ -16,7 +16,7 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use super::isa::{InPlace, Isa, Kernel, Source, run, run_halves};
 use super::layout::{Activations, ActivationsMut, PANEL, place, width_at};
 use super::operand::{Halves, Operand, Precision, Whole};
-use super::tile::{Epilogue, Left, Lines, Right, even, load, store, tile};
+use super::tile::{Epilogue, Left, Lines, Right, even, load, put_each, store, tile};
 use super::transpose::transpose_panel;
 use super::update::sum_of_lanes;
 use super::weight::EXAMPLES;
@@ -253,6 +253,7 @@ impl Kernel for ForwardOne<'_, '_> {
     }
 }
 
+#[derive(Clone, Copy)]
 struct Affine {
     bias: Option<*const AtomicU32>,
     relu: bool,
@@ -273,6 +274,27 @@ impl Epilogue for Affine {
                 y = isa.relu(y);
             }
             store(isa, self.to.add(row * self.row + column), count, y);
+        }
+    }
+
+    /// What there is to do is asked once: asked for every vector, the compiler makes a loop of it,
+    /// and the sums go through memory.
+    #[inline(always)]
+    unsafe fn put_tile<I: Isa, const MR: usize, const NV: usize>(
+        &self,
+        isa: I,
+        part: usize,
+        sums: [[I::Vector; NV]; MR],
+    ) {
+        let each = |bias, relu| Self { bias, relu, ..*self };
+        // SAFETY: the caller's promise.
+        unsafe {
+            match (self.bias, self.relu) {
+                (None, false) => put_each(&each(None, false), isa, part, sums),
+                (None, true) => put_each(&each(None, true), isa, part, sums),
+                (Some(bias), false) => put_each(&each(Some(bias), false), isa, part, sums),
+                (Some(bias), true) => put_each(&each(Some(bias), true), isa, part, sums),
+            }
         }
     }
 }
@@ -325,6 +347,7 @@ impl<O: Operand> Kernel for DataGradient<'_, '_, O> {
     }
 }
 
+#[derive(Clone, Copy)]
 struct Masked {
     mask: Option<(*const f32, f32)>,
     to: *mut f32,
@@ -351,6 +374,25 @@ impl Epilogue for Masked {
                 d = isa.where_positive(y, isa.mul(d, isa.splat(scale)));
             }
             store(isa, self.to.add(at), count, d);
+        }
+    }
+
+    /// As of [`Affine`]; 1 is the scale without dropout, and nothing to multiply with.
+    #[inline(always)]
+    unsafe fn put_tile<I: Isa, const MR: usize, const NV: usize>(
+        &self,
+        isa: I,
+        part: usize,
+        sums: [[I::Vector; NV]; MR],
+    ) {
+        let each = |mask| Self { mask, ..*self };
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self.mask {
+                None => put_each(&each(None), isa, part, sums),
+                Some((y, 1.0)) => put_each(&each(Some((y, 1.0))), isa, part, sums),
+                Some((y, scale)) => put_each(&each(Some((y, scale))), isa, part, sums),
+            }
         }
     }
 }

@@ -124,12 +124,27 @@ pub(super) trait Epilogue {
         part: usize,
         sums: [[I::Vector; NV]; MR],
     ) {
-        for (i, sums) in sums.iter().enumerate() {
-            for (j, sum) in sums.iter().enumerate() {
-                let count = if j + 1 < NV { I::LANES } else { part };
-                // SAFETY: the caller's promise.
-                unsafe { self.put(isa, i, j * I::LANES, count, *sum) }
-            }
+        // SAFETY: the caller's promise.
+        unsafe { put_each(self, isa, part, sums) }
+    }
+}
+
+/// Gives `epilogue` all sums of a tile, vector by vector.
+///
+/// # Safety
+/// As for [`Epilogue::put_tile`].
+#[inline(always)]
+pub(super) unsafe fn put_each<I: Isa, E: Epilogue + ?Sized, const MR: usize, const NV: usize>(
+    epilogue: &E,
+    isa: I,
+    part: usize,
+    sums: [[I::Vector; NV]; MR],
+) {
+    for (i, sums) in sums.iter().enumerate() {
+        for (j, sum) in sums.iter().enumerate() {
+            let count = if j + 1 < NV { I::LANES } else { part };
+            // SAFETY: the caller's promise.
+            unsafe { epilogue.put(isa, i, j * I::LANES, count, *sum) }
         }
     }
 }

@@ -21,17 +21,11 @@ pub(crate) trait Rule: Copy {
     fn apply<I: Isa>(&self, isa: I, element: [I::Vector; 3], gradient: I::Vector)
     -> [I::Vector; 3];
 
-    /// Gives `to` itself, or the rule that it is one of: which one is asked once then.
-    #[inline(always)]
-    fn give(self, to: impl Taker) {
-        to.take(self);
+    /// η, if the rule is `p ← p − ηg` and nothing else: that little is done without leaving the
+    /// registers where sums are.
+    fn descent(&self) -> Option<f32> {
+        None
     }
-}
-
-/// What works with a rule.
-pub(crate) trait Taker {
-    /// Works with it.
-    fn take(self, rule: impl Rule);
 }
 
 /// Shared parameters and the planes of their state, element by element. Planes the rule does not
@@ -195,8 +189,8 @@ impl<R: Rule> Epilogue for Apply<R> {
         }
     }
 
-    /// By way of memory: unrolled over the sums of a tile in registers, an update would be as much
-    /// code as a hundred products.
+    /// By way of memory, or in registers where that is little: unrolled over the sums of a tile,
+    /// another update would be as much code as a hundred products.
     #[inline(always)]
     unsafe fn put_tile<I: Isa, const MR: usize, const NV: usize>(
         &self,
@@ -204,34 +198,55 @@ impl<R: Rule> Epilogue for Apply<R> {
         part: usize,
         sums: [[I::Vector; NV]; MR],
     ) {
+        if let Some(rate) = self.rule.descent() {
+            let descent =
+                |before| Descent { rate, parameters: self.planes[0], before, row: self.row };
+            // SAFETY: the caller's promise.
+            return unsafe {
+                // Which of them it is, is asked once and not of every vector.
+                match self.gradient {
+                    None => descent(None).put_tile(isa, part, sums),
+                    Some(before) => descent(Some(before)).put_tile(isa, part, sums),
+                }
+            };
+        }
         let sums: &[[I::Vector; NV]] = core::hint::black_box(&sums);
-        self.rule.give(ByMemory { isa, part, sums, apply: *self });
-    }
-}
-
-/// The sums of a tile in memory, to be applied.
-struct ByMemory<'a, I: Isa, R, const NV: usize> {
-    isa: I,
-    /// Columns of the last vector of a row.
-    part: usize,
-    sums: &'a [[I::Vector; NV]],
-    /// A copy that nothing else can reach: what its fields hold stays in registers while shared
-    /// memory is written.
-    apply: Apply<R>,
-}
-
-impl<I: Isa, R, const NV: usize> Taker for ByMemory<'_, I, R, NV> {
-    #[inline(always)]
-    fn take(self, rule: impl Rule) {
-        let Self { isa, part, sums, apply: Apply { planes, gradient, row, .. } } = self;
-        let own = Apply { rule, planes, gradient, row };
+        // A copy that nothing else can reach: what its fields hold stays in registers while shared
+        // memory is written.
+        let own = *self;
         for (i, sums) in sums.iter().enumerate() {
             let sums: &[I::Vector] = core::hint::black_box(sums);
             for (j, sum) in sums.iter().enumerate() {
                 let count = if j + 1 < NV { I::LANES } else { part };
-                // SAFETY: the promise of who made this: the epilogue is that of the tile.
+                // SAFETY: as above.
                 unsafe { own.put(isa, i, j * I::LANES, count, *sum) }
             }
+        }
+    }
+}
+
+/// The update of [`Rule::descent`].
+struct Descent {
+    rate: f32,
+    parameters: *const AtomicU32,
+    /// The gradient so far.
+    before: Option<*const f32>,
+    row: usize,
+}
+
+impl Epilogue for Descent {
+    #[inline(always)]
+    unsafe fn put<I: Isa>(&self, isa: I, row: usize, column: usize, count: usize, sum: I::Vector) {
+        let at = row * self.row + column;
+        // SAFETY: the caller's promise: the tile is inside the parameters and their gradient.
+        unsafe {
+            let mut gradient = sum;
+            if let Some(before) = self.before {
+                gradient = isa.add(load(isa, before.add(at), count), gradient);
+            }
+            let parameter = load(isa, self.parameters.add(at), count);
+            let parameter = isa.sub(parameter, isa.mul(isa.splat(self.rate), gradient));
+            store_shared(isa, self.parameters.add(at), count, parameter);
         }
     }
 }

@@ -11,7 +11,7 @@
 //! never one of a number that was flushed.
 
 use crate::kernel::isa::{Isa, Plain};
-use crate::kernel::update::{Rule, Taker, update_slices};
+use crate::kernel::update::{Rule, update_slices};
 
 /// Which rule.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -130,11 +130,16 @@ impl Rule for StepRule {
         [p, m, v]: [I::Vector; 3],
         gradient: I::Vector,
     ) -> [I::Vector; 3] {
-        let (rate, decay) = (isa.splat(self.rate), self.optimizer.weight_decay);
-        let g = decayed(isa, decay, p, gradient);
-        let less = |p, step| less(isa, decay, p, step);
+        let rate = isa.splat(self.rate);
+        let decay = isa.splat(self.optimizer.weight_decay);
+        let g = isa.add(gradient, isa.mul(decay, p));
+        let less = |p, step| {
+            let p = isa.sub(p, step);
+            // Nothing else makes parameters smaller and smaller.
+            if self.optimizer.weight_decay > 0.0 { isa.flush(p) } else { p }
+        };
         match self.optimizer.kind {
-            OptimizerKind::Sgd => self.sgd().apply(isa, [p, m, v], gradient),
+            OptimizerKind::Sgd => [less(p, isa.mul(rate, g)), m, v],
             OptimizerKind::Momentum { beta } => {
                 let m = isa.add(isa.mul(isa.splat(beta), m), g);
                 [less(p, isa.mul(rate, m)), isa.flush(m), v]
@@ -158,58 +163,12 @@ impl Rule for StepRule {
         }
     }
 
+    /// The bits of [`Rule::apply`]: a decay of 0 adds 0 to the gradient.
     #[inline(always)]
-    fn give(self, to: impl Taker) {
-        match self.optimizer.kind {
-            OptimizerKind::Sgd => to.take(self.sgd()),
-            _ => to.take(self),
-        }
+    fn descent(&self) -> Option<f32> {
+        let Optimizer { kind, weight_decay } = self.optimizer;
+        (kind == OptimizerKind::Sgd && weight_decay == 0.0).then_some(self.rate)
     }
-}
-
-impl StepRule {
-    const fn sgd(&self) -> Sgd {
-        Sgd { rate: self.rate, decay: self.optimizer.weight_decay }
-    }
-}
-
-/// The rule without state, alone: what it computes takes less time than to ask which rule it is.
-#[derive(Clone, Copy)]
-struct Sgd {
-    rate: f32,
-    decay: f32,
-}
-
-impl Rule for Sgd {
-    #[inline(always)]
-    fn planes(&self) -> usize {
-        0
-    }
-
-    #[inline(always)]
-    fn apply<I: Isa>(
-        &self,
-        isa: I,
-        [p, m, v]: [I::Vector; 3],
-        gradient: I::Vector,
-    ) -> [I::Vector; 3] {
-        let step = isa.mul(isa.splat(self.rate), decayed(isa, self.decay, p, gradient));
-        [less(isa, self.decay, p, step), m, v]
-    }
-}
-
-/// g + λp
-#[inline(always)]
-fn decayed<I: Isa>(isa: I, decay: f32, p: I::Vector, gradient: I::Vector) -> I::Vector {
-    isa.add(gradient, isa.mul(isa.splat(decay), p))
-}
-
-/// p less the step.
-#[inline(always)]
-fn less<I: Isa>(isa: I, decay: f32, p: I::Vector, step: I::Vector) -> I::Vector {
-    let p = isa.sub(p, step);
-    // Nothing else makes parameters smaller and smaller.
-    if decay > 0.0 { isa.flush(p) } else { p }
 }
 
 /// Factors that undo the moments' bias towards 0 (Kingma and Ba, section 3).
