@@ -367,7 +367,7 @@ def auc():
         show.at_most(f"auc_difference_{way}_{task}", abs(mean(more)), max(0.0003, 2 * error))
 
 
-for phase in phases(steps, parts, norm, rows, ranks, sent, bf16, half_rows, strips, inlined, auc, more=[peers, row_peers]):
+for phase in phases(steps, parts, norm, rows, ranks, sent, bf16, inlined, auc, more=[half_rows, strips, peers, row_peers]):
     phase()
 if loads:
     show.alone(loads)

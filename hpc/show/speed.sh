@@ -3,8 +3,9 @@
 # what products of bf16s gain and what is learnt with them.
 #
 #     make show-speed                  about half an hour, on a machine that nobody else uses
-#     make show-speed PHASES="norm"    some of: steps parts norm rows ranks sent bf16 half_rows strips inlined auc; peers and
-#                                      row_peers install PyTorch once (make show-peers)
+#     make show-speed PHASES="norm"    some of: steps parts norm rows ranks sent bf16 inlined auc; and, only if named,
+#                                      half_rows, strips, and peers and row_peers, which install PyTorch once (make
+#                                      show-peers)
 #     ROUNDS=11                        samples of every figure (5)
 set -euo pipefail
 cd "$(dirname "$0")/../.."
