@@ -165,14 +165,23 @@ fn bias_gradients_are_sums_of_columns() {
 /// An update where the gradient's last sums are made has the bits of one behind it.
 #[test]
 fn an_update_in_the_product_is_the_update_after_it() {
-    let rule =
-        Optimizer { kind: OptimizerKind::Adagrad { eps: 1e-10, initial: 0.1 }, weight_decay: 0.01 };
-    let rule = rule.at(StepSize { rate: 0.1, count: 3 });
+    let adagrad = OptimizerKind::Adagrad { eps: 1e-10, initial: 0.1 };
+    // Without decay SGD is updated in registers, all else by way of memory.
+    for (kind, weight_decay) in
+        [(adagrad, 0.01), (OptimizerKind::Sgd, 0.01), (OptimizerKind::Sgd, 0.0)]
+    {
+        update_in_the_product(Optimizer { kind, weight_decay });
+    }
+}
+
+fn update_in_the_product(optimizer: Optimizer) {
+    let rule = optimizer.at(StepSize { rate: 0.1, count: 3 });
     for (n, outputs, inputs) in [(1, 1, 5), (5, 33, 7), (29, 40, 70), (128, 65, 13)] {
         let (x, d) = (numbers(81, n * inputs), numbers(82, n * outputs));
         let (x, d_y) = (Placed::of(&x, n, inputs, true), Placed::of(&d, n, outputs, true));
         let (p, before) = (numbers(83, outputs * inputs), numbers(84, outputs * inputs));
-        let s: Vec<f32> = numbers(85, p.len()).iter().map(|s| s + 1.0).collect();
+        let s: Vec<f32> =
+            numbers(85, optimizer.state_planes() * p.len()).iter().map(|s| s + 1.0).collect();
         for (set, fresh) in sets().flat_map(|set| [(set, false), (set, true)]) {
             let (mut own, mut own_state) = (p.clone(), s.clone());
             let weight = Elements::new(&rule, shared(&mut own), shared(&mut own_state));
@@ -185,7 +194,9 @@ fn an_update_in_the_product_is_the_update_after_it() {
             let (mut after, mut after_state) = (p.clone(), s.clone());
             let elements = Elements::new(rule, shared(&mut after), shared(&mut after_state));
             run_on(set, Update { rule, elements, gradient: &gradient });
-            let what = format!("{set}: n {n} outputs {outputs} inputs {inputs} fresh {fresh}");
+            let what = format!(
+                "{set} {optimizer:?}: n {n} outputs {outputs} inputs {inputs} fresh {fresh}"
+            );
             assert_eq!((own, own_state), (after, after_state), "{what}");
         }
     }
