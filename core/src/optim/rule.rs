@@ -163,7 +163,7 @@ impl Rule for StepRule {
         }
     }
 
-    /// The bits of [`Rule::apply`] where parameters are finite: a decay of 0 adds 0 to the gradient.
+    /// The bits of [`Rule::apply`] for finite parameters: a decay of 0 adds 0 to the gradient.
     #[inline(always)]
     fn descent(&self) -> Option<f32> {
         let Optimizer { kind, weight_decay } = self.optimizer;
