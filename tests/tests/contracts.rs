@@ -155,7 +155,7 @@ fn an_action_without_its_endpoint_is_an_error() {
         (center, Action::Load),
         (center, Action::Read),
         (center, Action::Store { alpha: 1.0 }),
-        (center, Action::Add { alpha: 1.0 }),
+        (center, Action::Add { alpha: 1.0, parameters: 0 }),
         (center, Action::Take),
         (center, Action::Give),
         (center, Action::ReduceSum { group: all }),

@@ -11,7 +11,7 @@ use super::instance::{Instance, Rows, Seat};
 use super::outcome::SimError;
 use super::run::{Event, Simulation};
 use super::trace::{Deed, Who};
-use crate::dense::replica::{add as add_to_replica, interpolate, load_finite};
+use crate::dense::replica::{add_parameters, interpolate, load_finite};
 use crate::sync::reduction::{contribute, slice};
 use crate::sync::{
     Action, Completion, Conductor, Decision, Group, Look, Note, Payload, RoundCost, Rounds, Wait,
@@ -277,8 +277,9 @@ impl Simulation<'_, '_> {
             Action::Store { alpha } => {
                 interpolate(words(), alpha, slice(driver.instance.protocol.staging()));
             }
-            Action::Add { alpha } => {
-                add_to_replica(words(), alpha, slice(driver.instance.protocol.staging()));
+            Action::Add { alpha, parameters } => {
+                let staging = slice(driver.instance.protocol.staging());
+                add_parameters(words(), alpha, parameters, staging);
             }
             Action::Send { .. } => self.post(number),
             _ => {}

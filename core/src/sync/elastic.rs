@@ -86,7 +86,7 @@ impl Protocol for ElasticTrainer<'_> {
             | (Some(Action::Store { .. } | Action::Add { .. }), Completion::Done) => Action::Load,
             (Some(Action::Load), Completion::Loaded { finite: true, .. }) => {
                 if let Intake::Delta { loaded } = &mut self.intake {
-                    loaded.copy_from_slice(slice(self.staging));
+                    loaded.copy_from_slice(&slice(self.staging)[..loaded.len()]);
                 }
                 self.say(EXCHANGE)
             }
@@ -106,7 +106,7 @@ impl Protocol for ElasticTrainer<'_> {
                     Intake::Delta { loaded } => {
                         let center = slice(self.staging).iter_mut();
                         center.zip(&**loaded).for_each(|(c, w)| *c -= w);
-                        Action::Add { alpha: self.alpha }
+                        Action::Add { alpha: self.alpha, parameters: loaded.len() }
                     }
                 }
             }
@@ -220,7 +220,7 @@ mod tests {
     fn the_turns_of_a_trainer() {
         let pairs = [
             (Pair::Sequential, Action::Store { alpha: 0.25 }),
-            (Pair::Same, Action::Add { alpha: 0.25 }),
+            (Pair::Same, Action::Add { alpha: 0.25, parameters: 1 }),
         ];
         for (pair, moves) in pairs {
             let (mut staging, mut loaded) = ([0.0; 1 + TAIL], [0.0]);

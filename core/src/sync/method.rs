@@ -358,7 +358,12 @@ impl<'a> Method<'a> {
         let Scratch { staging, loaded, labels, sets } = scratch;
         let Memory { round, global, velocity } = memory;
         let alpha = self.alpha;
-        let intake = if self.delta() { Intake::Delta { loaded } } else { Intake::Interpolate };
+        let intake = if self.delta() {
+            let parameters = parameters.min(loaded.len());
+            Intake::Delta { loaded: &mut loaded[..parameters] }
+        } else {
+            Intake::Interpolate
+        };
         Some(match self.algorithm {
             Algorithm::None | Algorithm::Server(_) => return None,
             Algorithm::StepSum => Machine::StepSum(StepSum::default()),

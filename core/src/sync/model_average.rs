@@ -28,8 +28,9 @@ pub enum Intake<'a> {
     /// replica += alpha · (found − replica): pulls back part of what workers did during the round.
     Interpolate,
     /// replica += alpha · (found − replica as loaded): keeps what workers did during the round.
+    /// Running statistics interpolate ([`Action::Add`]).
     Delta {
-        /// The replica as loaded. `[slice]`
+        /// The parameters as loaded. `[slice]` without its running statistics
         loaded: &'a mut [f32],
     },
 }
@@ -193,7 +194,7 @@ impl<'a> Round<'a> {
     fn loaded(&mut self, finite: bool, global: &[f32]) {
         let replica = slice(self.staging);
         if let Intake::Delta { loaded } = &mut self.intake {
-            loaded.copy_from_slice(replica);
+            loaded.copy_from_slice(&replica[..loaded.len()]);
         }
         if self.differences {
             replica.iter_mut().zip(global).for_each(|(x, global)| *x -= global);
@@ -248,7 +249,7 @@ impl<'a> Round<'a> {
             Intake::Interpolate => Action::Store { alpha: self.alpha },
             Intake::Delta { loaded } => {
                 found.iter_mut().zip(loaded.iter()).for_each(|(x, loaded)| *x -= loaded);
-                Action::Add { alpha: self.alpha }
+                Action::Add { alpha: self.alpha, parameters: loaded.len() }
             }
         }
     }
@@ -274,7 +275,12 @@ mod tests {
         let reduced = |weight, silent| Completion::Reduced { weight, silent };
         let bad = Completion::Loaded { finite: false, last: false };
         let rounds = [
-            (LOADED, reduce(1.0, 0), reduced(2.0, 0), Some(Action::Add { alpha: 0.25 })),
+            (
+                LOADED,
+                reduce(1.0, 0),
+                reduced(2.0, 0),
+                Some(Action::Add { alpha: 0.25, parameters: 1 }),
+            ),
             (bad, reduce(0.0, 0), reduced(0.0, 0), None),
             (bad, reduce(0.0, 0), reduced(1.0, 0), Some(Action::Store { alpha: 1.0 })),
             (Completion::Stop, reduce(0.0, 1), reduced(1.0, 0), Some(Action::Store { alpha: 1.0 })),
@@ -294,18 +300,18 @@ mod tests {
         assert_eq!(it.step(Completion::Done), Ok(Action::Finish));
     }
 
-    /// A delta is what the mean has over the replica as loaded.
+    /// A delta is what the mean has over the replica as loaded; running statistics are the mean's.
     #[test]
     fn a_delta_is_from_what_was_loaded() {
-        let (mut staging, mut loaded) = ([0.0; 1 + TAIL], [0.0]);
+        let (mut staging, mut loaded) = ([0.0; 2 + TAIL], [0.0]);
         let mut it = ModelAverage::new(&mut staging, 0.5, Intake::Delta { loaded: &mut loaded });
         assert_eq!(it.step(Completion::Start), Ok(Action::Load));
-        it.staging()[0] = 3.0;
+        it.staging()[..2].fill(3.0);
         assert_eq!(it.step(LOADED), reduce(1.0, 0));
-        it.staging()[0] = 7.0;
+        it.staging()[..2].fill(7.0);
         let reduced = Completion::Reduced { weight: 2.0, silent: 1 };
-        assert_eq!(it.step(reduced), Ok(Action::Add { alpha: 0.5 }));
-        assert_eq!(it.staging()[0], 4.0);
+        assert_eq!(it.step(reduced), Ok(Action::Add { alpha: 0.5, parameters: 1 }));
+        assert_eq!(it.staging()[..2], [4.0, 7.0]);
         assert_eq!(it.step(Completion::Done), Ok(Action::Finish), "nobody wants more");
     }
 

@@ -124,10 +124,14 @@ pub enum Action {
         /// 1 replaces, 0 leaves.
         alpha: f32,
     },
-    /// replica += alpha · staging, against the replica as it is then.
+    /// replica += alpha · staging, against the replica as it is then. Running statistics, elements
+    /// from `parameters` on, move alpha of the way to staging instead, as in [`Self::Store`]: what
+    /// was measured meanwhile is no work to be kept, and a variance must not overshoot.
     Add {
         /// −1 subtracts.
         alpha: f32,
+        /// Elements that are no running statistics.
+        parameters: usize,
     },
     /// Take the gradient of the next step from the workers, when all of this trainer have brought
     /// theirs.

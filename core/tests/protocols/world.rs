@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Debug;
 use std::sync::atomic::AtomicU32;
 
-use umbra_core::dense::replica::{add, element, interpolate, load_finite, store};
+use umbra_core::dense::replica::{add_parameters, element, interpolate, load_finite, store};
 use umbra_core::sync::{Action, Completion, Dealing, Group, Intake, Protocol, reduction};
 
 pub(crate) trait Machine: Protocol + Debug {}
@@ -140,8 +140,9 @@ impl<'a> World<'a> {
             Action::Store { alpha } => {
                 interpolate(&it.replica, alpha, reduction::slice(it.machine.staging()));
             }
-            Action::Add { alpha } => {
-                add(&it.replica, alpha, reduction::slice(it.machine.staging()))
+            Action::Add { alpha, parameters } => {
+                let staging = reduction::slice(it.machine.staging());
+                add_parameters(&it.replica, alpha, parameters, staging);
             }
             Action::Send { to, word, payload } => {
                 let values = (payload.has_values()).then(|| it.slice());

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError};
-use umbra_core::dense::replica::{add, element, interpolate, load_finite};
+use umbra_core::dense::replica::{add_parameters, element, interpolate, load_finite};
 use umbra_core::sync::reduction::{QUIET, conclude, contribute, slice};
 use umbra_core::sync::{
     Action, Completion, Conductor, Decision, Group, Look, News, Payload, Protocol, RoundCost, Wait,
@@ -184,13 +184,14 @@ impl<'a> Seated<'a> {
                 Completion::Loaded { finite, last: true }
             }
             Action::Store { alpha } => {
-                self.sample(true);
+                self.sample(0);
                 interpolate(replica, alpha, slice(self.seat.machine.staging()));
                 Completion::Done
             }
-            Action::Add { alpha } => {
-                self.sample(false);
-                add(replica, alpha, slice(self.seat.machine.staging()));
+            Action::Add { alpha, parameters } => {
+                self.sample(parameters);
+                let staging = slice(self.seat.machine.staging());
+                add_parameters(replica, alpha, parameters, staging);
                 Completion::Done
             }
             Action::Take => {
@@ -448,17 +449,18 @@ impl<'a> Seated<'a> {
         }
     }
 
-    /// Now and then, how far the replica is from where it is going: staging itself (`target`), or
-    /// as far as staging says.
-    fn sample(&mut self, target: bool) {
+    /// Now and then, how far the replica is from where it is going: staging, but for the first so
+    /// many elements, of which staging has the differences.
+    fn sample(&mut self, differences: usize) {
         if self.sampled.elapsed() < SAMPLE_EVERY {
             return;
         }
         self.sampled = Instant::now();
         let (mut distance, mut norm) = (0.0, 0.0);
-        for (word, value) in self.seat.replica.iter().zip(slice(self.seat.machine.staging())) {
+        let staging = slice(self.seat.machine.staging());
+        for (at, (word, value)) in self.seat.replica.iter().zip(staging).enumerate() {
             let (own, value) = (f64::from(element(word)), f64::from(*value));
-            let apart = if target { value - own } else { value };
+            let apart = if at < differences { value } else { value - own };
             distance += apart * apart;
             norm += own * own;
         }
