@@ -1,20 +1,18 @@
-//! Pairwise dot products of a few short vectors, example by example, forward and back.
+//! Pairwise dot products of a few short vectors, example by example.
 //!
 //! Shapes: T `[F, d]` holds the vectors of an example, Z its pairs (i, j) with j < i, row by row:
-//! z_ij = t_i · t_j. Forward, the lanes of a vector are as many examples: each pair is multiplied
-//! once, and a sum runs over d in one lane, in increasing order. Back, d_T = S·T is a product of
-//! the micro-kernel, example by example, with S the symmetric matrix of d_Z with a diagonal of
-//! zeros. In bf16 T and S are rounded to words of two elements of a vector or of two vectors
-//! (`operand.rs`).
+//! z_ij = t_i · t_j. The lanes of a vector are as many examples: each pair is multiplied once, and
+//! a sum runs over d in one lane, in increasing order. In bf16 T is rounded to words of two
+//! elements of a vector (`operand.rs`). The gradient is in `dot_backward.rs`.
 
-use super::isa::{InPlace, Isa, Kernel, Source, run, run_halves};
+use super::isa::{Isa, Kernel, Source, run, run_halves};
 use super::layout::{Activations, ActivationsMut, PANEL, place, width_at};
 use super::operand::{Halves, Operand, Precision, Whole};
-use super::round::{Rounded, round_row, round_rows, store_pairs};
-use super::tile::{Left, Right, Sum, copy, even, store, tile};
+use super::round::Rounded;
+use super::tile::{copy, store};
 
 /// Most lanes of an instruction set.
-const LANES_MAX: usize = 16;
+pub(super) const LANES_MAX: usize = 16;
 
 /// Shape of the vectors that interact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,22 +58,22 @@ impl DotShape {
 
     /// The precision of its products, where `precision` is asked for: words of halves are as many
     /// as fill vectors, or there are none.
-    const fn precision(&self, precision: Precision) -> Precision {
+    pub(super) const fn precision(&self, precision: Precision) -> Precision {
         if self.width.is_multiple_of(2 * LANES_MAX) { precision } else { Precision::F32 }
     }
 
     /// The columns in whole vectors, and one vector more: what is written of a row may end behind
     /// its pairs.
-    const fn row_len(&self) -> usize {
+    pub(super) const fn row_len(&self) -> usize {
         self.columns().next_multiple_of(LANES_MAX) + LANES_MAX
     }
 
     /// F in whole vectors of every instruction set.
-    const fn side(&self) -> usize {
+    pub(super) const fn side(&self) -> usize {
         self.vectors.next_multiple_of(LANES_MAX)
     }
 
-    fn check(&self, t: &[f32], out: Activations<'_>, scratch: &[f32]) {
+    pub(super) fn check(&self, t: &[f32], out: Activations<'_>, scratch: &[f32]) {
         assert!(t.len() >= self.vectors_len(out.n()), "length of the vectors");
         assert_eq!(out.width(), self.columns(), "columns of the pairs");
         assert!(scratch.len() >= self.scratch_len(), "length of the scratch");
@@ -102,30 +100,8 @@ pub fn dot(
     }
 }
 
-/// Gradient of [`dot`], given that of its output: writes `d_t` `[n, F, d]`.
-///
-/// # Panics
-/// When shapes do not fit together.
-pub fn dot_backward(
-    precision: Precision,
-    shape: DotShape,
-    t: &[f32],
-    d_out: Activations<'_>,
-    d_t: &mut [f32],
-    scratch: &mut [f32],
-) {
-    shape.check(t, d_out, scratch);
-    assert!(d_t.len() >= d_out.n() * shape.vectors * shape.width, "length of the gradient");
-    match shape.precision(precision) {
-        Precision::F32 => run(DotBackward { operand: Whole, shape, t, d_out, d_t, scratch }),
-        Precision::Bf16 => {
-            run_halves(DotBackward { operand: Halves, shape, t, d_out, d_t, scratch });
-        }
-    }
-}
-
 /// Place of pair (i, 0).
-const fn triangle(i: usize) -> usize {
+pub(super) const fn triangle(i: usize) -> usize {
     i * i.saturating_sub(1) / 2
 }
 
@@ -181,7 +157,7 @@ impl<O: Operand> Kernel for Dot<'_, '_, O> {
 
 /// Vectors whose products with as many others are summed at once: a sum and the operands of a step
 /// fit the registers of every set, and the 27 vectors of 26 tables and a bottom MLP are cut evenly.
-const SIDE: usize = 3;
+pub(super) const SIDE: usize = 3;
 
 /// Sums, or adds to them, the products of words of all pairs of vectors. `words: [vectors, LANES,
 /// LANES]`, steps of the sum by examples, of which `steps` count; `sums: [pairs, LANES]`
@@ -293,131 +269,5 @@ unsafe fn scatter<I: Isa>(
             }
         }
         pair += count;
-    }
-}
-
-pub(super) struct DotBackward<'a, O> {
-    pub(super) operand: O,
-    pub(super) shape: DotShape,
-    pub(super) t: &'a [f32],
-    pub(super) d_out: Activations<'a>,
-    pub(super) d_t: &'a mut [f32],
-    pub(super) scratch: &'a mut [f32],
-}
-
-impl<O: Operand> Kernel for DotBackward<'_, O> {
-    #[inline(always)]
-    fn run<I: Isa>(self, isa: I) {
-        let DotShape { vectors, width, lead, .. } = self.shape;
-        let side = self.shape.side();
-        let (row, scratch) = self.scratch.split_at_mut(self.shape.row_len());
-        let (square, scratch) = scratch.split_at_mut(side * side + LANES_MAX * LANES_MAX);
-        let (of_square, of_t) = scratch.split_at_mut(side * side);
-        for i in 0..self.d_out.n() {
-            for (block, row) in row[..self.shape.columns()].chunks_mut(PANEL).enumerate() {
-                let from = self.d_out.block_of(i, block, row.len()).as_ptr();
-                // SAFETY: both have as many elements.
-                unsafe { copy(isa, (from, row.as_mut_ptr()), row.len()) }
-            }
-            symmetric(isa, vectors, side, &row[lead..], square);
-            let t = self.t[i * vectors * width..].as_ptr();
-            let d_t = self.d_t[i * vectors * width..].as_mut_ptr();
-            // S and T in words, `[F, depth]` and `[depth, d]`.
-            let (s, row_of_s, t, depth) = if O::HALVES {
-                // SAFETY: of this example; `of_t` and `of_square` have room for both.
-                unsafe { halves_of(isa, (vectors, width, side), (square, t), (of_square, of_t)) }
-                (of_square.as_ptr(), side / 2, of_t.as_ptr(), vectors.div_ceil(2))
-            } else {
-                (square.as_ptr(), side, t, vectors)
-            };
-            for (at, rows) in even(vectors, I::ROWS) {
-                let first = s.wrapping_add(at * row_of_s);
-                let a = Left { first, row: row_of_s, step: 1, run: depth, block: 0 };
-                for d in (0..width).step_by(2 * I::LANES) {
-                    let first = InPlace(t.wrapping_add(d));
-                    let b = Right { first, stride: width, ahead: () };
-                    let to = d_t.wrapping_add(at * width + d);
-                    let size = (rows, (width - d).min(2 * I::LANES));
-                    let sum = Sum { add: false, to, row: width };
-                    // SAFETY: rows of the square and of T, both of this example, and of d_T.
-                    unsafe { tile((isa, self.operand), size, depth, a, b, &sum) }
-                }
-            }
-        }
-    }
-}
-
-/// S and T of an example in bf16: words of two columns of S `[F, side / 2]`, words of two vectors
-/// of T `[F / 2, d]`.
-///
-/// # Safety
-/// `t` is good for reading `[F, d]`.
-#[inline(always)]
-unsafe fn halves_of<I: Isa>(
-    isa: I,
-    (vectors, width, side): (usize, usize, usize),
-    (square, t): (&[f32], *const f32),
-    (of_square, of_t): (&mut [f32], &mut [f32]),
-) {
-    for (i, words) in of_square.chunks_exact_mut(side / 2).enumerate().take(vectors) {
-        for j in (0..vectors).step_by(2 * I::LANES) {
-            let from = square[i * side + j..].as_ptr();
-            // SAFETY: columns of a row of S; behind F they are set to 0.
-            unsafe {
-                let halves = round_row(isa, from, (vectors - j).min(2 * I::LANES));
-                store(isa, words[j / 2..].as_mut_ptr(), I::LANES.min((side - j) / 2), halves);
-            }
-        }
-    }
-    for (pair, words) in of_t.chunks_exact_mut(width).enumerate().take(vectors.div_ceil(2)) {
-        for at in (0..width).step_by(2 * I::LANES) {
-            let upper = t.wrapping_add(2 * pair * width + at);
-            let lower = (2 * pair + 1 < vectors).then(|| upper.wrapping_add(width));
-            let count = (width - at).min(2 * I::LANES);
-            // SAFETY: `count` elements of two vectors, or one, and as many words.
-            unsafe {
-                let (a, b) = round_rows(isa, upper, lower, count);
-                store_pairs(isa, words[at..].as_mut_ptr(), count, (a, b));
-            }
-        }
-    }
-}
-
-/// Writes S, `[vectors, side]` of a square of `side`, from its lower triangle, with zeros on the
-/// diagonal.
-#[inline(always)]
-fn symmetric<I: Isa>(isa: I, vectors: usize, side: usize, triangle: &[f32], square: &mut [f32]) {
-    let (square, block) = square.split_at_mut(side * side);
-    let mut rest = triangle;
-    for i in 0..vectors {
-        let (row, after) = rest.split_at(i);
-        rest = after;
-        for j in (0..side).step_by(I::LANES) {
-            let count = i.saturating_sub(j).min(I::LANES);
-            let from = row.as_ptr().wrapping_add(j);
-            // SAFETY: `count` elements of the row from j on, none if it ends before; a square's
-            // row.
-            unsafe {
-                let x = if count > 0 { isa.load_part(from, count) } else { isa.zero() };
-                isa.store(square[i * side + j..i * side + j + I::LANES].as_mut_ptr(), x);
-            }
-        }
-    }
-    // Rows behind the last vector hold anything; their mirror images are never read.
-    let (square, block) = (square.as_mut_ptr(), block.as_mut_ptr());
-    for i in (0..vectors).step_by(I::LANES) {
-        // SAFETY: squares of LANES within the side; those at (i, j) and (j, i) are apart, and
-        // `block` has room for one.
-        unsafe {
-            for j in (0..i).step_by(I::LANES) {
-                let from = square.add(i * side + j).cast_const();
-                isa.transpose(from, side, square.add(j * side + i), side);
-            }
-            isa.transpose(square.add(i * side + i).cast_const(), side, block, I::LANES);
-            for row in 0..I::LANES {
-                let to = square.add((i + row) * side + i);
-                isa.store(to, isa.add(isa.load(to), isa.load(block.add(row * I::LANES))));
-            }
-        }
     }
 }

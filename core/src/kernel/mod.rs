@@ -3,8 +3,9 @@
 //! From the outside in:
 //! - `linear.rs`: the products of a linear layer, forward and back; `weight.rs`: the gradients of
 //!   its parameters
-//! - `dot.rs`: pairwise dot products; `second_order.rs`: those of a factorization machine
 //! - `tile.rs`: the micro-kernel under them
+//! - `dot.rs`: pairwise dot products, `dot_backward.rs`: their gradient; `second_order.rs`: those
+//!   of a factorization machine
 //! - `operand.rs`: what is multiplied, f32s or bf16s; `round.rs`: bf16s from f32s
 //! - `transpose.rs`: panels of transposed matrices
 //! - `update.rs`: optimizer updates, in a pass, of a row, or as the end of a weight gradient
@@ -21,6 +22,7 @@
 #![allow(unsafe_code)]
 
 mod dot;
+mod dot_backward;
 pub(crate) mod isa;
 mod layout;
 mod linear;
@@ -37,7 +39,8 @@ pub(crate) mod update;
 mod weight;
 pub(crate) mod words;
 
-pub use dot::{DotShape, dot, dot_backward};
+pub use dot::{DotShape, dot};
+pub use dot_backward::dot_backward;
 pub use layout::{
     Activations, ActivationsMut, PANEL, Strides, blocked_len, padded_len, panel_index,
 };

@@ -1,7 +1,8 @@
 //! Products of bf16s: every instruction set gives the bits of the definition.
 
 use super::*;
-use crate::kernel::dot::{Dot, DotBackward};
+use crate::kernel::dot::Dot;
+use crate::kernel::dot_backward::DotBackward;
 use crate::kernel::linear::{DataGradient, Forward};
 use crate::kernel::operand::Halves;
 use crate::kernel::round::{RoundActivations, RoundWeight};

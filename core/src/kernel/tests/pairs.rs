@@ -1,7 +1,8 @@
 //! Dot products of vectors of f32s and their gradient, on every instruction set.
 
 use super::*;
-use crate::kernel::dot::{Dot, DotBackward};
+use crate::kernel::dot::Dot;
+use crate::kernel::dot_backward::DotBackward;
 
 /// Examples, vectors, their width, and whether the first stands in front of the pairs.
 const SHAPES: [(usize, usize, usize, bool); 9] = [

@@ -3,7 +3,8 @@
 //! of [`Plain`] whatever the target has for it.
 
 use super::*;
-use crate::kernel::dot::{Dot, DotBackward};
+use crate::kernel::dot::Dot;
+use crate::kernel::dot_backward::DotBackward;
 use crate::kernel::linear::{DataGradient, Forward, Transposed};
 use crate::kernel::pool::{Bag, Rows, add_scaled, sum_rows};
 use crate::kernel::second_order::{SecondOrder, SecondOrderBackward};
