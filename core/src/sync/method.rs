@@ -481,4 +481,29 @@ mod tests {
         let ends: [Range<usize>; 3] = core::array::from_fn(|i| method.slice(i, 10));
         assert_eq!(ends, [0..3, 3..6, 6..10]);
     }
+
+    /// Of a slice of three elements the last is a running statistic: it is not moved by a
+    /// difference, whichever method has it.
+    #[test]
+    fn running_statistics_are_not_added_to() {
+        let same = Algorithm::Elastic { pair: Pair::Same, slices: 1 };
+        for algorithm in [Algorithm::Average { delta: true }, same] {
+            let method = Method { algorithm, alpha: 0.5, ..Method::NONE };
+            let (mut staging, mut loaded, mut round) = ([0.0; 3 + TAIL], [0.0; 3], 0);
+            let (labels, sets) = (&mut [], &mut []);
+            let scratch = Scratch { staging: &mut staging, loaded: &mut loaded, labels, sets };
+            let memory = Memory { round: &mut round, global: &mut [], velocity: &mut [] };
+            let mut machine = method.trainer(scratch, memory, 1, 2).unwrap();
+            let mut step = |completion| machine.step(completion).unwrap();
+            assert_eq!(step(Completion::Start), Action::Load);
+            let added = match step(Completion::Loaded { finite: true, last: false }) {
+                Action::Send { word, .. } => {
+                    step(Completion::Done);
+                    step(Completion::Received { from: 1, word, elements: 3 })
+                }
+                _ => step(Completion::Reduced { weight: 2.0, silent: 0 }),
+            };
+            assert_eq!(added, Action::Add { alpha: 0.5, parameters: 2 }, "{algorithm:?}");
+        }
+    }
 }
