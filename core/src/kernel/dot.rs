@@ -248,7 +248,6 @@ unsafe fn scatter<I: Isa>(
     out: &mut ActivationsMut<'_>,
 ) {
     let (strides, out) = (out.view().strides(), out.as_mut_ptr());
-    let mut square = [0.0; LANES_MAX * LANES_MAX];
     let mut pair = 0;
     while pair < shape.pairs() {
         // Vectors of columns that do not reach over the end of a block.
@@ -257,17 +256,31 @@ unsafe fn scatter<I: Isa>(
         let from = sums[pair * I::LANES..].as_ptr();
         let to = out.wrapping_add(place(strides, start, column));
         // SAFETY: the caller's promise; the scratch has a square of sums from every pair on.
-        unsafe {
-            if (examples, count) == (I::LANES, I::LANES) {
-                isa.transpose(from, I::LANES, to, strides.row);
-            } else {
-                isa.transpose(from, I::LANES, square.as_mut_ptr(), I::LANES);
-                for (i, row) in square.chunks_exact(I::LANES).enumerate().take(examples) {
-                    let to = to.wrapping_add(i * strides.row);
-                    store(isa, to, count, isa.load(row.as_ptr()));
-                }
-            }
-        }
+        unsafe { turn_back(isa, from, (examples, count), (to, strides.row)) }
         pair += count;
+    }
+}
+
+/// Writes sums by examples, `[LANES, LANES]`, as the elements of the examples, `stride` apart.
+///
+/// # Safety
+/// `sums` is good for reading a square, `to` for writing those elements.
+#[inline(always)]
+pub(super) unsafe fn turn_back<I: Isa>(
+    isa: I,
+    sums: *const f32,
+    (examples, elements): (usize, usize),
+    (to, stride): (*mut f32, usize),
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if (examples, elements) == (I::LANES, I::LANES) {
+            return isa.transpose(sums, I::LANES, to, stride);
+        }
+        let mut square = [0.0; LANES_MAX * LANES_MAX];
+        isa.transpose(sums, I::LANES, square.as_mut_ptr(), I::LANES);
+        for (i, row) in square.chunks_exact(I::LANES).enumerate().take(examples) {
+            store(isa, to.add(i * stride), elements, isa.load(row.as_ptr()));
+        }
     }
 }

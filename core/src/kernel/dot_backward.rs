@@ -6,7 +6,7 @@
 //! back. A sum runs over vectors in one lane, in increasing order, either way. In bf16 S and T are
 //! rounded to words of two columns and of two vectors (`operand.rs`).
 
-use super::dot::{DotShape, LANES_MAX, SIDE, triangle};
+use super::dot::{DotShape, LANES_MAX, SIDE, triangle, turn_back};
 use super::isa::{InPlace, Isa, Kernel, run, run_halves};
 use super::layout::{Activations, PANEL, place};
 use super::operand::{Halves, Operand, Precision, Whole};
@@ -122,13 +122,12 @@ impl<O: Operand> DotBackward<'_, O> {
                 let size = (examples, I::LANES.min(width - at));
                 for i in (0..vectors).step_by(SIDE) {
                     for step in (0..size.1).step_by(STEPS) {
-                        let sums = sums.each_mut().map(|sums| sums[step * I::LANES..].as_mut_ptr());
-                        add_vectors::<I, O>(isa, (pairs, words), (vectors, i), step, sums);
+                        add_vectors::<I, O>(isa, (pairs, words), (vectors, i), step, &mut sums);
                     }
                     for (f, sums) in (i..vectors).zip(&sums) {
                         let to = d_t.wrapping_add(f * width + at);
                         // SAFETY: these elements of a vector of the examples that there are.
-                        unsafe { turn_back(isa, sums, size, (to, len)) }
+                        unsafe { turn_back(isa, sums.as_ptr(), size, (to, len)) }
                     }
                 }
             }
@@ -212,7 +211,7 @@ fn symmetric<I: Isa>(isa: I, vectors: usize, side: usize, triangle: &[f32], squa
 }
 
 /// Writes the gradients of pairs by examples, `[pairs, LANES]`, of whose last ones there are as
-/// many as fill a square: [`scatter`] the other way.
+/// many as fill a square: `scatter` of `dot.rs` the other way.
 ///
 /// # Safety
 /// The output has these examples and columns.
@@ -252,14 +251,14 @@ const STEPS: usize = 4;
 
 /// Sums the gradients of the [`STEPS`] elements from `step` on of [`SIDE`] vectors from `i` on, by
 /// examples. `s: [pairs, LANES]`, `words: [vectors, LANES, LANES]`, elements by examples; `sums`:
-/// of each vector `[STEPS, LANES]`, of those behind the last one anything
+/// of each vector `[LANES, LANES]`, of those behind the last one anything
 #[inline(always)]
 fn add_vectors<I: Isa, O: Operand>(
     isa: I,
     (s, words): (&[f32], &[f32]),
     (vectors, i): (usize, usize),
     step: usize,
-    sums: [*mut f32; SIDE],
+    sums: &mut [[f32; LANES_MAX * LANES_MAX]; SIDE],
 ) {
     assert!(words.len() >= vectors * I::LANES * I::LANES, "elements of vectors");
     assert!(s.len() >= (triangle(vectors) + I::LANES) * I::LANES, "gradients of pairs");
@@ -296,10 +295,11 @@ fn add_vectors<I: Isa, O: Operand>(
             }
         }
     }
-    for (to, total) in sums.into_iter().zip(total) {
-        for (e, total) in total.into_iter().enumerate() {
-            // SAFETY: as many vectors.
-            unsafe { isa.store(to.add(e * I::LANES), total) }
+    for (sums, total) in sums.iter_mut().zip(total) {
+        let sums = sums[step * I::LANES..].chunks_exact_mut(I::LANES);
+        for (to, total) in sums.zip(total) {
+            // SAFETY: a vector's length.
+            unsafe { isa.store(to.as_mut_ptr(), total) }
         }
     }
 }
@@ -334,29 +334,5 @@ unsafe fn add_terms<I: Isa, O: Operand>(
     let s = unsafe { isa.load(s.add(pair * I::LANES)) };
     for (total, t) in total.iter_mut().zip(t) {
         *total = O::add(isa, s, *t, *total);
-    }
-}
-
-/// Writes sums by examples, `[LANES, LANES]`, as the elements of the examples, `stride` apart.
-///
-/// # Safety
-/// `to` is good for writing them.
-#[inline(always)]
-unsafe fn turn_back<I: Isa>(
-    isa: I,
-    sums: &[f32; LANES_MAX * LANES_MAX],
-    (examples, elements): (usize, usize),
-    (to, stride): (*mut f32, usize),
-) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        if (examples, elements) == (I::LANES, I::LANES) {
-            return isa.transpose(sums.as_ptr(), I::LANES, to, stride);
-        }
-        let mut square = [0.0; LANES_MAX * LANES_MAX];
-        isa.transpose(sums.as_ptr(), I::LANES, square.as_mut_ptr(), I::LANES);
-        for (i, row) in square.chunks_exact(I::LANES).enumerate().take(examples) {
-            store(isa, to.add(i * stride), elements, isa.load(row.as_ptr()));
-        }
     }
 }
