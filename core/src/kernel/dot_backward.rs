@@ -1,10 +1,10 @@
 //! The gradient of pairwise dot products (`dot.rs`): d_T = S·T.
 //!
-//! S is the symmetric matrix of an example's d_Z with a diagonal of zeros. Vectors wide enough for
-//! its tiles are multiplied by the micro-kernel, example by example. Of narrow ones, as forward,
-//! lanes are examples: gradients of pairs and vectors are transposed to lie by examples, and sums
-//! back. A sum runs over vectors in one lane, in increasing order, either way. In bf16 S and T are
-//! rounded to words of two columns and of two vectors (`operand.rs`).
+//! S is the symmetric matrix of an example's d_Z with a diagonal of zeros. Vectors wider than a
+//! register are multiplied by the micro-kernel, example by example. Of others, as forward, lanes
+//! are examples: gradients of pairs and vectors are transposed to lie by examples, and sums back. A
+//! sum runs over vectors in one lane, in increasing order, either way. In bf16 S and T are rounded
+//! to words of two columns and of two vectors (`operand.rs`).
 
 use super::dot::{DotShape, LANES_MAX, SIDE, triangle, turn_back};
 use super::isa::{InPlace, Isa, Kernel, run, run_halves};
@@ -47,7 +47,7 @@ pub(super) struct DotBackward<'a, O> {
 impl<O: Operand> Kernel for DotBackward<'_, O> {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        if O::HALVES || self.shape.width > LANES_MAX {
+        if O::HALVES || self.shape.width > I::LANES {
             self.by_tiles(isa)
         } else {
             self.by_lanes(isa)
@@ -97,7 +97,8 @@ impl<O: Operand> DotBackward<'_, O> {
         }
     }
 
-    /// As many examples as there are lanes at a time, which lie in them.
+    /// As many examples as there are lanes at a time, which lie in them, of vectors that are no
+    /// wider: for wider ones it is slower than tiles, on every set.
     #[inline(always)]
     fn by_lanes<I: Isa>(self, isa: I) {
         let (shape, n, d_out) = (self.shape, self.d_out.n(), self.d_out);
@@ -112,23 +113,20 @@ impl<O: Operand> DotBackward<'_, O> {
             let d_t = self.d_t[start * len..].as_mut_ptr();
             // SAFETY: `check` compared the shapes.
             unsafe { gather(isa, (shape, d_out), (start, examples), pairs) }
-            for at in (0..width).step_by(I::LANES) {
-                for (f, words) in words.chunks_exact_mut(square).enumerate() {
-                    let from = t.wrapping_add(f * width + at);
-                    // SAFETY: what is behind an example's vectors or behind the last example is in
-                    // the buffer, as `check` saw.
-                    unsafe { isa.transpose(from, len, words.as_mut_ptr(), I::LANES) }
+            for (f, words) in words.chunks_exact_mut(square).enumerate() {
+                let from = t.wrapping_add(f * width);
+                // SAFETY: what is behind an example's vectors or behind the last example is in the
+                // buffer, as `check` saw.
+                unsafe { isa.transpose(from, len, words.as_mut_ptr(), I::LANES) }
+            }
+            for i in (0..vectors).step_by(SIDE) {
+                for step in (0..width).step_by(STEPS) {
+                    add_vectors::<I, O>(isa, (pairs, words), (vectors, i), step, &mut sums);
                 }
-                let size = (examples, I::LANES.min(width - at));
-                for i in (0..vectors).step_by(SIDE) {
-                    for step in (0..size.1).step_by(STEPS) {
-                        add_vectors::<I, O>(isa, (pairs, words), (vectors, i), step, &mut sums);
-                    }
-                    for (f, sums) in (i..vectors).zip(&sums) {
-                        let to = d_t.wrapping_add(f * width + at);
-                        // SAFETY: these elements of a vector of the examples that there are.
-                        unsafe { turn_back(isa, sums.as_ptr(), size, (to, len)) }
-                    }
+                for (f, sums) in (i..vectors).zip(&sums) {
+                    let to = d_t.wrapping_add(f * width);
+                    // SAFETY: a vector of the examples that there are.
+                    unsafe { turn_back(isa, sums.as_ptr(), (examples, width), (to, len)) }
                 }
             }
         }
