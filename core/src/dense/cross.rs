@@ -179,7 +179,7 @@ impl CrossNetwork {
             let mut of_x = ActivationsMut::new(&mut *d_x, n, width, strides);
             match layer.down {
                 None => {
-                    let of = layer.up.operands((x, of_u), true, &[], &mut []);
+                    let of = layer.up.operands((x, 0..n), of_u, true, &[], &mut []);
                     layer.up.data_gradient(of, Transposed::Made(transposed), None, &mut of_x);
                     layer.up.gradient(of, fresh, update, parameters);
                 }
@@ -189,10 +189,10 @@ impl CrossNetwork {
                     let low = &from.stored[start + 2 * len..][..blocked_len(n, rank)];
                     let low = Activations::blocked(low, n, rank);
                     let mut d_low = ActivationsMut::blocked(&mut *scratch, n, rank);
-                    let of = layer.up.operands((low, of_u), true, &[], &mut []);
+                    let of = layer.up.operands((low, 0..n), of_u, true, &[], &mut []);
                     layer.up.data_gradient(of, Transposed::Made(of_up), None, &mut d_low);
                     layer.up.gradient(of, fresh, update, parameters);
-                    let of = down.operands((x, d_low.view()), true, &[], &mut []);
+                    let of = down.operands((x, 0..n), d_low.view(), true, &[], &mut []);
                     down.data_gradient(of, Transposed::Made(of_down), None, &mut of_x);
                     down.gradient(of, fresh, update, parameters);
                 }

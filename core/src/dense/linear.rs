@@ -6,6 +6,7 @@
 //! Its products may be of bf16s (`kernel/operand.rs`): W once a step, X and d_Y where they are
 //! multiplied. Everything else is f32: W itself, sums, gradients, Y.
 
+use core::ops::Range;
 use core::sync::atomic::AtomicU32;
 
 use super::replica::Update;
@@ -103,25 +104,28 @@ impl Linear {
         forward(x, self.w(parameters), self.b(parameters), relu, y);
     }
 
-    /// As [`Self::forward`], in the layer's precision. `prepared` is that of [`Self::round`];
-    /// `kept: [kept_len(n)]` is written for backward.
+    /// As [`Self::forward`], in the layer's precision, of some of the examples of `x` and `y`; they
+    /// begin with an even one. `prepared` is that of [`Self::round`]; `kept: [kept_len(n)]` is
+    /// written for backward.
     pub fn forward_in_training(
         &self,
         parameters: &[AtomicU32],
         prepared: &[f32],
-        x: Activations<'_>,
+        (x, some): (Activations<'_>, Range<usize>),
         relu: bool,
         y: &mut ActivationsMut<'_>,
         (kept, scratch): (&mut [f32], &mut [f32]),
     ) {
+        let (n, x, mut y) = (x.n(), x.examples(some.clone()), y.examples(some.clone()));
         match self.precision {
-            Precision::F32 => self.forward(parameters, x, relu, y),
+            Precision::F32 => self.forward(parameters, x, relu, &mut y),
             Precision::Bf16 => {
                 let mut columns = ActivationsMut::blocked(scratch, x.n(), self.inputs.div_ceil(2));
-                let mut examples = ActivationsMut::blocked(kept, x.n().div_ceil(2), self.inputs);
+                let mut kept = ActivationsMut::blocked(kept, n.div_ceil(2), self.inputs);
+                let mut examples = kept.examples(in_pairs(some));
                 round_activations(x, Some(&mut columns), &mut examples);
                 let panels = &prepared[..half_panels_len(self.outputs, self.inputs)];
-                forward_halves(columns.view(), panels, self.b(parameters), relu, y);
+                forward_halves(columns.view(), panels, self.b(parameters), relu, &mut y);
             }
         }
     }
@@ -161,17 +165,19 @@ impl Linear {
         }
     }
 
-    /// What backward multiplies, of X `[n, inputs]` and d_Y `[n, outputs]`. `kept` is what forward
-    /// kept, `scratch: [scratch_len(n)]`; without `d_x` no gradient of X will be asked for.
+    /// What backward multiplies, of some of the examples of X `[n, inputs]` and their d_Y; they
+    /// begin with an even one. `kept` is what forward kept, `scratch: [scratch_len]` of so many;
+    /// without `d_x` no gradient of X will be asked for.
     pub fn operands<'a>(
         &self,
-        (x, d_y): (Activations<'a>, Activations<'a>),
+        (x, some): (Activations<'a>, Range<usize>),
+        d_y: Activations<'a>,
         d_x: bool,
         kept: &'a [f32],
         scratch: &'a mut [f32],
     ) -> Operands<'a> {
         match self.precision {
-            Precision::F32 => Operands { d_y, columns: d_y, examples: [x, d_y] },
+            Precision::F32 => Operands { d_y, columns: d_y, examples: [x.examples(some), d_y] },
             Precision::Bf16 => {
                 let (n, half, width) = (d_y.n(), d_y.n().div_ceil(2), self.outputs.div_ceil(2));
                 let (columns, examples) = scratch.split_at_mut(blocked_len(n, width));
@@ -181,7 +187,8 @@ impl Linear {
                     round_activations(d_y, d_x.then_some(&mut columns), &mut examples);
                 }
                 let columns = Activations::blocked(columns, n, width);
-                let x = Activations::blocked(kept, half, self.inputs);
+                let x = Activations::blocked(kept, x.n().div_ceil(2), self.inputs);
+                let x = x.examples(in_pairs(some));
                 let d = Activations::blocked(examples, half, self.outputs);
                 Operands { d_y, columns, examples: [x, d] }
             }
@@ -229,4 +236,9 @@ impl Linear {
     fn b<'a>(&self, parameters: &'a [AtomicU32]) -> Option<&'a [AtomicU32]> {
         self.bias.map(|bias| &parameters[bias..bias + self.outputs])
     }
+}
+
+/// The words of two examples that have these, the first of them even.
+const fn in_pairs(some: Range<usize>) -> Range<usize> {
+    some.start / 2..some.end.div_ceil(2)
 }

@@ -3,18 +3,23 @@
 //! Activations stand in blocks (`kernel/layout.rs`). A layer with batch norm has no bias: the
 //! norm's shift takes its place.
 //!
-//! What backward needs is stored by forward: the output of every layer and x̂ of every norm.
-//! Dropout and ReLU need nothing more: a unit passes gradient exactly where its output is above 0.
+//! What backward needs is stored by forward: the output of every layer, and that of its linear part
+//! if a norm follows. Dropout and ReLU need nothing more: a unit passes gradient exactly where its
+//! output is above 0.
+//!
+//! A batch norm has all examples pass at once. They are walked a tile at a time all the same, and
+//! what can be done with one is done while it is near: a norm waits for its sums, and is applied
+//! where the next layer multiplies.
 
 use core::ops::Range;
 use core::sync::atomic::AtomicU32;
 
 use super::dropout::{self, StepKey};
-use super::linear::{Linear, Operands};
-use super::norm::{Norm, Normalized, Reduce, Scaled};
+use super::linear::Linear;
+use super::norm::{Norm, Reduce};
 use super::replica::Update;
 use super::split::{Boundary, Crossing, Exchange, PartOf, is_worth_it};
-use crate::kernel::{Activations, ActivationsMut, Mask, Precision, blocked_len};
+use crate::kernel::{Activations, ActivationsMut, EXAMPLES, Mask, Precision, blocked_len};
 
 /// Most layers in one chain.
 pub const MAX_LAYERS: usize = 16;
@@ -193,6 +198,10 @@ impl Mlp {
     /// f64s of scratch.
     #[must_use]
     pub fn sums_len(&self) -> usize {
+        2 * self.most_sums()
+    }
+
+    fn most_sums(&self) -> usize {
         self.norms().map(|norm| norm.sums_len()).max().unwrap_or(0)
     }
 
@@ -220,61 +229,70 @@ impl Mlp {
         scratch: &mut Scratch<'_>,
     ) {
         let Replica { parameters, statistics } = replica;
-        let (n, mut x, mut rest, mut kept) = (x.n(), x, stored, &mut *scratch.kept);
+        let (n, mut rest, mut kept) = (x.n(), stored, &mut *scratch.kept);
         let mut prepared = &mut *scratch.prepared;
-        for layer in self.layers() {
+        let mut below: Option<Output<'_>> = None;
+        for (number, layer) in self.layers().iter().enumerate() {
             let (width, own) = (layer.linear.outputs, layer.own());
             let (here, after) = rest.split_at_mut(layer.stored_len(n));
             let (operand, here) = here.split_at_mut(own.kept_len(n));
-            let (normalized, y) = here.split_at_mut(here.len() - blocked_len(n, width));
+            let (linear, y) = here.split_at_mut(here.len() - blocked_len(n, width));
             let (kept_here, kept_after) = kept.split_at_mut(layer.norm.map_or(0, |n| n.kept_len()));
-            let mut output = ActivationsMut::blocked(&mut *y, n, width);
-            let mut forward = |relu, y: &mut ActivationsMut<'_>| match &training {
-                None => own.forward(parameters, x, relu, y),
-                Some(training) => {
-                    let (of_layer, after) =
-                        core::mem::take(&mut prepared).split_at_mut(own.prepared_len());
-                    prepared = after;
-                    if training.fresh {
-                        own.round(parameters, of_layer);
-                    }
-                    let memory = (&mut *operand, &mut *scratch.operands);
-                    own.forward_in_training(parameters, of_layer, x, relu, y, memory);
-                }
+            let (of_layer, prepared_after) = match &training {
+                None => (&mut [][..], &mut [][..]),
+                Some(_) => core::mem::take(&mut prepared).split_at_mut(own.prepared_len()),
             };
-            match &layer.norm {
-                None => forward(layer.relu, &mut output.columns(layer.columns())),
-                Some(norm) => {
-                    let mut normalized = ActivationsMut::blocked(normalized, n, width);
-                    forward(false, &mut normalized);
-                    let y = Scaled { parameters, relu: layer.relu, y: &mut output };
-                    match &mut training {
-                        None => norm.forward_running(
-                            &mut normalized,
-                            y,
-                            statistics,
-                            kept_here,
-                            scratch.sums,
-                        ),
-                        Some(training) => norm.forward_batch(
-                            &mut normalized,
-                            y,
-                            (statistics, training.statistics),
-                            training.reduce,
-                            kept_here,
-                            scratch.sums,
-                        ),
+            if training.as_ref().is_some_and(|training| training.fresh) {
+                own.round(parameters, of_layer);
+            }
+            let mut y = ActivationsMut::blocked(y, n, width);
+            let mut linear = layer.norm.map(|_| ActivationsMut::blocked(linear, n, width));
+            let sums = &mut *scratch.sums;
+            sums.fill(0.0);
+            for (examples, _) in tiles(n, number) {
+                let x = below.as_mut().map_or(x, |below| {
+                    below.finish(parameters, training.as_deref(), examples.clone());
+                    below.y.view()
+                });
+                let (relu, mut to) = match &mut linear {
+                    Some(linear) => (false, linear.columns(0..width)),
+                    None => (layer.relu, y.columns(layer.columns())),
+                };
+                if training.is_some() {
+                    let memory = (&mut *operand, &mut *scratch.operands);
+                    let on = (x, examples.clone());
+                    own.forward_in_training(parameters, of_layer, on, relu, &mut to, memory);
+                } else {
+                    let (x, mut to) = (x.examples(examples.clone()), to.examples(examples.clone()));
+                    own.forward(parameters, x, relu, &mut to);
+                }
+                if let (Some(norm), Some(linear), true) = (&layer.norm, &linear, training.is_some())
+                {
+                    norm.add(linear.view().examples(examples), sums);
+                }
+            }
+            if let Some(norm) = &layer.norm {
+                match &mut training {
+                    None => norm.close_running(statistics, kept_here),
+                    Some(training) => {
+                        let statistics = (statistics, &mut *training.statistics);
+                        norm.close(sums, statistics, training.reduce, kept_here);
                     }
                 }
             }
-            if let Some(training) = training.as_ref().filter(|_| layer.dropout > 0.0) {
-                let (key, rows) = (training.key, training.rows);
-                dropout::drop_units(key, layer.stream, layer.dropout, rows, &mut output);
-            }
+            let mut output = Output { layer, linear, kept: kept_here, y, finished: false };
             if let Some(at) = &layer.boundary {
-                exchange(Crossing::Outputs { at, y: output });
+                output.finish(parameters, training.as_deref(), 0..n);
+                output.finished = true;
+                exchange(Crossing::Outputs { at, y: output.y.columns(0..width) });
             }
-            (x, rest, kept) = (Activations::blocked(y, n, width), after, kept_after);
+            below = Some(output);
+            (rest, kept, prepared) = (after, kept_after, prepared_after);
+        }
+        if let Some(mut last) = below {
+            for (examples, _) in tiles(n, self.count) {
+                last.finish(parameters, training.as_deref(), examples);
+            }
         }
     }
 
@@ -293,12 +311,15 @@ impl Mlp {
         let (mut d, mut other) = (out.d, out.other);
         let (mut end, mut kept_end) = (self.stored_len(n), self.kept_len());
         let mut prepared_end = self.prepared_len();
+        let (mut sums, mut sums_below) = scratch.sums.split_at_mut(self.most_sums());
+        // Whether the sums of the layer's norm are there.
+        let mut summed = false;
         for (number, layer) in self.layers().iter().enumerate().rev() {
             let start = end - layer.stored_len(n);
             let own = layer.own();
             let (operand, here) = stored.activations[start..end].split_at(own.kept_len(n));
             let Linear { inputs, outputs, .. } = layer.linear;
-            let (normalized, y) = here.split_at(here.len() - blocked_len(n, outputs));
+            let (linear, y) = here.split_at(here.len() - blocked_len(n, outputs));
             let below = number.checked_sub(1).map(|below| &self.layers[below]);
             let x = below.map_or(stored.x, |_| {
                 let len = blocked_len(n, inputs);
@@ -309,49 +330,156 @@ impl Mlp {
                 let y = Activations::blocked(y, n, outputs);
                 mask_rows(layer.mask(y), &mut d_y);
             }
-            if let Some(norm) = &layer.norm {
-                let kept_start = kept_end - norm.kept_len();
-                let values = Activations::blocked(normalized, n, outputs);
-                norm.backward(
-                    stored.parameters,
-                    Normalized { values, kept: &scratch.kept[kept_start..kept_end] },
-                    scratch.sums,
-                    out.reduce,
-                    &mut d_y,
-                    out.parameters,
-                );
-                kept_end = kept_start;
+            let norm = layer.norm.map(|norm| {
+                let kept = &scratch.kept[kept_end - norm.kept_len()..kept_end];
+                Normalized { norm, linear: Activations::blocked(linear, n, outputs), kept }
+            });
+            if let Some(of) = &norm {
+                if !summed {
+                    sums.fill(0.0);
+                    of.add_products(d_y.view(), 0..n, sums);
+                }
+                of.norm.close_products(of.kept, sums, out.reduce, out.parameters);
+                kept_end -= of.kept.len();
             }
-            let d_y = d_y.view();
-            let d_y = d_y.columns(layer.columns());
+            let norm_below = below.and_then(|below| below.norm).map(|norm| {
+                let kept = &scratch.kept[kept_end - norm.kept_len()..kept_end];
+                let end = start - blocked_len(n, inputs);
+                let linear = &stored.activations[end - blocked_len(n, inputs)..end];
+                Normalized { norm, linear: Activations::blocked(linear, n, inputs), kept }
+            });
+            sums_below.fill(0.0);
             let prepared_start = prepared_end - own.prepared_len();
             let prepared = &mut scratch.prepared[prepared_start..prepared_end];
             let wants_d_x = below.is_some() || d_x.is_some();
-            let fresh = out.fresh.then_some(stored.parameters);
-            let transposed = own.transposed(fresh, out.update.is_none(), prepared);
-            let of = own.operands((x, d_y), wants_d_x, operand, scratch.operands);
-            match (below, &mut d_x) {
-                (Some(below), _) => {
-                    let mask = below.relu.then(|| below.mask(x));
-                    let d_x = &mut ActivationsMut::blocked(&mut *other, n, inputs);
-                    own.data_gradient(of, transposed, mask, d_x);
-                    if let (true, Some(at)) = (layer.is_split(), &below.boundary) {
-                        let d = ActivationsMut::blocked(&mut *other, n, inputs);
-                        (out.exchange)(Crossing::Gradient { at, y: x, d });
-                    }
+            for (examples, Place { first, last }) in tiles(n, number) {
+                let mut d_y = d_y.examples(examples.clone());
+                if let Some(of) = &norm {
+                    of.apply_gradient(stored.parameters, examples.clone(), sums, &mut d_y);
                 }
-                (None, Some(d_x)) => own.data_gradient(of, transposed, None, d_x),
-                (None, None) => {}
+                let d_y = d_y.view().columns(layer.columns());
+                let fresh = (out.fresh && first).then_some(stored.parameters);
+                let transposed = own.transposed(fresh, out.update.is_none() || !last, prepared);
+                let on = (x, examples.clone());
+                let of = own.operands(on, d_y, wants_d_x, operand, scratch.operands);
+                match (below, &mut d_x) {
+                    (Some(below), _) => {
+                        let mask = below.relu.then(|| below.mask(x.examples(examples.clone())));
+                        let mut d_x = ActivationsMut::blocked(&mut *other, n, inputs);
+                        let mut d_x = d_x.examples(examples.clone());
+                        own.data_gradient(of, transposed, mask, &mut d_x);
+                        if let (Some(below), false) = (&norm_below, layer.is_split()) {
+                            below.add_products(d_x.view(), examples, sums_below);
+                        }
+                    }
+                    (None, Some(d_x)) => {
+                        own.data_gradient(of, transposed, None, &mut d_x.examples(examples));
+                    }
+                    (None, None) => {}
+                }
+                let update = out.update.filter(|_| last);
+                own.gradient(of, out.fresh && first, update, out.parameters);
             }
-            layer.gradient(of, out.fresh, out.update, out.parameters);
+            if let (Some(update), Some(Normalized { norm, .. })) = (out.update, norm) {
+                for at in [norm.scale, norm.shift] {
+                    update.apply(at, &out.parameters[at..at + norm.units]);
+                }
+            }
+            if let (true, Some(below)) = (layer.is_split(), below)
+                && let Some(at) = &below.boundary
+            {
+                let d = ActivationsMut::blocked(&mut *other, n, inputs);
+                (out.exchange)(Crossing::Gradient { at, y: x, d });
+            }
+            summed = !layer.is_split();
             core::mem::swap(&mut d, &mut other);
+            core::mem::swap(&mut sums, &mut sums_below);
             (end, prepared_end) = (start, prepared_start);
         }
     }
 }
 
+/// Whether a tile comes first or last.
+#[derive(Clone, Copy)]
+struct Place {
+    first: bool,
+    last: bool,
+}
+
+/// [`EXAMPLES`] at a time, forth for one layer and back for the next: those that were near last
+/// come first.
+fn tiles(n: usize, layer: usize) -> impl Iterator<Item = (Range<usize>, Place)> {
+    let count = n.div_ceil(EXAMPLES);
+    (0..count).map(move |at| {
+        let start = EXAMPLES * if layer.is_multiple_of(2) { at } else { count - 1 - at };
+        (start..n.min(start + EXAMPLES), Place { first: at == 0, last: at + 1 == count })
+    })
+}
+
+/// The output of a layer on its way forward.
+struct Output<'a> {
+    layer: &'a Layer,
+    /// Of the linear part, if a norm follows. `[n, outputs]`
+    linear: Option<ActivationsMut<'a>>,
+    /// Of the norm.
+    kept: &'a [f64],
+    /// `[n, outputs]`
+    y: ActivationsMut<'a>,
+    /// All of it is there.
+    finished: bool,
+}
+
+impl Output<'_> {
+    /// What follows the linear part, of some of the examples; nothing if all have it.
+    fn finish(
+        &mut self,
+        parameters: &[AtomicU32],
+        training: Option<&Training<'_>>,
+        examples: Range<usize>,
+    ) {
+        if self.finished {
+            return;
+        }
+        let mut y = self.y.examples(examples.clone());
+        if let (Some(norm), Some(x)) = (&self.layer.norm, &self.linear) {
+            let x = x.view().examples(examples.clone());
+            norm.apply(parameters, self.kept, x, self.layer.relu, &mut y);
+        }
+        if let Some(training) = training.filter(|_| self.layer.dropout > 0.0) {
+            let Layer { stream, dropout, .. } = *self.layer;
+            dropout::drop_units(training.key, stream, dropout, &training.rows[examples], &mut y);
+        }
+    }
+}
+
+/// A norm on the way back.
+struct Normalized<'a> {
+    norm: Norm,
+    /// Its input. `[n, units]`
+    linear: Activations<'a>,
+    kept: &'a [f64],
+}
+
+impl Normalized<'_> {
+    fn add_products(&self, d_y: Activations<'_>, examples: Range<usize>, sums: &mut [f64]) {
+        self.norm.add_products(self.linear.examples(examples), d_y, sums);
+    }
+
+    fn apply_gradient(
+        &self,
+        parameters: &[AtomicU32],
+        examples: Range<usize>,
+        means: &[f64],
+        d: &mut ActivationsMut<'_>,
+    ) {
+        let x = self.linear.examples(examples);
+        self.norm.apply_gradient(parameters, self.kept, means, x, d);
+    }
+}
+
 impl Layer {
-    /// f32s stored of `n` examples: the input in bf16, x̂ of a norm, the output, those there are.
+    /// f32s stored of `n` examples: the input in bf16, the linear part of a norm, the output, those
+    /// there are.
     fn stored_len(&self, n: usize) -> usize {
         let outputs = blocked_len(n, self.linear.outputs);
         self.own().kept_len(n) + outputs * if self.norm.is_some() { 2 } else { 1 }
@@ -385,21 +513,6 @@ impl Layer {
     /// The gradient of ReLU and dropout, given their output.
     fn mask<'a>(&self, y: Activations<'a>) -> Mask<'a> {
         Mask { y, scale: dropout::kept_scale(self.dropout) }
-    }
-
-    /// d_W and d_b, and the update of all parameters of the layer.
-    fn gradient(
-        &self,
-        of: Operands<'_>,
-        fresh: bool,
-        update: Option<Update<'_>>,
-        d_parameters: &mut [f32],
-    ) {
-        self.own().gradient(of, fresh, update, d_parameters);
-        let (Some(update), Some(norm)) = (update, self.norm) else { return };
-        for at in [norm.scale, norm.shift] {
-            update.apply(at, &d_parameters[at..at + norm.units]);
-        }
     }
 }
 

@@ -3,17 +3,23 @@
 //! S. Ioffe, C. Szegedy, "Batch Normalization", ICML 2015: algorithm 1 forward, the formulas of
 //! section 3 backward. Letters: x̂ = (x − mean) · inverse, y = scale · x̂ + shift, per unit.
 //!
-//! Sums are taken in f64 and go through `reduce`, so mean and variance are those of the batch of
-//! all workers; `reduce` is called once forward and once backward even when the local batch is
-//! empty.
+//! Each way is of three parts, so that activations can be walked a few examples at a time: sums of
+//! examples are added up, then go through `reduce`, so that mean and variance are those of the
+//! batch of all workers, and then examples are transformed by them. `reduce` is called once forward
+//! and once backward even when the local batch is empty. x̂ is made of x again where backward needs
+//! it.
+//!
+//! Sums are f64, of products that f64 has without rounding: a batch that is cut among workers in
+//! another way has the same mean. What is made of them is f32.
 //!
 //! Loops go by blocks of the layout: what is known of the units of one stays in registers. A row of
 //! a whole block has a length that the compiler knows, so its loop is one of vectors.
 
 use core::sync::atomic::AtomicU32;
 
-use super::replica::{element, load};
+use super::replica::element;
 use crate::kernel::isa::{Isa, Kernel, run};
+use crate::kernel::words::load_with;
 use crate::kernel::{Activations, ActivationsMut, PANEL};
 
 /// Added to the variance (the paper's ε).
@@ -34,34 +40,15 @@ pub struct Norm {
     pub variance: usize,
 }
 
-/// y = scale · x̂ + shift, cut below at 0 if `relu`.
-pub struct Scaled<'a, 'b> {
-    /// The replica's parameters.
-    pub parameters: &'a [AtomicU32],
-    /// Whether a ReLU follows.
-    pub relu: bool,
-    /// Out. `[n, units]`
-    pub y: &'a mut ActivationsMut<'b>,
-}
-
-/// What backward needs of the forward pass of training.
-#[derive(Clone, Copy, Debug)]
-pub struct Normalized<'a> {
-    /// x̂ `[n, units]`
-    pub values: Activations<'a>,
-    /// As `forward_batch` left it. `[kept_len]`
-    pub kept: &'a [f64],
-}
-
 /// Sums over all workers that compute the same global batch.
 pub type Reduce<'a> = dyn FnMut(&mut [f64]) + 'a;
 
 impl Norm {
-    /// f64s that must be kept from forward to backward: the global count, and the inverse
+    /// f64s that must be kept from forward to backward: the global count, means, and inverse
     /// deviations.
     #[must_use]
     pub const fn kept_len(&self) -> usize {
-        1 + self.units
+        1 + 2 * self.units
     }
 
     /// f64s of scratch that both passes need.
@@ -70,261 +57,325 @@ impl Norm {
         1 + 2 * self.units
     }
 
-    /// Training: turns `x` `[n, units]` into x̂ in place, writes `y`, and the batch's mean and
-    /// unbiased variance to `statistics`.
+    /// Training: adds those of the examples `x` `[n, units]` to the sums, which begin as 0. `sums:
+    /// [sums_len]`
+    pub fn add(&self, x: Activations<'_>, sums: &mut [f64]) {
+        sums[0] += x.n() as f64;
+        let sums = sums[1..=2 * self.units].split_at_mut(self.units);
+        run(Moments { x, sums: sums.into() });
+    }
+
+    /// Training: closes the sums of the local batch, for [`Self::apply`] and backward; writes the
+    /// batch's mean and unbiased variance to `statistics`.
     ///
     /// With fewer than two examples in the global batch there is no unbiased variance: the
-    /// statistics written are then the running ones of `running`. `kept: [kept_len]`, `sums:
-    /// [sums_len]`
-    pub fn forward_batch(
+    /// statistics written are then the running ones of `running`. `sums: [sums_len]`, `kept:
+    /// [kept_len]`
+    pub fn close(
         &self,
-        x: &mut ActivationsMut<'_>,
-        y: Scaled<'_, '_>,
+        sums: &mut [f64],
         (running, statistics): (&[AtomicU32], &mut [f32]),
         reduce: &mut Reduce<'_>,
         kept: &mut [f64],
-        sums: &mut [f64],
     ) {
-        let w = self.units;
         let sums = &mut sums[..self.sums_len()];
-        sums.fill(0.0);
-        sums[0] = x.view().n() as f64;
-        let (first, second) = sums[1..].split_at_mut(w);
-        run(Moments { x: x.view(), first, second });
         reduce(sums);
         let n = sums[0];
-        let (mean, squares) = sums[1..].split_at_mut(w);
-        let (count, inverse) = kept.split_at_mut(1);
+        let (first, second) = sums[1..].split_at(self.units);
+        let (count, of_units) = kept[..self.kept_len()].split_at_mut(1);
+        let (means, inverse) = of_units.split_at_mut(self.units);
         count[0] = n;
-        for c in 0..w {
-            let variance;
-            (mean[c], variance) = if n > 0.0 {
-                let m = mean[c] / n;
+        for c in 0..self.units {
+            let (mean, variance) = if n > 0.0 {
+                let mean = first[c] / n;
                 // Rounding may leave a tiny negative number where all values are equal.
-                (m, (squares[c] / n - m * m).max(0.0))
+                (mean, (second[c] / n - mean * mean).max(0.0))
             } else {
                 (0.0, 1.0)
             };
-            inverse[c] = 1.0 / libm::sqrt(variance + EPSILON);
+            (means[c], inverse[c]) = (mean, 1.0 / libm::sqrt(variance + EPSILON));
             let (at_mean, at_variance) = (self.mean + c, self.variance + c);
             (statistics[at_mean], statistics[at_variance]) = if n > 1.0 {
-                (single(mean[c]), single(variance * n / (n - 1.0)))
+                (single(mean), single(variance * n / (n - 1.0)))
             } else {
                 (element(&running[at_mean]), element(&running[at_variance]))
             };
         }
-        run(Forward { norm: self, x, mean, inverse, y });
     }
 
-    /// Evaluation: turns `x` `[n, units]` into x̂ in place with the running statistics, and writes
-    /// `y`.
-    pub fn forward_running(
-        &self,
-        x: &mut ActivationsMut<'_>,
-        y: Scaled<'_, '_>,
-        running: &[AtomicU32],
-        kept: &mut [f64],
-        sums: &mut [f64],
-    ) {
-        let (inverse, mean) = (&mut kept[1..self.kept_len()], &mut sums[..self.units]);
+    /// Evaluation: the running statistics, for [`Self::apply`]. `kept: [kept_len]`
+    pub fn close_running(&self, running: &[AtomicU32], kept: &mut [f64]) {
+        let (mean, inverse) = kept[1..self.kept_len()].split_at_mut(self.units);
         for c in 0..self.units {
             mean[c] = f64::from(element(&running[self.mean + c]));
             let variance = f64::from(element(&running[self.variance + c]));
             inverse[c] = 1.0 / libm::sqrt(variance + EPSILON);
         }
-        run(Forward { norm: self, x, mean, inverse, y });
     }
 
-    /// Turns `d` `[n, units]` from d_y into d_x in place, and sets this worker's part of the
-    /// gradients of scale and shift in `d_parameters`. `sums: [sums_len]`
-    pub fn backward(
+    /// Writes y = scale · x̂ + shift of the examples `x` `[n, units]`, cut below at 0 if `relu`.
+    pub fn apply(
         &self,
         parameters: &[AtomicU32],
-        forward: Normalized<'_>,
+        kept: &[f64],
+        x: Activations<'_>,
+        relu: bool,
+        y: &mut ActivationsMut<'_>,
+    ) {
+        run(Apply { norm: self, parameters, kept, x, relu, y });
+    }
+
+    /// Adds those of the examples `x` `[n, units]` with their d_y to the sums of backward, which
+    /// begin as 0. `sums: [sums_len]`
+    pub fn add_products(&self, x: Activations<'_>, d_y: Activations<'_>, sums: &mut [f64]) {
+        let sums = sums[..2 * self.units].split_at_mut(self.units);
+        run(Products { x, d_y, sums: sums.into() });
+    }
+
+    /// Closes the sums of backward: sets this worker's part of the gradients of scale and shift in
+    /// `d_parameters`, and leaves means over the global batch. `sums: [sums_len]`
+    pub fn close_products(
+        &self,
+        kept: &[f64],
         sums: &mut [f64],
         reduce: &mut Reduce<'_>,
-        d: &mut ActivationsMut<'_>,
         d_parameters: &mut [f32],
     ) {
-        let w = self.units;
-        let Normalized { values: normalized, kept } = forward;
-        let sums = &mut sums[..2 * w];
-        sums.fill(0.0);
-        let (first, second) = sums.split_at_mut(w);
-        run(Products { d: d.view(), normalized, first, second });
-        for c in 0..w {
+        let sums = &mut sums[..2 * self.units];
+        let (first, second) = sums.split_at_mut(self.units);
+        let [mean, inverse] = self.of_units(kept);
+        for c in 0..self.units {
+            // Σ d · x is there, of numbers of 53 bits: their difference is that of Σ d · x̂.
+            second[c] = (second[c] - mean[c] * first[c]) * inverse[c];
             d_parameters[self.shift + c] = single(first[c]);
             d_parameters[self.scale + c] = single(second[c]);
         }
         reduce(sums);
-        let (first, second) = sums.split_at_mut(w);
         let n = kept[0].max(1.0);
-        first.iter_mut().chain(&mut *second).for_each(|sum| *sum /= n);
-        let inverse = &kept[1..=w];
-        run(Backward { norm: self, parameters, normalized, inverse, first, second, d });
+        sums.iter_mut().for_each(|sum| *sum /= n);
+    }
+
+    /// Turns `d` `[n, units]` of the examples `x` from d_y into d_x in place. `means` as
+    /// [`Self::close_products`] left them.
+    pub fn apply_gradient(
+        &self,
+        parameters: &[AtomicU32],
+        kept: &[f64],
+        means: &[f64],
+        x: Activations<'_>,
+        d: &mut ActivationsMut<'_>,
+    ) {
+        run(ApplyGradient { norm: self, parameters, kept, means, x, d });
+    }
+
+    /// Means and inverse deviations.
+    fn of_units<'a>(&self, kept: &'a [f64]) -> [&'a [f64]; 2] {
+        let (mean, inverse) = kept[1..=2 * self.units].split_at(self.units);
+        [mean, inverse]
+    }
+
+    /// Parameters of the units of the block that begins with `unit`, of those at `first`.
+    #[inline(always)]
+    fn panel_of<I: Isa>(
+        &self,
+        isa: I,
+        parameters: &[AtomicU32],
+        first: usize,
+        unit: usize,
+    ) -> [f32; PANEL] {
+        let (mut panel, units) = ([0.0; PANEL], PANEL.min(self.units - unit));
+        load_with(isa, &parameters[first + unit..][..units], &mut panel[..units]);
+        panel
     }
 }
 
-/// Σ x and Σ x² of every unit.
+/// Adds Σ x and Σ x² of every unit.
 struct Moments<'a> {
     x: Activations<'a>,
-    first: &'a mut [f64],
-    second: &'a mut [f64],
+    sums: [&'a mut [f64]; 2],
 }
 
 impl Kernel for Moments<'_> {
     #[inline(always)]
     fn run<I: Isa>(self, _: I) {
         #[inline(always)]
-        fn add(row: &[f32], first: &mut [f64; PANEL], second: &mut [f64; PANEL]) {
-            for ((x, first), second) in row.iter().zip(first).zip(second) {
-                let x = f64::from(*x);
-                *first += x;
-                *second += x * x;
-            }
-        }
-        for (unit, rows) in self.x.blocks() {
-            let (mut first, mut second) = ([0.0; PANEL], [0.0; PANEL]);
-            for row in rows {
-                if row.len() == PANEL {
-                    add(&row[..PANEL], &mut first, &mut second);
-                } else {
-                    add(row, &mut first, &mut second);
+        fn add<'a, const WHOLE: bool>(rows: impl Iterator<Item = &'a [f32]>) -> [[f64; PANEL]; 2] {
+            let [mut first, mut second] = [[0.0; PANEL]; 2];
+            for x in rows {
+                let x = if WHOLE { &x[..PANEL] } else { x };
+                for ((x, first), second) in x.iter().zip(&mut first).zip(&mut second) {
+                    let x = f64::from(*x);
+                    *first += x;
+                    *second += x * x;
                 }
             }
-            self.first[unit..].iter_mut().zip(first).for_each(|(sum, of_rows)| *sum = of_rows);
-            self.second[unit..].iter_mut().zip(second).for_each(|(sum, of_rows)| *sum = of_rows);
+            [first, second]
+        }
+        let mut to = self.sums;
+        for (unit, x) in self.x.blocks() {
+            let whole = to[0].len() - unit >= PANEL;
+            let sums = if whole { add::<true>(x) } else { add::<false>(x) };
+            add_panels(&sums, &mut to, unit);
         }
     }
 }
 
-/// Σ d and Σ d · x̂ of every unit.
+/// Adds Σ d and Σ d · x of every unit.
 struct Products<'a> {
-    d: Activations<'a>,
-    normalized: Activations<'a>,
-    first: &'a mut [f64],
-    second: &'a mut [f64],
+    x: Activations<'a>,
+    d_y: Activations<'a>,
+    sums: [&'a mut [f64]; 2],
 }
 
 impl Kernel for Products<'_> {
     #[inline(always)]
     fn run<I: Isa>(self, _: I) {
         #[inline(always)]
-        fn add(d: &[f32], x: &[f32], first: &mut [f64; PANEL], second: &mut [f64; PANEL]) {
-            for (((d, x), first), second) in d.iter().zip(x).zip(first).zip(second) {
-                *first += f64::from(*d);
-                *second += f64::from(*d) * f64::from(*x);
-            }
-        }
-        for ((unit, d), (_, x)) in self.d.blocks().zip(self.normalized.blocks()) {
-            let (mut first, mut second) = ([0.0; PANEL], [0.0; PANEL]);
-            for (d, x) in d.zip(x) {
-                if d.len() == PANEL {
-                    add(&d[..PANEL], &x[..PANEL], &mut first, &mut second);
-                } else {
-                    add(d, x, &mut first, &mut second);
+        fn add<'a, const WHOLE: bool>(
+            rows: impl Iterator<Item = (&'a [f32], &'a [f32])>,
+        ) -> [[f64; PANEL]; 2] {
+            let [mut first, mut second] = [[0.0; PANEL]; 2];
+            for (d, x) in rows {
+                let (d, x) = if WHOLE { (&d[..PANEL], &x[..PANEL]) } else { (d, x) };
+                for (((d, x), first), second) in d.iter().zip(x).zip(&mut first).zip(&mut second) {
+                    *first += f64::from(*d);
+                    *second += f64::from(*d) * f64::from(*x);
                 }
             }
-            self.first[unit..].iter_mut().zip(first).for_each(|(sum, of_rows)| *sum = of_rows);
-            self.second[unit..].iter_mut().zip(second).for_each(|(sum, of_rows)| *sum = of_rows);
+            [first, second]
+        }
+        let mut to = self.sums;
+        for ((unit, d), (_, x)) in self.d_y.blocks().zip(self.x.blocks()) {
+            let (rows, whole) = (d.zip(x), to[0].len() - unit >= PANEL);
+            let sums = if whole { add::<true>(rows) } else { add::<false>(rows) };
+            add_panels(&sums, &mut to, unit);
         }
     }
 }
 
-/// x̂ = (x − mean) · inverse in place, and y of it: one pass over a block.
-struct Forward<'a, 'b, 'c> {
-    norm: &'a Norm,
-    x: &'a mut ActivationsMut<'b>,
-    mean: &'a [f64],
-    inverse: &'a [f64],
-    y: Scaled<'a, 'c>,
+/// Adds those of the block that begins with `unit` to the sums of all units.
+#[inline(always)]
+fn add_panels(sums: &[[f64; PANEL]; 2], to: &mut [&mut [f64]; 2], unit: usize) {
+    for (to, sums) in to.iter_mut().zip(sums) {
+        for (to, sum) in to[unit..].iter_mut().zip(sums) {
+            *to += sum;
+        }
+    }
 }
 
-impl Kernel for Forward<'_, '_, '_> {
+/// y of x: one pass over a block.
+struct Apply<'a, 'y> {
+    norm: &'a Norm,
+    parameters: &'a [AtomicU32],
+    kept: &'a [f64],
+    x: Activations<'a>,
+    relu: bool,
+    y: &'a mut ActivationsMut<'y>,
+}
+
+impl Kernel for Apply<'_, '_> {
     #[inline(always)]
-    fn run<I: Isa>(self, _: I) {
+    fn run<I: Isa>(self, isa: I) {
         #[inline(always)]
-        fn apply(
-            (x, y): (&mut [f32], &mut [f32]),
-            [mean, inverse]: &[[f64; PANEL]; 2],
-            [scale, shift]: &[[f32; PANEL]; 2],
+        fn apply<'x, 'y, const WHOLE: bool>(
+            rows: impl Iterator<Item = (&'x [f32], &'y mut [f32])>,
+            [mean, gain, shift]: &[[f32; PANEL]; 3],
             floor: f32,
         ) {
-            let of_unit = mean.iter().zip(inverse).zip(scale.iter().zip(shift));
-            for ((x, y), ((mean, inverse), (scale, shift))) in x.iter_mut().zip(y).zip(of_unit) {
-                *x = single((f64::from(*x) - mean) * inverse);
-                let value = scale * *x + shift;
-                *y = if value < floor { floor } else { value };
+            for (x, y) in rows {
+                let (x, y) = if WHOLE { (&x[..PANEL], &mut y[..PANEL]) } else { (x, y) };
+                let of_unit = mean.iter().zip(gain).zip(shift);
+                for ((x, y), ((mean, gain), shift)) in x.iter().zip(y).zip(of_unit) {
+                    let value = (x - mean) * gain + shift;
+                    *y = if value < floor { floor } else { value };
+                }
             }
         }
-        let Self { norm, x, mean, inverse, y: Scaled { parameters, relu, y } } = self;
+        let Self { norm, parameters, kept, x, relu, y } = self;
         let floor = if relu { 0.0 } else { f32::NEG_INFINITY };
-        for unit in x.firsts() {
-            let normal = [panel(&mean[unit..norm.units]), panel(&inverse[unit..norm.units])];
-            let (mut scaled, units) = ([[0.0; PANEL]; 2], PANEL.min(norm.units - unit));
-            load(&parameters[norm.scale + unit..][..units], &mut scaled[0][..units]);
-            load(&parameters[norm.shift + unit..][..units], &mut scaled[1][..units]);
-            for (x, y) in x.block_mut(unit).zip(y.block_mut(unit)) {
-                if x.len() == PANEL {
-                    apply((&mut x[..PANEL], &mut y[..PANEL]), &normal, &scaled, floor);
-                } else {
-                    apply((x, y), &normal, &scaled, floor);
-                }
+        let [mean, inverse] = norm.of_units(kept);
+        for (unit, x) in x.blocks() {
+            let scale = norm.panel_of(isa, parameters, norm.scale, unit);
+            let gain = times(&scale, &panel(&inverse[unit..]));
+            let shift = norm.panel_of(isa, parameters, norm.shift, unit);
+            let (rows, of_unit) = (x.zip(y.block_mut(unit)), [panel(&mean[unit..]), gain, shift]);
+            if norm.units - unit >= PANEL {
+                apply::<true>(rows, &of_unit, floor);
+            } else {
+                apply::<false>(rows, &of_unit, floor);
             }
         }
     }
 }
 
 /// d_x = scale · inverse · (d_y − mean of d_y − x̂ · mean of d_y · x̂) in place.
-struct Backward<'a, 'b> {
+struct ApplyGradient<'a, 'd> {
     norm: &'a Norm,
     parameters: &'a [AtomicU32],
-    normalized: Activations<'a>,
-    inverse: &'a [f64],
-    /// Means over the global batch.
-    first: &'a [f64],
-    second: &'a [f64],
-    d: &'a mut ActivationsMut<'b>,
+    kept: &'a [f64],
+    means: &'a [f64],
+    x: Activations<'a>,
+    d: &'a mut ActivationsMut<'d>,
 }
 
-impl Kernel for Backward<'_, '_> {
+impl Kernel for ApplyGradient<'_, '_> {
     #[inline(always)]
-    fn run<I: Isa>(self, _: I) {
+    fn run<I: Isa>(self, isa: I) {
         #[inline(always)]
-        fn apply(d: &mut [f32], x: &[f32], [factor, first, second]: &[[f64; PANEL]; 3]) {
-            let of_unit = factor.iter().zip(first).zip(second);
-            for ((d, x), ((factor, first), second)) in d.iter_mut().zip(x).zip(of_unit) {
-                let centred = f64::from(*d) - first - f64::from(*x) * second;
-                *d = single(factor * centred);
+        fn apply<'x, 'y, const WHOLE: bool>(
+            rows: impl Iterator<Item = (&'x [f32], &'y mut [f32])>,
+            [mean, gain, first, slope]: &[[f32; PANEL]; 4],
+        ) {
+            for (x, d) in rows {
+                let (x, d) = if WHOLE { (&x[..PANEL], &mut d[..PANEL]) } else { (x, d) };
+                let of_unit = mean.iter().zip(gain).zip(first.iter().zip(slope));
+                for ((x, d), ((mean, gain), (first, slope))) in x.iter().zip(d).zip(of_unit) {
+                    *d = (*d - first - (x - mean) * slope) * gain;
+                }
             }
         }
-        for (unit, x) in self.normalized.blocks() {
-            let mut of_unit = [
-                panel(&self.inverse[unit..]),
-                panel(&self.first[unit..]),
-                panel(&self.second[unit..]),
-            ];
-            let scale = &self.parameters[self.norm.scale + unit..self.norm.scale + self.norm.units];
-            for (factor, scale) in of_unit[0].iter_mut().zip(scale) {
-                *factor *= f64::from(element(scale));
-            }
-            for (d, x) in self.d.block_mut(unit).zip(x) {
-                if d.len() == PANEL {
-                    apply(&mut d[..PANEL], &x[..PANEL], &of_unit);
-                } else {
-                    apply(d, x, &of_unit);
-                }
+        let Self { norm, parameters, kept, means, x, d } = self;
+        let [mean, inverse] = norm.of_units(kept);
+        let (first, second) = means[..2 * norm.units].split_at(norm.units);
+        for (unit, x) in x.blocks() {
+            let scale = norm.panel_of(isa, parameters, norm.scale, unit);
+            let inverse = panel(&inverse[unit..]);
+            let gain = times(&scale, &inverse);
+            let slope = times(&panel(&second[unit..]), &inverse);
+            let of_unit = [panel(&mean[unit..]), gain, panel(&first[unit..]), slope];
+            let rows = x.zip(d.block_mut(unit));
+            if norm.units - unit >= PANEL {
+                apply::<true>(rows, &of_unit);
+            } else {
+                apply::<false>(rows, &of_unit);
             }
         }
     }
 }
 
-/// The first numbers of a block, zeros behind them.
+/// The first numbers; zeros behind them.
 #[inline(always)]
-fn panel(numbers: &[f64]) -> [f64; PANEL] {
+fn panel(numbers: &[f64]) -> [f32; PANEL] {
     let mut panel = [0.0; PANEL];
-    panel.iter_mut().zip(numbers).for_each(|(to, from)| *to = *from);
+    if let Some(whole) = numbers.first_chunk::<PANEL>() {
+        for (to, from) in panel.iter_mut().zip(whole) {
+            *to = single(*from);
+        }
+    } else {
+        for (to, from) in panel.iter_mut().zip(numbers) {
+            *to = single(*from);
+        }
+    }
     panel
+}
+
+#[inline(always)]
+fn times(a: &[f32; PANEL], b: &[f32; PANEL]) -> [f32; PANEL] {
+    let mut product = *a;
+    for (a, b) in product.iter_mut().zip(b) {
+        *a *= b;
+    }
+    product
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "the result of f64 sums, rounded to f32")]

@@ -301,6 +301,13 @@ impl<'a> ActivationsMut<'a> {
         (&mut low[..own], &mut high[..next.min(PANEL)])
     }
 
+    /// Some of the examples.
+    #[must_use]
+    pub fn examples(&mut self, range: Range<usize>) -> ActivationsMut<'_> {
+        let first = (range.start * self.strides.row).min(self.data.len());
+        ActivationsMut::new(&mut self.data[first..], range.len(), self.width, self.strides)
+    }
+
     /// Where the pieces of [`Activations::blocks`] begin.
     pub fn firsts(&self) -> impl Iterator<Item = usize> + use<> {
         (0..self.width).step_by(PANEL)

@@ -51,7 +51,7 @@ pub use round::{half_panels_len, round_activations, round_weight};
 pub use second_order::{second_order, second_order_backward};
 pub use simd::{NAMES, Simd, UnknownSimd, UnsupportedSimd, multiplies_halves, select, selected};
 pub use transpose::transpose;
-pub(crate) use weight::weight_update;
+pub(crate) use weight::{EXAMPLES, weight_update};
 pub use weight::{bias_gradient, weight_gradient};
 pub use words::shared;
 

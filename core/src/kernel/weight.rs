@@ -90,7 +90,7 @@ fn check_gradient(x: Activations<'_>, d_y: Activations<'_>, d_weight: usize) {
 
 /// Examples of a block of the sum over examples: a block's columns of X and d_Y stay in the first
 /// cache level.
-pub(super) const EXAMPLES: usize = 128;
+pub(crate) const EXAMPLES: usize = 128;
 
 pub(super) struct WeightGradient<'a, O> {
     pub(super) operand: O,

@@ -91,7 +91,8 @@ fn scores_are_of_f32() {
 fn an_update_in_the_product_is_that_by_its_gradient() {
     let optimizer = Optimizer { kind: OptimizerKind::Sgd, weight_decay: 0.0 };
     let size = StepSize { rate: 0.1, count: 1 };
-    for config in [DLRM, DEEPFM].map(wide) {
+    let normed = ModelConfig { batch_norm: true, ..DLRM };
+    for config in [DLRM, DEEPFM, normed].map(wide) {
         let model = Model::new(&config).unwrap().with_precision(Precision::Bf16);
         let data = Data::new(&config, &model, 60, N);
         let gradient = train(&model, &data, &mut |_| {}).parameters;
@@ -108,7 +109,7 @@ fn an_update_in_the_product_is_that_by_its_gradient() {
             parameters: &mut scratch,
             update: Some(Update::new(&optimizer, size, &replica[..len], &[])),
             rows: &mut rows,
-            statistics: &mut [],
+            statistics: &mut vec![f32::NAN; model.replica_len() - len],
             logits: &mut [],
         };
         model.train_step(replica, &data.input(), KEY, &mut |_| {}, &mut workspace, &mut out);
