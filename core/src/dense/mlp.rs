@@ -7,9 +7,7 @@
 //! if a norm follows. Dropout and ReLU need nothing more: a unit passes gradient exactly where its
 //! output is above 0.
 //!
-//! A batch norm has all examples pass at once. They are walked a tile at a time all the same, and
-//! what can be done with one is done while it is near: a norm waits for its sums, and is applied
-//! where the next layer multiplies.
+//! Examples are walked a tile at a time (`tiles.rs`), all of them through a layer before the next.
 
 use core::ops::Range;
 use core::sync::atomic::AtomicU32;
@@ -19,7 +17,8 @@ use super::linear::Linear;
 use super::norm::{Norm, Reduce};
 use super::replica::Update;
 use super::split::{Boundary, Crossing, Exchange, PartOf, is_worth_it};
-use crate::kernel::{Activations, ActivationsMut, EXAMPLES, Mask, Precision, blocked_len};
+use super::tiles::{Normalized, Output, Place, tiles};
+use crate::kernel::{Activations, ActivationsMut, Mask, Precision, blocked_len};
 
 /// Most layers in one chain.
 pub const MAX_LAYERS: usize = 16;
@@ -396,84 +395,6 @@ impl Mlp {
             core::mem::swap(&mut sums, &mut sums_below);
             (end, prepared_end) = (start, prepared_start);
         }
-    }
-}
-
-/// Whether a tile comes first or last.
-#[derive(Clone, Copy)]
-struct Place {
-    first: bool,
-    last: bool,
-}
-
-/// [`EXAMPLES`] at a time, forth for one layer and back for the next: those that were near last
-/// come first.
-fn tiles(n: usize, layer: usize) -> impl Iterator<Item = (Range<usize>, Place)> {
-    let count = n.div_ceil(EXAMPLES);
-    (0..count).map(move |at| {
-        let start = EXAMPLES * if layer.is_multiple_of(2) { at } else { count - 1 - at };
-        (start..n.min(start + EXAMPLES), Place { first: at == 0, last: at + 1 == count })
-    })
-}
-
-/// The output of a layer on its way forward.
-struct Output<'a> {
-    layer: &'a Layer,
-    /// Of the linear part, if a norm follows. `[n, outputs]`
-    linear: Option<ActivationsMut<'a>>,
-    /// Of the norm.
-    kept: &'a [f64],
-    /// `[n, outputs]`
-    y: ActivationsMut<'a>,
-    /// All of it is there.
-    finished: bool,
-}
-
-impl Output<'_> {
-    /// What follows the linear part, of some of the examples; nothing if all have it.
-    fn finish(
-        &mut self,
-        parameters: &[AtomicU32],
-        training: Option<&Training<'_>>,
-        examples: Range<usize>,
-    ) {
-        if self.finished {
-            return;
-        }
-        let mut y = self.y.examples(examples.clone());
-        if let (Some(norm), Some(x)) = (&self.layer.norm, &self.linear) {
-            let x = x.view().examples(examples.clone());
-            norm.apply(parameters, self.kept, x, self.layer.relu, &mut y);
-        }
-        if let Some(training) = training.filter(|_| self.layer.dropout > 0.0) {
-            let Layer { stream, dropout, .. } = *self.layer;
-            dropout::drop_units(training.key, stream, dropout, &training.rows[examples], &mut y);
-        }
-    }
-}
-
-/// A norm on the way back.
-struct Normalized<'a> {
-    norm: Norm,
-    /// Its input. `[n, units]`
-    linear: Activations<'a>,
-    kept: &'a [f64],
-}
-
-impl Normalized<'_> {
-    fn add_products(&self, d_y: Activations<'_>, examples: Range<usize>, sums: &mut [f64]) {
-        self.norm.add_products(self.linear.examples(examples), d_y, sums);
-    }
-
-    fn apply_gradient(
-        &self,
-        parameters: &[AtomicU32],
-        examples: Range<usize>,
-        means: &[f64],
-        d: &mut ActivationsMut<'_>,
-    ) {
-        let x = self.linear.examples(examples);
-        self.norm.apply_gradient(parameters, self.kept, means, x, d);
     }
 }
 

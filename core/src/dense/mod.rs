@@ -2,6 +2,7 @@
 //!
 //! - `linear.rs`: a linear layer
 //! - `mlp.rs`: chains of linear, batch norm, ReLU and dropout, forward and backward
+//! - `tiles.rs`: how their examples are walked, and what waits between two layers
 //! - `cross.rs`: the cross network of DCN v2
 //! - `norm.rs`: batch normalisation over the global batch
 //! - `dropout.rs`: masks that depend on the example, not on its place
@@ -21,3 +22,4 @@ pub mod mlp;
 pub mod norm;
 pub mod replica;
 pub mod split;
+mod tiles;

@@ -1,0 +1,96 @@
+//! How the examples of a chain are walked, and what waits between two of its layers.
+//!
+//! A batch norm has all examples pass at once. They go a tile at a time all the same, and what can
+//! be done with one is done while it is near: a norm waits for its sums, and is applied where the
+//! next layer multiplies; on the way back its sums are added where the gradient was written.
+
+use core::ops::Range;
+use core::sync::atomic::AtomicU32;
+
+use super::dropout;
+use super::mlp::{Layer, Training};
+use super::norm::Norm;
+use crate::kernel::{Activations, ActivationsMut, EXAMPLES};
+
+/// Whether a tile comes first or last.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    pub(super) first: bool,
+    pub(super) last: bool,
+}
+
+/// [`EXAMPLES`] at a time, forth for one layer and back for the next: those that were near last
+/// come first.
+pub(super) fn tiles(n: usize, layer: usize) -> impl Iterator<Item = (Range<usize>, Place)> {
+    let count = n.div_ceil(EXAMPLES);
+    (0..count).map(move |at| {
+        let start = EXAMPLES * if layer.is_multiple_of(2) { at } else { count - 1 - at };
+        (start..n.min(start + EXAMPLES), Place { first: at == 0, last: at + 1 == count })
+    })
+}
+
+/// The output of a layer on its way forward.
+pub(super) struct Output<'a> {
+    pub(super) layer: &'a Layer,
+    /// Of the linear part, if a norm follows. `[n, outputs]`
+    pub(super) linear: Option<ActivationsMut<'a>>,
+    /// Of the norm.
+    pub(super) kept: &'a [f64],
+    /// `[n, outputs]`
+    pub(super) y: ActivationsMut<'a>,
+    /// All of it is there.
+    pub(super) finished: bool,
+}
+
+impl Output<'_> {
+    /// What follows the linear part, of some of the examples; nothing if all have it.
+    pub(super) fn finish(
+        &mut self,
+        parameters: &[AtomicU32],
+        training: Option<&Training<'_>>,
+        examples: Range<usize>,
+    ) {
+        if self.finished {
+            return;
+        }
+        let mut y = self.y.examples(examples.clone());
+        if let (Some(norm), Some(x)) = (&self.layer.norm, &self.linear) {
+            let x = x.view().examples(examples.clone());
+            norm.apply(parameters, self.kept, x, self.layer.relu, &mut y);
+        }
+        if let Some(training) = training.filter(|_| self.layer.dropout > 0.0) {
+            let Layer { stream, dropout, .. } = *self.layer;
+            dropout::drop_units(training.key, stream, dropout, &training.rows[examples], &mut y);
+        }
+    }
+}
+
+/// A norm on the way back.
+pub(super) struct Normalized<'a> {
+    pub(super) norm: Norm,
+    /// Its input. `[n, units]`
+    pub(super) linear: Activations<'a>,
+    pub(super) kept: &'a [f64],
+}
+
+impl Normalized<'_> {
+    pub(super) fn add_products(
+        &self,
+        d_y: Activations<'_>,
+        examples: Range<usize>,
+        sums: &mut [f64],
+    ) {
+        self.norm.add_products(self.linear.examples(examples), d_y, sums);
+    }
+
+    pub(super) fn apply_gradient(
+        &self,
+        parameters: &[AtomicU32],
+        examples: Range<usize>,
+        means: &[f64],
+        d: &mut ActivationsMut<'_>,
+    ) {
+        let x = self.linear.examples(examples);
+        self.norm.apply_gradient(parameters, self.kept, means, x, d);
+    }
+}
