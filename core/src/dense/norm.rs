@@ -145,7 +145,7 @@ impl Norm {
         let (first, second) = sums.split_at_mut(self.units);
         let [mean, inverse] = self.of_units(kept);
         for c in 0..self.units {
-            // Σ d · x is there, of numbers of 53 bits: their difference is that of Σ d · x̂.
+            // Σ d · x̂ by way of Σ d · x: what cancels leaves enough of 53 bits.
             second[c] = (second[c] - mean[c] * first[c]) * inverse[c];
             d_parameters[self.shift + c] = single(first[c]);
             d_parameters[self.scale + c] = single(second[c]);
@@ -357,14 +357,8 @@ impl Kernel for ApplyGradient<'_, '_> {
 #[inline(always)]
 fn panel(numbers: &[f64]) -> [f32; PANEL] {
     let mut panel = [0.0; PANEL];
-    if let Some(whole) = numbers.first_chunk::<PANEL>() {
-        for (to, from) in panel.iter_mut().zip(whole) {
-            *to = single(*from);
-        }
-    } else {
-        for (to, from) in panel.iter_mut().zip(numbers) {
-            *to = single(*from);
-        }
+    for (to, from) in panel.iter_mut().zip(numbers) {
+        *to = single(*from);
     }
     panel
 }
