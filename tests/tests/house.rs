@@ -50,6 +50,17 @@ fn few_files_lie_at_the_top_of_the_runtime() {
     assert!(files.len() <= 8, "{} files directly in {}, above 8", files.len(), src.display());
 }
 
+/// A check that writes does so in a folder of its own: what one leaves here, somebody commits.
+#[test]
+fn no_run_leaves_files_among_the_tests() {
+    const OWN: [&str; 8] =
+        ["Cargo.toml", "blocks", "examples", "fuzz", "golden", "peers", "src", "tests"];
+    let left = std::fs::read_dir(root().join("tests")).unwrap();
+    let left = left.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let left: Vec<String> = left.filter(|name| !OWN.contains(&name.as_str())).collect();
+    none("files in tests/ that are not of the project", &left);
+}
+
 /// Comments and literals are included, since rustfmt leaves both as they are: a long literal goes
 /// on in the next line after a `\`. The rows of a table in a comment are not, since a row is one
 /// line.
