@@ -70,14 +70,14 @@ impl Stream {
         philox([a, b, c, d], self.key)
     }
 
-    /// Blocks `index..index + BLOCKS`, wrapping, one behind the other. Inlined, so that it has the
-    /// vectors of the kernel that calls it.
+    /// The blocks of these indices. Inlined, so that it has the vectors of the kernel that calls
+    /// it.
     #[inline(always)]
-    pub(crate) fn blocks(&self, index: u64) -> [[u32; 4]; BLOCKS] {
+    pub(crate) fn blocks(&self, indices: [u64; BLOCKS]) -> [[u32; 4]; BLOCKS] {
         let [c, d] = halves(self.purpose).map(u64::from);
         let (mut a, mut b) = ([0; BLOCKS], [0; BLOCKS]);
-        for (i, (a, b)) in (0..).zip(a.iter_mut().zip(&mut b)) {
-            [*a, *b] = halves(index.wrapping_add(i)).map(u64::from);
+        for (index, (a, b)) in indices.into_iter().zip(a.iter_mut().zip(&mut b)) {
+            [*a, *b] = halves(index).map(u64::from);
         }
         let words = philox_lanes([a, b, [c; BLOCKS], [d; BLOCKS]], self.key);
         core::array::from_fn(|i| core::array::from_fn(|word| halves(words[word][i])[0]))
@@ -156,23 +156,42 @@ fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
 /// Blocks that are made together.
 pub(crate) const BLOCKS: usize = 8;
 
+/// Words that [`hashes`] makes together. Of fewer the compiler makes no loop of vectors.
+pub(crate) const HASHES: usize = 32;
+
+/// Words number `first` and the following under a key. Inlined, so that it has the vectors of the
+/// kernel that calls it.
+#[inline(always)]
+pub(crate) fn hashes(key: [u32; 2], first: u32) -> [u32; HASHES] {
+    let mut words = [0; HASHES];
+    for (number, word) in (0..).zip(&mut words) {
+        *word = hash(key, first.wrapping_add(number));
+    }
+    words
+}
+
+/// A word is its number, multiplied and added to the key and mixed by C. Wellons' `lowbias32`
+/// (hash-prospector, 2018): a tenth of the work of a block, which is where the key comes from.
+#[inline(always)]
+const fn hash([a, b]: [u32; 2], number: u32) -> u32 {
+    let mut x = number.wrapping_mul(0x9E37_79B9).wrapping_add(a);
+    x = (x ^ x >> 16).wrapping_mul(0x7FEB_352D).wrapping_add(b);
+    x = (x ^ x >> 15).wrapping_mul(0x846C_A68B);
+    x ^ x >> 16
+}
+
 /// Numbers that [`noises`] makes together.
 pub(crate) const NOISES: usize = 32;
 
 /// Numbers of 16 bits, as bits of f32s, from the halves of words number `first` and the following
-/// under a key: number i is the lower half of word i, number i + 16 the upper one. A word is its
-/// number, multiplied and added to the key and mixed by C. Wellons' `lowbias32` (hash-prospector,
-/// 2018): a tenth of the work of a block, which is where the key comes from. Inlined, so that it
-/// has the vectors of the kernel that calls it.
+/// under a key ([`hash`]): number i is the lower half of word i, number i + 16 the upper one.
+/// Inlined, so that it has the vectors of the kernel that calls it.
 #[inline(always)]
-pub(crate) fn noises([a, b]: [u32; 2], first: u32) -> [f32; NOISES] {
+pub(crate) fn noises(key: [u32; 2], first: u32) -> [f32; NOISES] {
     let mut noises = [0.0; NOISES];
     let (lower, upper) = noises.split_at_mut(NOISES / 2);
     for (i, (lower, upper)) in (0..).zip(lower.iter_mut().zip(upper)) {
-        let mut x = first.wrapping_add(i).wrapping_mul(0x9E37_79B9).wrapping_add(a);
-        x = (x ^ x >> 16).wrapping_mul(0x7FEB_352D).wrapping_add(b);
-        x = (x ^ x >> 15).wrapping_mul(0x846C_A68B);
-        x ^= x >> 16;
+        let x = hash(key, first.wrapping_add(i));
         (*lower, *upper) = (f32::from_bits(x & 0xFFFF), f32::from_bits(x >> 16));
     }
     noises
@@ -205,11 +224,9 @@ mod tests {
 
     #[test]
     fn blocks_made_together_are_those_made_alone() {
-        for index in [0, 77, u64::from(u32::MAX) - 3, u64::MAX - 2] {
-            let stream = Stream::new(index ^ 0x5555_1234_9876_0001, Purpose::Dropout(3));
-            let alone = core::array::from_fn(|i| stream.block(index.wrapping_add(i as u64)));
-            assert_eq!(stream.blocks(index), alone);
-        }
+        let stream = Stream::new(0x5555_1234_9876_0001, Purpose::Dropout(3));
+        let indices = [0, 77, u64::from(u32::MAX), 1 << 32, u64::MAX, 3, 2, 1];
+        assert_eq!(stream.blocks(indices), indices.map(|index| stream.block(index)));
     }
 
     /// Known answers of the authors' library (Random123, `kat_vectors`).

@@ -8,9 +8,11 @@
 //!
 //! A probability is a multiple of 2^-16, the nearest: 16 random bits decide about a unit.
 
+use core::ops::Range;
+
 use crate::kernel::isa::{Isa, Kernel, run};
 use crate::kernel::{ActivationsMut, PANEL};
-use crate::rng::{BLOCKS, Purpose, Stream};
+use crate::rng::{BLOCKS, HASHES, Purpose, Stream, hashes};
 
 /// Key of the random numbers of one training step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,65 +23,99 @@ pub struct StepKey {
     pub step: u64,
 }
 
-/// Drops units of `values` `[n, units]` in place and scales the kept ones. `rows: [n]`
-pub fn drop_units(
-    key: StepKey,
-    layer: u32,
-    probability: f32,
-    rows: &[u64],
-    values: &mut ActivationsMut<'_>,
-) {
-    run(DropUnits { key, layer, probability, rows, values });
+/// The masks of examples in one layer and step.
+#[derive(Clone, Copy, Debug)]
+pub struct Masks<'a> {
+    stream: Stream,
+    /// A unit is dropped when its 16 random bits are below this.
+    threshold: u32,
+    scale: f32,
+    rows: &'a [u64],
+}
+
+/// Examples at a time: their values in two blocks stay in the first cache level.
+pub(super) const TOGETHER: usize = 64;
+
+/// Keys of the random numbers of so many examples, or fewer.
+pub(super) type Keys = [[u32; 2]; TOGETHER];
+
+impl<'a> Masks<'a> {
+    /// Those of layer number `layer`, which drops units with `probability`. `rows: [n]`
+    #[must_use]
+    pub fn new(key: StepKey, rows: &'a [u64], layer: u32, probability: f32) -> Self {
+        let purpose = Purpose::Dropout(layer);
+        let step_seed = Stream::new(key.seed, purpose).word(key.step);
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "in 0..=2^16")]
+        let threshold = (probability * 65_536.0 + 0.5) as u32;
+        let stream = Stream::new(step_seed, purpose);
+        Self { stream, threshold, scale: kept_scale(probability), rows }
+    }
+
+    /// Keys of some of the examples, at most [`TOGETHER`].
+    #[inline(always)]
+    pub(super) fn keys(&self, examples: Range<usize>) -> Keys {
+        let mut keys = [[0; 2]; TOGETHER];
+        let rows = self.rows[examples].chunks(BLOCKS);
+        for (keys, rows) in keys.chunks_exact_mut(BLOCKS).zip(rows) {
+            let mut indices = [0; BLOCKS];
+            indices[..rows.len()].copy_from_slice(rows);
+            for (key, [a, b, ..]) in keys.iter_mut().zip(self.stream.blocks(indices)) {
+                *key = [a, b];
+            }
+        }
+        keys
+    }
+
+    /// Drops units of the block that begins with `unit` and of the next one, if there is one, and
+    /// scales the others. `values`: of the examples that have these keys
+    #[inline(always)]
+    pub(super) fn drop(&self, keys: &Keys, unit: usize, values: &mut ActivationsMut<'_>) {
+        let n = values.view().n();
+        for (i, key) in keys.iter().enumerate().take(n) {
+            #[expect(clippy::cast_possible_truncation, reason = "no layer is so wide")]
+            let words = hashes(*key, (unit / 2) as u32);
+            let (low, high) = values.row_pair_mut(i, unit);
+            if high.len() == PANEL {
+                self.drop_below::<0>(&words, &mut low[..PANEL]);
+                self.drop_below::<16>(&words, &mut high[..PANEL]);
+            } else {
+                self.drop_below::<0>(&words, low);
+                self.drop_below::<16>(&words, high);
+            }
+        }
+    }
+
+    /// Drops values of whose words the 16 bits from bit `FROM` on are below the threshold.
+    #[inline(always)]
+    fn drop_below<const FROM: u32>(&self, words: &[u32; HASHES], values: &mut [f32]) {
+        for (value, word) in values.iter_mut().zip(words) {
+            let dropped = (*word >> FROM) & 0xFFFF < self.threshold;
+            *value = if dropped { 0.0 } else { *value * self.scale };
+        }
+    }
+}
+
+/// Drops units of `values` `[n, units]` in place and scales the kept ones.
+pub fn drop_units(masks: Masks<'_>, values: &mut ActivationsMut<'_>) {
+    run(DropUnits { masks, values });
 }
 
 struct DropUnits<'a, 'b> {
-    key: StepKey,
-    layer: u32,
-    probability: f32,
-    rows: &'a [u64],
+    masks: Masks<'a>,
     values: &'a mut ActivationsMut<'b>,
 }
 
 impl Kernel for DropUnits<'_, '_> {
     #[inline(always)]
     fn run<I: Isa>(self, _: I) {
-        let Self { key, layer, probability, rows, values } = self;
-        let purpose = Purpose::Dropout(layer);
-        let step_seed = Stream::new(key.seed, purpose).word(key.step);
-        let stream = Stream::new(step_seed, purpose);
-        // A unit is dropped when its 16 random bits are below probability · 2^16.
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "in 0..=2^16")]
-        let threshold = (probability * 65_536.0 + 0.5) as u32;
-        let scale = kept_scale(probability);
-        let blocks = (BLOCKS * values.view().width().div_ceil(2 * PANEL)) as u64;
-        for (pair, unit) in (0..).zip(values.firsts().step_by(2)) {
-            for (i, row) in rows.iter().enumerate() {
-                // Wrapping: rows are far below 2^64 / blocks, and a key of random bits may wrap.
-                let first = row.wrapping_mul(blocks).wrapping_add(pair * BLOCKS as u64);
-                let words = stream.blocks(first);
-                let (low, high) = values.row_pair_mut(i, unit);
-                if high.len() == PANEL {
-                    drop_below::<0>(&words, threshold, scale, &mut low[..PANEL]);
-                    drop_below::<16>(&words, threshold, scale, &mut high[..PANEL]);
-                } else {
-                    drop_below::<0>(&words, threshold, scale, low);
-                    drop_below::<16>(&words, threshold, scale, high);
-                }
-            }
+        let Self { masks, values } = self;
+        let n = values.view().n();
+        for start in (0..n).step_by(TOGETHER) {
+            let examples = start..n.min(start + TOGETHER);
+            let keys = masks.keys(examples.clone());
+            let mut values = values.examples(examples);
+            values.firsts().step_by(2).for_each(|unit| masks.drop(&keys, unit, &mut values));
         }
-    }
-}
-
-/// Drops values of whose words the 16 bits from bit `FROM` on are below `threshold`.
-#[inline(always)]
-fn drop_below<const FROM: u32>(
-    words: &[[u32; WORDS]; BLOCKS],
-    threshold: u32,
-    scale: f32,
-    values: &mut [f32],
-) {
-    for (value, word) in values.iter_mut().zip(words.as_flattened()) {
-        *value = if (*word >> FROM) & 0xFFFF < threshold { 0.0 } else { *value * scale };
     }
 }
 
@@ -89,19 +125,20 @@ pub fn kept_scale(probability: f32) -> f32 {
     1.0 / (1.0 - probability)
 }
 
-/// Random words of one block of the generator.
-const WORDS: usize = 4;
-// Two rows of neighbouring blocks of the layout take the words of blocks that are made together:
-// the first one the lower halves, the other the upper ones.
-const _: () = assert!(PANEL == WORDS * BLOCKS);
+// Two rows of neighbouring blocks of the layout take the words that are made together: the first
+// one the lower halves, the other the upper ones.
+const _: () = assert!(PANEL == HASHES && TOGETHER.is_multiple_of(BLOCKS));
 
 #[cfg(test)]
 mod tests {
+    use core::sync::atomic::AtomicU32;
     use std::vec;
+    use std::vec::Vec;
 
-    use super::{ActivationsMut, StepKey};
-    use crate::kernel::{Strides, blocked_len};
-    use crate::rng::{Purpose, Stream};
+    use super::{ActivationsMut, Masks, StepKey};
+    use crate::dense::norm::Norm;
+    use crate::kernel::{Activations, Strides, blocked_len};
+    use crate::rng::{Purpose, Stream, hashes};
 
     const KEY: StepKey = StepKey { seed: 3, step: 11 };
 
@@ -115,7 +152,7 @@ mod tests {
         values: &mut [f32],
     ) {
         let mut values = ActivationsMut::new(values, rows.len(), units, Strides::row_major(units));
-        super::drop_units(key, layer, probability, rows, &mut values);
+        super::drop_units(Masks::new(key, rows, layer, probability), &mut values);
     }
 
     #[test]
@@ -132,6 +169,33 @@ mod tests {
         }
     }
 
+    /// Behind a norm, two blocks of a few examples at a time: as of a whole output.
+    #[test]
+    fn a_norm_drops_what_is_dropped_behind_it() {
+        let n = super::TOGETHER + 6;
+        let rows = (0..n as u64).map(|i| i * 977 % 101).collect::<Vec<u64>>();
+        let masks = Masks::new(KEY, &rows, 5, 0.3);
+        for units in [1, 31, 32, 33, 64, 65, 96, 130] {
+            let norm = Norm { units, scale: 0, shift: units, mean: 0, variance: units };
+            let numbers = (0..2 * units).map(|i| 0.5 + (i % 7) as f32);
+            let parameters = numbers.map(|x| AtomicU32::new(x.to_bits())).collect::<Vec<_>>();
+            let kept = (0..norm.kept_len()).map(|i| 0.1 * i as f64 % 3.0).collect::<Vec<f64>>();
+            let x = (0..blocked_len(n, units)).map(|i| (i * 31 % 17) as f32 - 8.0);
+            let x = x.collect::<Vec<f32>>();
+            let x = Activations::blocked(&x, n, units);
+            let output = |masks: Option<Masks<'_>>| {
+                let mut y = vec![0.0; blocked_len(n, units)];
+                let mut view = ActivationsMut::blocked(&mut y, n, units);
+                norm.apply(&parameters, &kept, x, (true, masks), &mut view);
+                y
+            };
+            let mut expected = output(None);
+            let mut view = ActivationsMut::blocked(&mut expected, n, units);
+            super::drop_units(masks, &mut view);
+            assert_eq!(output(Some(masks)), expected, "{units} units");
+        }
+    }
+
     /// Word by word, as it is defined: a word for units j and j + 32 of every 64.
     #[test]
     fn masks_are_those_of_the_definition() {
@@ -141,10 +205,11 @@ mod tests {
         let step_seed = Stream::new(KEY.seed, Purpose::Dropout(4)).word(KEY.step);
         let stream = Stream::new(step_seed, Purpose::Dropout(4));
         for (i, row) in rows.into_iter().enumerate() {
+            let [a, b, ..] = stream.block(row);
             for unit in 0..units {
                 let (pair, upper, place) = (unit / 64, unit / 32 % 2, unit % 32);
-                let block = row.wrapping_mul(16).wrapping_add((8 * pair + place / 4) as u64);
-                let bits = (stream.block(block)[place % 4] >> (16 * upper)) & 0xFFFF;
+                let words = hashes([a, b], u32::try_from(32 * pair).unwrap());
+                let bits = (words[place] >> (16 * upper)) & 0xFFFF;
                 let expected = if bits < 19_661 { 0.0 } else { super::kept_scale(probability) };
                 assert_eq!(values[i * units + unit], expected, "row {row}, unit {unit}");
             }
@@ -160,7 +225,7 @@ mod tests {
             drop_units(KEY, 1, 0.4, &rows, units, &mut values);
             let mut blocked = vec![1.0; blocked_len(rows.len(), units)];
             let mut view = ActivationsMut::blocked(&mut blocked, rows.len(), units);
-            super::drop_units(KEY, 1, 0.4, &rows, &mut view);
+            super::drop_units(Masks::new(KEY, &rows, 1, 0.4), &mut view);
             for (i, row) in values.chunks_exact(units).enumerate() {
                 let mut got = vec![0.0; units];
                 view.view().copy_row(i, &mut got);

@@ -13,13 +13,15 @@
 //! another way has the same mean. What is made of them is f32.
 //!
 //! Loops go by blocks of the layout: what is known of the units of one stays in registers. A row of
-//! a whole block has a length that the compiler knows, so its loop is one of vectors.
+//! a whole block has a length that the compiler knows, so its loop is one of vectors. Dropout
+//! behind a norm is applied to two blocks of a few examples while they are near.
 
 use core::sync::atomic::AtomicU32;
 
+use super::dropout::{Masks, TOGETHER};
 use super::replica::element;
 use crate::kernel::isa::{Isa, Kernel, run};
-use crate::kernel::words::load_with;
+use crate::kernel::words::{load_with, prefetch_at};
 use crate::kernel::{Activations, ActivationsMut, PANEL};
 
 /// Added to the variance (the paper's ε).
@@ -113,16 +115,17 @@ impl Norm {
         }
     }
 
-    /// Writes y = scale · x̂ + shift of the examples `x` `[n, units]`, cut below at 0 if `relu`.
+    /// Writes y = scale · x̂ + shift of the examples `x` `[n, units]`, cut below at 0 if `relu`, and
+    /// some of it dropped if there are `masks`.
     pub fn apply(
         &self,
         parameters: &[AtomicU32],
         kept: &[f64],
         x: Activations<'_>,
-        relu: bool,
+        (relu, masks): (bool, Option<Masks<'_>>),
         y: &mut ActivationsMut<'_>,
     ) {
-        run(Apply { norm: self, parameters, kept, x, relu, y });
+        run(Apply { norm: self, parameters, kept, x, relu, masks, y });
     }
 
     /// Adds those of the examples `x` `[n, units]` with their d_y to the sums of backward, which
@@ -202,6 +205,7 @@ impl Kernel for Moments<'_> {
         fn add<'a, const WHOLE: bool>(rows: impl Iterator<Item = &'a [f32]>) -> [[f64; PANEL]; 2] {
             let [mut first, mut second] = [[0.0; PANEL]; 2];
             for x in rows {
+                come_near(x);
                 let x = if WHOLE { &x[..PANEL] } else { x };
                 for ((x, first), second) in x.iter().zip(&mut first).zip(&mut second) {
                     let x = f64::from(*x);
@@ -236,6 +240,8 @@ impl Kernel for Products<'_> {
         ) -> [[f64; PANEL]; 2] {
             let [mut first, mut second] = [[0.0; PANEL]; 2];
             for (d, x) in rows {
+                come_near(x);
+                come_near(d);
                 let (d, x) = if WHOLE { (&d[..PANEL], &x[..PANEL]) } else { (d, x) };
                 for (((d, x), first), second) in d.iter().zip(x).zip(&mut first).zip(&mut second) {
                     *first += f64::from(*d);
@@ -270,6 +276,7 @@ struct Apply<'a, 'y> {
     kept: &'a [f64],
     x: Activations<'a>,
     relu: bool,
+    masks: Option<Masks<'a>>,
     y: &'a mut ActivationsMut<'y>,
 }
 
@@ -283,6 +290,8 @@ impl Kernel for Apply<'_, '_> {
             floor: f32,
         ) {
             for (x, y) in rows {
+                come_near(x);
+                come_near(y);
                 let (x, y) = if WHOLE { (&x[..PANEL], &mut y[..PANEL]) } else { (x, y) };
                 let of_unit = mean.iter().zip(gain).zip(shift);
                 for ((x, y), ((mean, gain), shift)) in x.iter().zip(y).zip(of_unit) {
@@ -291,18 +300,29 @@ impl Kernel for Apply<'_, '_> {
                 }
             }
         }
-        let Self { norm, parameters, kept, x, relu, y } = self;
+        let Self { norm, parameters, kept, x, relu, masks, y } = self;
         let floor = if relu { 0.0 } else { f32::NEG_INFINITY };
         let [mean, inverse] = norm.of_units(kept);
-        for (unit, x) in x.blocks() {
-            let scale = norm.panel_of(isa, parameters, norm.scale, unit);
-            let gain = times(&scale, &panel(&inverse[unit..]));
-            let shift = norm.panel_of(isa, parameters, norm.shift, unit);
-            let (rows, of_unit) = (x.zip(y.block_mut(unit)), [panel(&mean[unit..]), gain, shift]);
-            if norm.units - unit >= PANEL {
-                apply::<true>(rows, &of_unit, floor);
-            } else {
-                apply::<false>(rows, &of_unit, floor);
+        for start in (0..x.n()).step_by(TOGETHER) {
+            let examples = start..x.n().min(start + TOGETHER);
+            let masks = masks.map(|masks| (masks, masks.keys(examples.clone())));
+            let mut y = y.examples(examples.clone());
+            for (unit, x) in x.examples(examples).blocks() {
+                let scale = norm.panel_of(isa, parameters, norm.scale, unit);
+                let gain = times(&scale, &panel(&inverse[unit..]));
+                let shift = norm.panel_of(isa, parameters, norm.shift, unit);
+                let (rows, of_unit) =
+                    (x.zip(y.block_mut(unit)), [panel(&mean[unit..]), gain, shift]);
+                if norm.units - unit >= PANEL {
+                    apply::<true>(rows, &of_unit, floor);
+                } else {
+                    apply::<false>(rows, &of_unit, floor);
+                }
+                // Two blocks at a time, when the second is there.
+                let (second, last) = (unit / PANEL % 2 == 1, unit + PANEL >= norm.units);
+                if let (Some((masks, keys)), true) = (&masks, second || last) {
+                    masks.drop(keys, if second { unit - PANEL } else { unit }, &mut y);
+                }
             }
         }
     }
@@ -327,6 +347,8 @@ impl Kernel for ApplyGradient<'_, '_> {
             [mean, gain, first, slope]: &[[f32; PANEL]; 4],
         ) {
             for (x, d) in rows {
+                come_near(x);
+                come_near(d);
                 let (x, d) = if WHOLE { (&x[..PANEL], &mut d[..PANEL]) } else { (x, d) };
                 let of_unit = mean.iter().zip(gain).zip(first.iter().zip(slope));
                 for ((x, d), ((mean, gain), (first, slope))) in x.iter().zip(d).zip(of_unit) {
@@ -351,6 +373,18 @@ impl Kernel for ApplyGradient<'_, '_> {
             }
         }
     }
+}
+
+/// Rows of a block that are asked for ahead: a large batch comes from far, and what the processor
+/// reads ahead by itself ends with every page.
+const AHEAD: usize = 16;
+
+/// Asks for the row that comes [`AHEAD`] rows later, wherever that is.
+#[inline(always)]
+fn come_near(row: &[f32]) {
+    let at = row.as_ptr().wrapping_add(AHEAD * PANEL);
+    prefetch_at(at);
+    prefetch_at(at.wrapping_add(PANEL / 2));
 }
 
 /// The first numbers; zeros behind them.

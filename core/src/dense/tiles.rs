@@ -7,7 +7,7 @@
 use core::ops::Range;
 use core::sync::atomic::AtomicU32;
 
-use super::dropout;
+use super::dropout::{Masks, drop_units};
 use super::mlp::{Layer, Training};
 use super::norm::Norm;
 use crate::kernel::{Activations, ActivationsMut, EXAMPLES};
@@ -54,13 +54,16 @@ impl Output<'_> {
             return;
         }
         let mut y = self.y.examples(examples.clone());
-        if let (Some(norm), Some(x)) = (&self.layer.norm, &self.linear) {
-            let x = x.view().examples(examples.clone());
-            norm.apply(parameters, self.kept, x, self.layer.relu, &mut y);
-        }
-        if let Some(training) = training.filter(|_| self.layer.dropout > 0.0) {
-            let Layer { stream, dropout, .. } = *self.layer;
-            dropout::drop_units(training.key, stream, dropout, &training.rows[examples], &mut y);
+        let Layer { stream, dropout, relu, .. } = *self.layer;
+        let masks = training.filter(|_| dropout > 0.0).map(|training| {
+            Masks::new(training.key, &training.rows[examples.clone()], stream, dropout)
+        });
+        match (&self.layer.norm, &self.linear) {
+            (Some(norm), Some(x)) => {
+                let x = x.view().examples(examples);
+                norm.apply(parameters, self.kept, x, (relu, masks), &mut y);
+            }
+            _ => masks.into_iter().for_each(|masks| drop_units(masks, &mut y)),
         }
     }
 }

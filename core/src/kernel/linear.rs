@@ -262,6 +262,12 @@ struct Affine {
 }
 
 impl Epilogue for Affine {
+    /// Of a batch that has to pass as a whole, what is written has gone far.
+    #[inline(always)]
+    unsafe fn claim<I: Isa>(&self, _: I, row: usize, column: usize) {
+        prefetch_at(self.to.wrapping_add(row * self.row + column));
+    }
+
     #[inline(always)]
     unsafe fn put<I: Isa>(&self, isa: I, row: usize, column: usize, count: usize, sum: I::Vector) {
         // SAFETY: the caller's promise: the tile is inside Y, and so is its bias inside b.
@@ -358,8 +364,10 @@ impl Epilogue for Masked {
     /// The mask was written in the forward pass, and has gone far since.
     #[inline(always)]
     unsafe fn claim<I: Isa>(&self, _: I, row: usize, column: usize) {
+        let at = row * self.row + column;
+        prefetch_at(self.to.wrapping_add(at));
         if let Some((y, _)) = self.mask {
-            prefetch_at(y.wrapping_add(row * self.row + column));
+            prefetch_at(y.wrapping_add(at));
         }
     }
 

@@ -231,7 +231,7 @@ pub(crate) fn prefetch<T>(of: &T) {
 
 /// Asks for the cache line at `at`, wherever that is: nothing is read.
 #[inline(always)]
-pub(super) fn prefetch_at<T>(at: *const T) {
+pub(crate) fn prefetch_at<T>(at: *const T) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a hint. SSE is part of the architecture.
     unsafe {

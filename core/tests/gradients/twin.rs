@@ -1,7 +1,7 @@
 //! The models again, in f64 and straight from their definitions: no tiles, no packing, no backward.
 
 use umbra_core::batch::{Batch, Jagged};
-use umbra_core::dense::dropout::drop_units;
+use umbra_core::dense::dropout::{Masks, drop_units};
 use umbra_core::kernel::{ActivationsMut, Strides};
 use umbra_core::model::{
     Input, Model, ModelConfig, ModelKind, Pooling, StepKey, Structure, Tensor,
@@ -392,7 +392,7 @@ pub(crate) fn mask(layer: u32, probability: f32, rows: &[u64], units: usize) -> 
     let mut ones = vec![1.0; rows.len() * units];
     let strides = Strides::row_major(units);
     let mut view = ActivationsMut::new(&mut ones, rows.len(), units, strides);
-    drop_units(KEY, layer, probability, rows, &mut view);
+    drop_units(Masks::new(KEY, rows, layer, probability), &mut view);
     let kept = 1.0 / (1.0 - f64::from(probability));
     ones.iter().map(|x| if *x == 0.0 { 0.0 } else { kept }).collect()
 }
