@@ -375,8 +375,7 @@ impl Kernel for ApplyGradient<'_, '_> {
     }
 }
 
-/// Rows of a block that are asked for ahead: a large batch comes from far, and what the processor
-/// reads ahead by itself ends with every page.
+/// Rows of a block that are asked for ahead: a large batch comes from far.
 const AHEAD: usize = 16;
 
 /// Asks for the row that comes [`AHEAD`] rows later, wherever that is.
