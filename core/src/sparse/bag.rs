@@ -222,10 +222,6 @@ impl Bags<'_> {
     }
 }
 
-/// Gathered rows that are asked for ahead: those of a large batch have gone far since they were
-/// gathered.
-const AHEAD: usize = 24;
-
 /// [`Bags::pool`] as a kernel. No fused operations, and rows are added in the order of the bag: the
 /// same bits on every instruction set.
 struct Pool<'a> {
@@ -241,7 +237,7 @@ impl Kernel for Pool<'_> {
     fn run<I: Isa>(self, isa: I) {
         let Self { bags, n, rows, shape, out } = self;
         let (width, columns) = (shape.columns.len(), shape.columns.clone());
-        let rows = Rows { elements: rows, stride: bags.row_width, columns, ahead: AHEAD };
+        let rows = Rows { elements: rows, stride: bags.row_width, columns, ahead: 0 };
         for example in 0..n {
             let at = example * shape.stride + shape.at;
             let out = &mut out[at..at + bags.fields * width];
