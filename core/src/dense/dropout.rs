@@ -69,7 +69,7 @@ impl<'a> Masks<'a> {
     /// Drops units of the block that begins with `unit` and of the next one, if there is one, and
     /// scales the others. `values`: of the examples that have these keys
     #[inline(always)]
-    pub(super) fn drop(&self, keys: &Keys, unit: usize, values: &mut ActivationsMut<'_>) {
+    pub(super) fn apply(&self, keys: &Keys, unit: usize, values: &mut ActivationsMut<'_>) {
         let n = values.view().n();
         for (i, key) in keys.iter().enumerate().take(n) {
             #[expect(clippy::cast_possible_truncation, reason = "no layer is so wide")]
@@ -114,7 +114,9 @@ impl Kernel for DropUnits<'_, '_> {
             let examples = start..n.min(start + TOGETHER);
             let keys = masks.keys(examples.clone());
             let mut values = values.examples(examples);
-            values.firsts().step_by(2).for_each(|unit| masks.drop(&keys, unit, &mut values));
+            for unit in values.firsts().step_by(2) {
+                masks.apply(&keys, unit, &mut values);
+            }
         }
     }
 }

@@ -321,7 +321,7 @@ impl Kernel for Apply<'_, '_> {
                 // Two blocks at a time, when the second is there.
                 let (second, last) = (unit / PANEL % 2 == 1, unit + PANEL >= norm.units);
                 if let (Some((masks, keys)), true) = (&masks, second || last) {
-                    masks.drop(keys, if second { unit - PANEL } else { unit }, &mut y);
+                    masks.apply(keys, if second { unit - PANEL } else { unit }, &mut y);
                 }
             }
         }
