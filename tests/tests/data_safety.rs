@@ -52,6 +52,14 @@ fn outputs_never_replace_what_is_read_or_what_is_no_file() {
     refused(&folder, 2, &[&export[..], &[manifest]].concat(), "one of the files to read");
     refused(&folder, 2, &[&export[..], &["/dev/null"]].concat(), "the output is a device");
 
+    let bench = |json| ["bench", "--peak-only", "--json", json];
+    refused(&folder, 2, &bench("/dev/null"), "the output is a device");
+    let bench = ["bench", "-c", "job.toml", "--data", "test.h5", "--json", "test.h5"];
+    refused(&folder, 2, &bench, "one of the files to read");
+    let simulate = ["simulate", "-c", "job.toml", "--cluster", "no.toml", "--json", "/dev/null"];
+    refused(&folder, 2, &simulate, "the output is a device");
+    assert_eq!(fs::read(folder.path("test.h5")).unwrap(), before);
+
     // Nothing is replaced unasked.
     folder.write("scores.txt", "mine");
     let plain = ["predict", "--checkpoint", LAST, "--data", "test.h5", "--output", "scores.txt"];

@@ -1,8 +1,9 @@
 //! `umbra bench`: how fast this machine trains, beside what it could do at best.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
+use umbra_datasets::output;
 
 use crate::bench::{Operands, Optimizers, Report, Settings, Shape, Subject, bench, peak_only};
 use crate::error::Error;
@@ -95,10 +96,16 @@ pub(super) struct BenchArguments {
 
 /// Runs the verb.
 pub(super) fn run(arguments: &BenchArguments) -> Result<(), Error> {
-    if arguments.peak_only {
-        return hand_out(&peak_only(), arguments.json.as_deref());
-    }
     let data = arguments.data.as_deref();
+    let read = [arguments.config.as_deref(), data].into_iter().flatten();
+    let out = match arguments.json.as_deref() {
+        None => Out::Table,
+        Some(path) if path.as_os_str() == "-" => Out::Stdout,
+        Some(path) => Out::File(output::check(path, read, true)?),
+    };
+    if arguments.peak_only {
+        return hand_out(&peak_only(), &out);
+    }
     let mut ways = vec![];
     for optimizers in &arguments.optimizer {
         for operands in &arguments.precision {
@@ -124,25 +131,35 @@ pub(super) fn run(arguments: &BenchArguments) -> Result<(), Error> {
     if let Some(progress) = progress {
         progress.finish_and_clear();
     }
-    hand_out(&report, arguments.json.as_deref())
+    hand_out(&report, &out)
+}
+
+/// Where the JSON goes, beside the table.
+enum Out {
+    /// Nowhere.
+    Table,
+    /// Then the table goes to stderr.
+    Stdout,
+    File(PathBuf),
 }
 
 /// The table, and the JSON if it was asked for.
-fn hand_out(report: &Report, json_path: Option<&Path>) -> Result<(), Error> {
+fn hand_out(report: &Report, out: &Out) -> Result<(), Error> {
     let json = serde_json::to_string(report)
         .map_err(|error| Error::Failure(format!("figures as JSON: {error}")))?;
     use std::io::Write;
     // A closed stdout or stderr is no failure of the work that was done.
-    match json_path {
-        Some(path) if path.as_os_str() == "-" => {
+    match out {
+        Out::Stdout => {
             let _ = write!(std::io::stderr().lock(), "{report}");
             let _ = writeln!(std::io::stdout().lock(), "{json}");
         }
-        path => {
+        Out::Table => {
             let _ = write!(std::io::stdout().lock(), "{report}");
-            if let Some(path) = path {
-                write_atomically(path, json.as_bytes())?;
-            }
+        }
+        Out::File(path) => {
+            let _ = write!(std::io::stdout().lock(), "{report}");
+            write_atomically(path, json.as_bytes())?;
         }
     }
     Ok(())

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::json;
+use umbra_datasets::output;
 
 use super::eval::add_figures;
 use super::job_file::JobArguments;
@@ -82,6 +83,9 @@ pub(super) fn run(
         Err(LaunchError::OneProcess { verb: "simulate", processes: world.size }.into())
     };
     control.agree(alone)?;
+    let cluster = arguments.cluster.as_path();
+    let json = arguments.json.as_deref().map(|path| output::check(path, [cluster], true));
+    let json = json.transpose()?;
     let config = arguments.job.config()?;
     let file = ClusterFile::load(&arguments.cluster)?;
     let summaries = if arguments.trainers.is_empty() {
@@ -105,7 +109,7 @@ pub(super) fn run(
         print(&sweep_table(&summaries));
         summaries
     };
-    arguments.json.as_ref().map_or(Ok(()), |path| write_json(path, &summaries))
+    json.map_or(Ok(()), |path| write_json(&path, &summaries))
 }
 
 /// Plans, and says what is odd about the job.
