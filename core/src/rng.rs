@@ -156,7 +156,8 @@ fn philox(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
 /// Blocks that are made together.
 pub(crate) const BLOCKS: usize = 8;
 
-/// Words that [`hashes`] makes together. Of fewer the compiler makes no loop of vectors.
+/// Words that [`hashes`] makes together. Of fewer the compiler made no vectors where dropout asks
+/// for them.
 pub(crate) const HASHES: usize = 32;
 
 /// Words number `first` and the following under a key. Inlined, so that it has the vectors of the

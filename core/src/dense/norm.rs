@@ -115,8 +115,8 @@ impl Norm {
         }
     }
 
-    /// Writes y = scale · x̂ + shift of the examples `x` `[n, units]`, cut below at 0 if `relu`, and
-    /// some of it dropped if there are `masks`.
+    /// Writes y = scale · x̂ + shift of the examples `x` `[n, units]`, cut below at 0 if `relu`,
+    /// and drops of it what the `masks` say, if there are.
     pub fn apply(
         &self,
         parameters: &[AtomicU32],
