@@ -305,7 +305,10 @@ impl Kernel for Apply<'_, '_> {
         let [mean, inverse] = norm.of_units(kept);
         for start in (0..x.n()).step_by(TOGETHER) {
             let examples = start..x.n().min(start + TOGETHER);
-            let masks = masks.map(|masks| (masks, masks.keys(examples.clone())));
+            let keys = match &masks {
+                Some(masks) => masks.keys(examples.clone()),
+                None => [[0; 2]; TOGETHER],
+            };
             let mut y = y.examples(examples.clone());
             for (unit, x) in x.examples(examples).blocks() {
                 let scale = norm.panel_of(isa, parameters, norm.scale, unit);
@@ -320,8 +323,8 @@ impl Kernel for Apply<'_, '_> {
                 }
                 // Two blocks at a time, when the second is there.
                 let (second, last) = (unit / PANEL % 2 == 1, unit + PANEL >= norm.units);
-                if let (Some((masks, keys)), true) = (&masks, second || last) {
-                    masks.apply(keys, if second { unit - PANEL } else { unit }, &mut y);
+                if let (Some(masks), true) = (&masks, second || last) {
+                    masks.apply(&keys, if second { unit - PANEL } else { unit }, &mut y);
                 }
             }
         }
