@@ -54,10 +54,17 @@ fn outputs_never_replace_what_is_read_or_what_is_no_file() {
 
     let bench = |json| ["bench", "--peak-only", "--json", json];
     refused(&folder, 2, &bench("/dev/null"), "the output is a device");
-    let bench = ["bench", "-c", "job.toml", "--data", "test.h5", "--json", "test.h5"];
-    refused(&folder, 2, &bench, "one of the files to read");
-    let simulate = ["simulate", "-c", "job.toml", "--cluster", "no.toml", "--json", "/dev/null"];
-    refused(&folder, 2, &simulate, "the output is a device");
+    let simulate = |json| ["simulate", "-c", "job.toml", "--cluster", "no.toml", "--json", json];
+    refused(&folder, 2, &simulate("/dev/null"), "the output is a device");
+    for own in ["job.toml", "train.h5", "test.h5"] {
+        refused(
+            &folder,
+            2,
+            &["bench", "-c", "job.toml", "--json", own],
+            "one of the files to read",
+        );
+        refused(&folder, 2, &simulate(own), "one of the files to read");
+    }
     assert_eq!(fs::read(folder.path("test.h5")).unwrap(), before);
 
     // Nothing is replaced unasked.

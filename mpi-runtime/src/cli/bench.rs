@@ -1,9 +1,10 @@
 //! `umbra bench`: how fast this machine trains, beside what it could do at best.
 
-use std::path::PathBuf;
+use core::iter;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
-use umbra_datasets::output;
+use umbra_datasets::output::{self, OutputError};
 
 use crate::bench::{Operands, Optimizers, Report, Settings, Shape, Subject, bench, peak_only};
 use crate::error::Error;
@@ -96,16 +97,12 @@ pub(super) struct BenchArguments {
 
 /// Runs the verb.
 pub(super) fn run(arguments: &BenchArguments) -> Result<(), Error> {
-    let data = arguments.data.as_deref();
-    let read = [arguments.config.as_deref(), data].into_iter().flatten();
-    let out = match arguments.json.as_deref() {
-        None => Out::Table,
-        Some(path) if path.as_os_str() == "-" => Out::Stdout,
-        Some(path) => Out::File(output::check(path, read, true)?),
-    };
+    let json = arguments.json.as_deref();
     if arguments.peak_only {
+        let out = Out::new(json, iter::empty())?;
         return hand_out(&peak_only(), &out);
     }
+    let data = arguments.data.as_deref();
     let mut ways = vec![];
     for optimizers in &arguments.optimizer {
         for operands in &arguments.precision {
@@ -117,6 +114,9 @@ pub(super) fn run(arguments: &BenchArguments) -> Result<(), Error> {
         None if data.is_none() => Subject::of_shape(arguments.shape, &ways)?,
         None => Subject::criteo_kaggle(&ways, data)?,
     };
+    let of_jobs = subject.variants.iter().flat_map(|variant| variant.config.data.files());
+    let read = [arguments.config.as_deref(), data].into_iter().flatten().chain(of_jobs);
+    let out = Out::new(json, read)?;
     let settings = Settings {
         batches: arguments.batch.iter().map(|batch| *batch as usize).collect(),
         workers: arguments.workers.iter().map(|workers| usize::from(*workers)).collect(),
@@ -141,6 +141,20 @@ enum Out {
     /// Then the table goes to stderr.
     Stdout,
     File(PathBuf),
+}
+
+impl Out {
+    /// Checks a file before anything is measured: it is none of those that are `read`.
+    fn new<'a>(
+        json: Option<&Path>,
+        read: impl Iterator<Item = &'a Path>,
+    ) -> Result<Self, OutputError> {
+        Ok(match json {
+            None => Self::Table,
+            Some(path) if path.as_os_str() == "-" => Self::Stdout,
+            Some(path) => Self::File(output::check(path, read, true)?),
+        })
+    }
 }
 
 /// The table, and the JSON if it was asked for.

@@ -83,10 +83,11 @@ pub(super) fn run(
         Err(LaunchError::OneProcess { verb: "simulate", processes: world.size }.into())
     };
     control.agree(alone)?;
-    let cluster = arguments.cluster.as_path();
-    let json = arguments.json.as_deref().map(|path| output::check(path, [cluster], true));
-    let json = json.transpose()?;
     let config = arguments.job.config()?;
+    let own = [arguments.job.path(), Some(&arguments.cluster)].into_iter().flatten();
+    let read = own.chain(config.data.files());
+    let json = arguments.json.as_deref().map(|path| output::check(path, read, true));
+    let json = json.transpose()?;
     let file = ClusterFile::load(&arguments.cluster)?;
     let summaries = if arguments.trainers.is_empty() {
         let planned = plan(config, &file, file.trainers)?;

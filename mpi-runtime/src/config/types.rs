@@ -4,7 +4,7 @@
 //! itself. `Option` fields are either truly optional or decided by the launch
 //! ([`Config::resolve`](super::Config::resolve)).
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use umbra_datasets::Reading;
@@ -79,6 +79,13 @@ pub struct DataConfig {
     /// Shuffle within lanes; else the order of the files.
     #[serde(default = "defaults::yes")]
     pub shuffle: bool,
+}
+
+impl DataConfig {
+    /// All files that a job reads, those for training first.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        [&self.train, &self.valid, &self.test].into_iter().flatten().map(PathBuf::as_path)
+    }
 }
 
 impl DataConfig {
