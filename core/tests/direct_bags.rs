@@ -11,7 +11,7 @@ use umbra_core::kernel::Precision;
 use umbra_core::model::Pooling;
 use umbra_core::optim::{Adam, Optimizer, OptimizerKind, SparseOptimizer};
 use umbra_core::rng::{Purpose, Stream};
-use umbra_core::sparse::bag::{Bags, Pooled};
+use umbra_core::sparse::bag::{Bags, Pooled, RowGradients};
 use umbra_core::sparse::{
     DirectBags, DirectUpdate, Numbering, Numbers, Partitioning, Record, Rounding, Table, Use,
     coalesce, heads_len,
@@ -103,8 +103,10 @@ fn bits_are_those_of_copies() {
                 gradient.copy_from_slice(next.next().unwrap());
             }
         }
-        let mut of_rows = vec![0.0; rows.len()];
-        by_copy.pool_backward(EXAMPLES, &of_bags, &shape, &mut of_rows);
+        let (mut of_rows, mut set) = (vec![f32::NAN; rows.len()], 0);
+        let mut sums = RowGradients { elements: &mut of_rows, set: &mut set };
+        by_copy.pool_backward(EXAMPLES, &of_bags, &shape, sums.again());
+        sums.finish(width);
         let _ = table.update(&optimizer, 0.1, indices(), &of_rows);
 
         // Without.

@@ -82,7 +82,7 @@ def parts():
     report = bench("--optimizer", "sgd", "--workers", "1", "--batch", "128,2048", "--seconds", str(2 * ROUNDS), "--samples", str(ROUNDS),
                    whole=True)
     rates = {(figure["kernel"], figure["shape"]): figure for figure in report["kernels"]}
-    # Products are made in tiles of 128 examples, whatever the batch.
+    # Products of this model are made in tiles of 128 examples, whatever the batch.
     shares = {}
     for batch, step in ((figure["batch"], figure) for figure in report["steps"]):
         flop = took = 0

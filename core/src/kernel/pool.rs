@@ -125,3 +125,18 @@ pub(crate) fn add_scaled<I: Isa>(isa: I, scale: f32, x: &[f32], sum: &mut [f32])
         }
     }
 }
+
+/// [`add_scaled`] to zeros, with the same bits; lengths are equal.
+#[inline(always)]
+pub(crate) fn set_scaled<I: Isa>(isa: I, scale: f32, x: &[f32], sum: &mut [f32]) {
+    assert_eq!(x.len(), sum.len(), "a sum of another length");
+    let scale = isa.splat(scale);
+    for (sum, x) in sum.chunks_mut(I::LANES).zip(x.chunks(I::LANES)) {
+        // SAFETY: both have as many elements.
+        unsafe {
+            let step = isa.mul(scale, load(isa, x.as_ptr(), x.len()));
+            // Without a sign: 0 + -0 is 0.
+            store(isa, sum.as_mut_ptr(), x.len(), isa.add(isa.zero(), step));
+        }
+    }
+}

@@ -105,28 +105,50 @@ pub(crate) fn update_row<I: Isa, V: RowValues>(
     assert_eq!(values.as_words().len(), V::words(n), "gradient of another length than the row");
     assert_eq!(state.len(), rule.planes() * n, "state of another length");
     let (first, second) = state.split_at(rule.planes().min(1) * n);
-    for run in (0..n).step_by(V::RUN) {
-        let noise = values.noise(run);
-        for at in (run..n.min(run.saturating_add(V::RUN))).step_by(I::LANES) {
-            let count = I::LANES.min(n - at);
-            let mut element = [isa.zero(); 3];
-            // SAFETY: lengths were compared; of the planes only those that the rule has are read.
-            let gradient = unsafe {
-                element[0] = values.load(isa, at, count);
-                let state = element[1..].iter_mut().zip([first, second]);
-                for (element, plane) in state.take(rule.planes()) {
-                    *element = load(isa, plane.as_ptr().add(at), count);
-                }
-                load(isa, gradient.as_ptr().add(at), count)
-            };
-            let element = rule.apply(isa, element, gradient);
-            // SAFETY: as above, and at is in the run.
-            unsafe { values.store(isa, at, count, element[0], &noise) }
-            let state = element[1..].iter().zip([first, second]);
-            for (element, plane) in state.take(rule.planes()) {
-                // SAFETY: as above.
-                unsafe { store_words(isa, &plane[at..], count, *element) }
-            }
+    let planes = [first, second];
+    let mut at = 0;
+    while at < n {
+        let noise = values.noise(at);
+        let end = n.min(at.saturating_add(V::RUN));
+        // Whole vectors in a loop of their own, which asks nothing of any of them: between two
+        // requests for rows that are far there is to be little else to do.
+        while end - at >= I::LANES {
+            // SAFETY: lengths were compared; `at` is in the run of the noise.
+            unsafe { update_vector(isa, rule, (values, &noise), planes, gradient, (at, I::LANES)) }
+            at += I::LANES;
+        }
+        if at < end {
+            // SAFETY: as above.
+            unsafe { update_vector(isa, rule, (values, &noise), planes, gradient, (at, end - at)) }
+            at = end;
+        }
+    }
+}
+
+/// [`update_row`] of the `count` elements from `at` on, by the noise of their run.
+///
+/// # Safety
+/// There are as many values, gradients, and elements of the planes that the rule has.
+#[inline(always)]
+unsafe fn update_vector<I: Isa, V: RowValues>(
+    isa: I,
+    rule: &impl Rule,
+    (values, noise): (V, &V::Noise),
+    planes: [&[AtomicU32]; 2],
+    gradient: &[f32],
+    (at, count): (usize, usize),
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut element = [values.load(isa, at, count), isa.zero(), isa.zero()];
+        for (element, plane) in element[1..].iter_mut().zip(planes).take(rule.planes()) {
+            *element = load(isa, plane.as_ptr().add(at), count);
+        }
+        let gradient = load(isa, gradient.as_ptr().add(at), count);
+        let element = rule.apply(isa, element, gradient);
+        values.store(isa, at, count, element[0], noise);
+        for (element, plane) in element[1..].iter().zip(planes).take(rule.planes()) {
+            store_words(isa, &plane[at..], count, *element);
         }
     }
 }
@@ -297,14 +319,16 @@ pub(crate) fn sum_of_squares<I: Isa, V: RowValues>(
     let words = V::words(gradient.len());
     assert_eq!(values.as_words().len(), words, "gradient of another length than the row");
     let (decay, mut sum) = (isa.splat(decay), isa.zero());
-    for at in (0..gradient.len()).step_by(I::LANES) {
-        let count = I::LANES.min(gradient.len() - at);
+    let (n, mut at) = (gradient.len(), 0);
+    while at < n {
+        let count = I::LANES.min(n - at);
         // SAFETY: `count` elements of both from `at` on.
         unsafe {
             let p = values.load(isa, at, count);
             let g = isa.add(load(isa, gradient.as_ptr().add(at), count), isa.mul(decay, p));
             sum = isa.add(sum, isa.mul(g, g));
         }
+        at += I::LANES;
     }
     sum_of_lanes(isa, sum)
 }

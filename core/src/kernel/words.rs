@@ -148,10 +148,17 @@ pub fn shared(numbers: &mut [f32]) -> &[AtomicU32] {
 #[inline(always)]
 pub(crate) fn all_finite_with<I: Isa>(isa: I, numbers: &[f32]) -> bool {
     let mut sum = isa.zero();
-    for part in numbers.chunks(I::LANES) {
-        // SAFETY: as many elements as the part has.
-        let x = unsafe { tile::load(isa, part.as_ptr(), part.len()) };
+    let vectors = numbers.chunks_exact(I::LANES);
+    let rest = vectors.remainder();
+    for numbers in vectors {
+        // SAFETY: as long as a vector.
+        let x = unsafe { isa.load(numbers.as_ptr()) };
         // As in `LoadFinite`.
+        sum = isa.add(sum, isa.sub(x, x));
+    }
+    if !rest.is_empty() {
+        // SAFETY: as many elements as the rest has.
+        let x = unsafe { isa.load_part(rest.as_ptr(), rest.len()) };
         sum = isa.add(sum, isa.sub(x, x));
     }
     !isa.has_nan(sum)
@@ -216,11 +223,33 @@ pub(crate) fn touch_with<I: Isa>(isa: I, words: &[AtomicU32], write: bool) -> I:
     sum
 }
 
-/// Asks for the cache lines of a row of f32s or words ahead of its use.
+/// Asks for the cache lines of a row of f32s or words ahead of its use, as far as the second level:
+/// on their way to the first there can be no more than a core has buffers there, which rows that
+/// are far keep full (an Intel core: bags of 10 and 50 rows of 64 pooled in .72 of the time and
+/// updated in .84 of it).
 #[inline(always)]
 pub(crate) fn prefetch_row<T>(row: &[T]) {
     const LINE: usize = 64;
-    row.iter().step_by(LINE / size_of::<T>()).chain(row.last()).for_each(prefetch);
+    let (mut at, len) = (row.as_ptr().cast::<u8>(), size_of_val(row));
+    // From the start of the first line on: each is asked for once.
+    let start = at.addr() % LINE;
+    at = at.wrapping_sub(start);
+    for _ in 0..(start + len).div_ceil(LINE) {
+        prefetch_near(at);
+        at = at.wrapping_add(LINE);
+    }
+}
+
+/// Asks for the cache line at `at` as far as the second level.
+#[inline(always)]
+fn prefetch_near(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint. SSE is part of the architecture.
+    unsafe {
+        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T1 }>(at.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
 }
 
 /// Asks for the cache line of `of` ahead of its use.

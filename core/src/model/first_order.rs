@@ -60,7 +60,7 @@ impl FirstOrder {
             let x = &tile.dense[i * features..(i + 1) * features];
             let d_weight = &mut pass.d_parameters[weight.clone()];
             d_weight.iter_mut().zip(x).for_each(|(d, x)| *d += g * x);
-            tile.bags.pool_column_backward(i, g, 0, pass.d_rows);
+            tile.bags.pool_column_backward(i, g, 0, &mut pass.d_rows);
         }
         if let Some(update) = pass.update {
             update.apply(bias, &pass.d_parameters[bias..=bias]);

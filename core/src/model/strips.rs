@@ -21,7 +21,7 @@ use crate::dense::replica::{Update, element};
 use crate::float;
 use crate::kernel::isa::{Isa, Kernel, run};
 use crate::kernel::pool::{Rows, add_scaled};
-use crate::sparse::bag::{Bags, Pooled};
+use crate::sparse::bag::{Bags, Pooled, RowGradients};
 
 /// What a model must know of its tables where they are cut into strips.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,7 +144,7 @@ impl Gather<'_> {
         self,
         tile: &Tile<'_>,
         (d_vectors, shape): (&[f32], &Pooled),
-        d_rows: &mut [f32],
+        mut d_rows: RowGradients<'_>,
         (d_parameters, fresh, update): (&mut [f32], bool, Option<Update<'_>>),
     ) {
         let Some(strips) = self.strips else {
@@ -167,7 +167,7 @@ impl Gather<'_> {
             d_matrix: &mut *d_matrix,
             narrow,
             d_narrow,
-            d_rows,
+            d_rows: d_rows.again(),
         });
         if let Some(update) = update {
             update.apply(strips.projection, d_matrix);
@@ -239,14 +239,14 @@ struct Backward<'a> {
     d_matrix: &'a mut [f32],
     narrow: &'a [f32],
     d_narrow: &'a mut [f32],
-    d_rows: &'a mut [f32],
+    d_rows: RowGradients<'a>,
 }
 
 impl Kernel for Backward<'_> {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        let Self { strips, bags, n, d_vectors, shape, matrix, d_matrix, narrow, d_narrow, d_rows } =
-            self;
+        let Self { strips, bags, n, d_vectors, shape, .. } = self;
+        let Self { matrix, d_matrix, narrow, d_narrow, mut d_rows, .. } = self;
         let StripShape { width, projected, .. } = strips.shape;
         let first = shape.columns.start;
         let columns = first..first + width;
@@ -272,7 +272,7 @@ impl Kernel for Backward<'_> {
                     }
                 };
                 for (strip, d) in own.zip(d_vector.chunks_exact(width)) {
-                    bags.pool_bag_backward(isa, bag + strip, (d, &columns), d_rows);
+                    bags.pool_bag_backward(isa, bag + strip, (d, &columns), &mut d_rows);
                 }
             }
         }

@@ -15,6 +15,7 @@ mod rule;
 mod schedule;
 
 pub use row::SparseOptimizer;
+pub(crate) use row::{RowLoop, RowRule};
 pub(crate) use rule::StepRule;
 pub use rule::{Adam, Optimizer, OptimizerKind, StepSize};
 pub use schedule::{Rate, Schedule};

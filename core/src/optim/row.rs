@@ -54,69 +54,105 @@ impl SparseOptimizer {
         }
     }
 
-    /// Updates a row with its whole gradient of one step (duplicates coalesced): its values, of as
-    /// many elements, and its `state` behind them. `gradient: [width]`, `state: [state_len(width)]`
+    /// Runs a loop over rows with this optimizer, as one whose kind the compiler knows there: what
+    /// kind it is, is asked once and not of every row, and a rule keeps what it works on in
+    /// registers.
     #[inline(always)]
-    pub(crate) fn update<I: Isa>(
-        &self,
-        isa: I,
-        rate: f32,
-        (values, state): (impl RowValues, &[AtomicU32]),
-        gradient: &[f32],
-    ) {
+    pub(crate) fn run<I: Isa>(&self, isa: I, rows: impl RowLoop) {
         match self {
-            // Where its kind is known a rule keeps what it works on in registers.
             Self::Elementwise(rule) => match rule.kind {
-                OptimizerKind::Sgd => {
-                    let rule = Optimizer { kind: OptimizerKind::Sgd, ..*rule };
-                    update_elements(isa, rate, rule, (values, state), gradient);
-                }
+                OptimizerKind::Sgd => rows.run(isa, rule.of_kind(OptimizerKind::Sgd)),
                 OptimizerKind::Momentum { beta } => {
-                    let rule = Optimizer { kind: OptimizerKind::Momentum { beta }, ..*rule };
-                    update_elements(isa, rate, rule, (values, state), gradient);
+                    rows.run(isa, rule.of_kind(OptimizerKind::Momentum { beta }));
                 }
                 OptimizerKind::Adagrad { eps, initial } => {
-                    let rule = Optimizer { kind: OptimizerKind::Adagrad { eps, initial }, ..*rule };
-                    update_elements(isa, rate, rule, (values, state), gradient);
+                    rows.run(isa, rule.of_kind(OptimizerKind::Adagrad { eps, initial }));
                 }
                 OptimizerKind::Adam(adam) => {
-                    let rule = Optimizer { kind: OptimizerKind::Adam(adam), ..*rule };
-                    update_elements(isa, rate, rule, (values, state), gradient);
+                    rows.run(isa, rule.of_kind(OptimizerKind::Adam(adam)));
                 }
             },
-            Self::RowwiseAdagrad { eps, weight_decay, .. } => {
-                let squares = sum_of_squares(isa, *weight_decay, values, gradient);
-                let sum = f32::from_bits(state[0].load(Relaxed)) + squares / gradient.len() as f32;
-                let kept = if sum < FLUSHED_BELOW { 0.0 } else { sum };
-                state[0].store(kept.to_bits(), Relaxed);
-                let rate = rate / (float::sqrt(sum) + eps);
-                let descent = Optimizer { kind: OptimizerKind::Sgd, weight_decay: *weight_decay };
-                let rule = descent.at(StepSize { rate, count: 1 });
-                update_row(isa, &rule, values, &[], gradient);
+            &Self::RowwiseAdagrad { eps, weight_decay, .. } => {
+                rows.run(isa, RowwiseAdagrad { eps, weight_decay });
             }
         }
     }
 }
 
-/// Updates a row by the rule of its elements.
-#[inline(always)]
-fn update_elements<I: Isa>(
-    isa: I,
-    rate: f32,
-    rule: Optimizer,
-    (values, state): (impl RowValues, &[AtomicU32]),
-    gradient: &[f32],
-) {
-    let (planes, own_steps) = state.split_at(rule.state_planes() * gradient.len());
-    let mut count = 1;
-    if let Some(word) = own_steps.first() {
-        // The count is kept as an integer's bits: exact beyond 2^24 steps.
-        let own = word.load(Relaxed).saturating_add(1);
-        word.store(own, Relaxed);
-        count = u64::from(own);
+/// How a row is updated, by an optimizer of a known kind.
+pub(crate) trait RowRule: Copy {
+    /// Updates a row with its whole gradient of one step (duplicates coalesced): its values, of as
+    /// many elements, and its `state` behind them. `gradient: [width]`, `state: [state_len(width)]`
+    fn update_row<I: Isa>(
+        self,
+        isa: I,
+        rate: f32,
+        row: (impl RowValues, &[AtomicU32]),
+        gradient: &[f32],
+    );
+}
+
+/// A loop that updates rows.
+pub(crate) trait RowLoop {
+    /// Runs it.
+    fn run<I: Isa>(self, isa: I, rule: impl RowRule);
+}
+
+impl Optimizer {
+    /// This, as a rule of that kind: its own, told where the compiler sees it.
+    #[inline(always)]
+    const fn of_kind(self, kind: OptimizerKind) -> Self {
+        Self { kind, ..self }
     }
-    let rule = rule.at(StepSize { rate, count });
-    update_row(isa, &rule, values, planes, gradient);
+}
+
+impl RowRule for Optimizer {
+    #[inline(always)]
+    fn update_row<I: Isa>(
+        self,
+        isa: I,
+        rate: f32,
+        (values, state): (impl RowValues, &[AtomicU32]),
+        gradient: &[f32],
+    ) {
+        let (planes, own_steps) = state.split_at(self.state_planes() * gradient.len());
+        let mut count = 1;
+        if let Some(word) = own_steps.first() {
+            // The count is kept as an integer's bits: exact beyond 2^24 steps.
+            let own = word.load(Relaxed).saturating_add(1);
+            word.store(own, Relaxed);
+            count = u64::from(own);
+        }
+        let rule = self.at(StepSize { rate, count });
+        update_row(isa, &rule, values, planes, gradient);
+    }
+}
+
+/// [`SparseOptimizer::RowwiseAdagrad`].
+#[derive(Clone, Copy)]
+struct RowwiseAdagrad {
+    eps: f32,
+    weight_decay: f32,
+}
+
+impl RowRule for RowwiseAdagrad {
+    #[inline(always)]
+    fn update_row<I: Isa>(
+        self,
+        isa: I,
+        rate: f32,
+        (values, state): (impl RowValues, &[AtomicU32]),
+        gradient: &[f32],
+    ) {
+        let squares = sum_of_squares(isa, self.weight_decay, values, gradient);
+        let sum = f32::from_bits(state[0].load(Relaxed)) + squares / gradient.len() as f32;
+        let kept = if sum < FLUSHED_BELOW { 0.0 } else { sum };
+        state[0].store(kept.to_bits(), Relaxed);
+        let rate = rate / (float::sqrt(sum) + self.eps);
+        let descent = Optimizer { kind: OptimizerKind::Sgd, weight_decay: self.weight_decay };
+        let rule = descent.at(StepSize { rate, count: 1 });
+        update_row(isa, &rule, values, &[], gradient);
+    }
 }
 
 #[cfg(test)]
@@ -127,9 +163,19 @@ mod tests {
     use crate::kernel::row_values::Whole;
     use crate::kernel::shared;
 
+    /// One row.
+    struct Row<'a>(&'a [AtomicU32], &'a [f32]);
+
+    impl RowLoop for Row<'_> {
+        fn run<I: Isa>(self, isa: I, rule: impl RowRule) {
+            let Self(record, gradient) = self;
+            let (values, state) = record.split_at(gradient.len());
+            rule.update_row(isa, 0.1, (Whole(values), state), gradient);
+        }
+    }
+
     fn update(optimizer: &SparseOptimizer, record: &mut [f32], gradient: &[f32]) {
-        let (values, state) = shared(record).split_at(gradient.len());
-        optimizer.update(Plain::new(), 0.1, (Whole(values), state), gradient);
+        optimizer.run(Plain::new(), Row(shared(record), gradient));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use core::ops::Range;
 
 use crate::batch::Jagged;
 use crate::kernel::isa::{Isa, Kernel, run};
-use crate::kernel::pool::{Bag, Rows, add_scaled, sum_rows};
+use crate::kernel::pool::{Bag, Rows, add_scaled, set_scaled, sum_rows};
 
 /// How the rows of a bag become one vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +82,54 @@ pub struct Pooled {
     pub at: usize,
 }
 
+/// Gradients of gathered rows, which tiles add to. A row is set to 0 when it is first named, just
+/// before it is added to: rows are named in their order, nearly, and a pass over all of them would
+/// bring them near once more.
+#[derive(Debug)]
+pub struct RowGradients<'a> {
+    /// `[U, row_width]`, of which the first `set` rows hold sums, the others anything.
+    pub elements: &'a mut [f32],
+    /// Rows that have been named, and all before them.
+    pub set: &'a mut usize,
+}
+
+impl RowGradients<'_> {
+    /// The same once more.
+    pub const fn again(&mut self) -> RowGradients<'_> {
+        RowGradients { elements: self.elements, set: self.set }
+    }
+
+    /// Whether `slot` is the first row that has not been named.
+    #[inline(always)]
+    const fn is_next(&self, slot: u32) -> bool {
+        slot as usize == *self.set
+    }
+
+    /// The first row that has not been named, to be set. `[width]`
+    #[inline(always)]
+    fn take_next(&mut self, width: usize) -> &mut [f32] {
+        let row = &mut self.elements[*self.set * width..][..width];
+        *self.set += 1;
+        row
+    }
+
+    /// The sum of row `slot` so far. `[width]`
+    #[inline(always)]
+    fn of(&mut self, slot: u32, width: usize) -> &mut [f32] {
+        let slot = slot as usize;
+        if slot >= *self.set {
+            self.elements[*self.set * width..(slot + 1) * width].fill(0.0);
+            *self.set = slot + 1;
+        }
+        &mut self.elements[slot * width..][..width]
+    }
+
+    /// Sets the rows that nothing has named to 0.
+    pub fn finish(self, width: usize) {
+        self.elements[*self.set * width..].fill(0.0);
+    }
+}
+
 impl Bags<'_> {
     /// Slots of bag `bag`.
     #[inline]
@@ -110,13 +158,6 @@ impl Bags<'_> {
         (0..count).map(move |number| first + field(number))
     }
 
-    /// The pooled columns of row `slot`.
-    #[inline]
-    fn place(&self, slot: u32, columns: &Range<usize>) -> Range<usize> {
-        let row = slot as usize * self.row_width;
-        row + columns.start..row + columns.end
-    }
-
     /// Writes the vector of bag `bag` to `out`.
     #[inline(always)]
     pub(crate) fn pool_bag<I: Isa>(
@@ -143,7 +184,7 @@ impl Bags<'_> {
         isa: I,
         bag: usize,
         (gradient, columns): (&[f32], &Range<usize>),
-        row_gradient: &mut [f32],
+        rows: &mut RowGradients<'_>,
     ) {
         let slots = self.slots(bag);
         let (weights, scale) = self.weights(bag).unwrap_or((&[], self.pooling.scale(slots.len())));
@@ -152,8 +193,12 @@ impl Bags<'_> {
         }
         for (i, slot) in slots.iter().enumerate() {
             let scale = weights.get(i).map_or(scale, |weight| weight * scale);
-            let sum = &mut row_gradient[self.place(*slot, columns)];
-            add_scaled(isa, scale, gradient, sum);
+            if rows.is_next(*slot) && columns.len() == self.row_width {
+                set_scaled(isa, scale, gradient, rows.take_next(self.row_width));
+            } else {
+                let sum = &mut rows.of(*slot, self.row_width)[columns.clone()];
+                add_scaled(isa, scale, gradient, sum);
+            }
         }
     }
 
@@ -163,16 +208,15 @@ impl Bags<'_> {
         run(Pool { bags: *self, n, rows, shape, out });
     }
 
-    /// Adds to `row_gradient` `[U, row_width]` what the gradient `pooled` of the pooled vectors
-    /// says.
+    /// Adds to the gradients of rows what the gradient `pooled` of the pooled vectors says.
     pub fn pool_backward(
         &self,
         n: usize,
         pooled: &[f32],
         shape: &Pooled,
-        row_gradient: &mut [f32],
+        rows: RowGradients<'_>,
     ) {
-        run(PoolBackward { bags: *self, n, pooled, shape, row_gradient });
+        run(PoolBackward { bags: *self, n, pooled, shape, rows });
     }
 
     /// Sum over the fields of column `column`, pooled: the first-order term of example `example`.
@@ -194,18 +238,18 @@ impl Bags<'_> {
         total
     }
 
-    /// Adds to column `column` of `row_gradient` the gradient of [`Self::pool_column`].
+    /// Adds to column `column` of the gradients of rows that of [`Self::pool_column`].
     pub fn pool_column_backward(
         &self,
         example: usize,
         gradient: f32,
         column: usize,
-        row_gradient: &mut [f32],
+        rows: &mut RowGradients<'_>,
     ) {
         for bag in self.first_bags(example) {
             let slots = self.slots(bag);
             let mut add = |slot: &u32, gradient: f32| {
-                row_gradient[*slot as usize * self.row_width + column] += gradient;
+                rows.of(*slot, self.row_width)[column] += gradient;
             };
             match self.weights(bag) {
                 None => {
@@ -254,20 +298,20 @@ struct PoolBackward<'a> {
     n: usize,
     pooled: &'a [f32],
     shape: &'a Pooled,
-    row_gradient: &'a mut [f32],
+    rows: RowGradients<'a>,
 }
 
 impl Kernel for PoolBackward<'_> {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        let Self { bags, n, pooled, shape, row_gradient } = self;
+        let Self { bags, n, pooled, shape, mut rows } = self;
         let width = shape.columns.len();
         for example in 0..n {
             let at = example * shape.stride + shape.at;
             let pooled = &pooled[at..at + bags.fields * width];
             for (field, gradient) in pooled.chunks_exact(width).enumerate() {
                 let bag = example * bags.fields + field;
-                bags.pool_bag_backward(isa, bag, (gradient, &shape.columns), row_gradient);
+                bags.pool_bag_backward(isa, bag, (gradient, &shape.columns), &mut rows);
             }
         }
     }

@@ -14,7 +14,7 @@ pub const fn heads_len(values_max: usize) -> usize {
 }
 
 /// Finds the distinct rows of `bags` and writes their numbers to `unique` and, for every id, its
-/// index in `unique` to `slot`. Returns how many there are.
+/// index in `unique` to `slot`, by way of the number of its row. Returns how many there are.
 ///
 /// `heads: [heads_len(values)]` or more, a power of two, scratch; `unique` and `slot`: `[values]`
 /// or more. Ids are below their field's cardinality (the reader has checked).
@@ -26,10 +26,8 @@ pub fn coalesce(
     slot: &mut [u32],
 ) -> usize {
     debug_assert!(heads.len().is_power_of_two() && heads.len() > bags.values.len());
-    heads.fill(EMPTY);
-    let shift = 32 - heads.len().trailing_zeros();
-    let mask = heads.len() - 1;
-    let mut found = 0u32;
+    let first = bags.offsets.first().map_or(0, |first| *first as usize);
+    let last = bags.offsets.last().map_or(0, |last| *last as usize);
     let fields = (0..numbering.fields()).cycle();
     for ((at, ends), field) in bags.offsets.windows(2).enumerate().zip(fields) {
         let table = numbering.of(field);
@@ -37,23 +35,33 @@ pub fn coalesce(
         // A batch comes from far away, in memory or from another core.
         bags.offsets.get(at + AHEAD).into_iter().for_each(prefetch);
         bags.values.get(bag.start + AHEAD).into_iter().for_each(prefetch);
-        for (value, slot) in bags.values[bag.clone()].iter().zip(&mut slot[bag]) {
-            let row = table.row(*value);
-            let mut at = home(row, shift) & mask;
-            let index = loop {
-                match heads[at] {
-                    EMPTY => {
-                        heads[at] = found;
-                        unique[found as usize] = row;
-                        found += 1;
-                        break found - 1;
-                    }
-                    index if unique[index as usize] == row => break index,
-                    _ => at = (at + 1) & mask,
-                }
-            };
-            *slot = index;
+        for (value, row) in bags.values[bag.clone()].iter().zip(&mut slot[bag]) {
+            *row = table.row(*value);
         }
+    }
+    heads.fill(EMPTY);
+    let shift = 32 - heads.len().trailing_zeros();
+    let mask = heads.len() - 1;
+    let mut found = 0u32;
+    let slot = &mut slot[first..last];
+    for i in 0..slot.len() {
+        if let Some(row) = slot.get(i + HEADS_AHEAD) {
+            prefetch(&heads[home(*row, shift) & mask]);
+        }
+        let row = slot[i];
+        let mut at = home(row, shift) & mask;
+        slot[i] = loop {
+            match heads[at] {
+                EMPTY => {
+                    heads[at] = found;
+                    unique[found as usize] = row;
+                    found += 1;
+                    break found - 1;
+                }
+                index if unique[index as usize] == row => break index,
+                _ => at = (at + 1) & mask,
+            }
+        };
     }
     found as usize
 }
@@ -62,6 +70,9 @@ const EMPTY: u32 = u32::MAX;
 
 /// Elements of the batch asked for ahead: ten cache lines.
 const AHEAD: usize = 160;
+
+/// Ids whose heads are asked for ahead: those of a large batch are far.
+const HEADS_AHEAD: usize = 16;
 
 /// Fibonacci hashing (Knuth, The Art of Computer Programming 3, section 6.4).
 #[inline]

@@ -12,7 +12,7 @@ use crate::kernel::Precision;
 use crate::kernel::isa::{Isa, Kernel, Source, run};
 use crate::kernel::pool::{Bag, Rows, add_scaled, sum_rows};
 use crate::kernel::row_values::{Pair, Stored};
-use crate::optim::SparseOptimizer;
+use crate::optim::{RowLoop, RowRule, SparseOptimizer};
 
 /// Bags, and how each becomes a vector.
 #[derive(Clone, Copy, Debug)]
@@ -148,8 +148,18 @@ struct Apply<'a> {
 impl Kernel for Apply<'_> {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
+        let optimizer = self.update.optimizer;
+        optimizer.run(isa, self);
+    }
+}
+
+impl RowLoop for Apply<'_> {
+    #[inline(always)]
+    fn run<I: Isa>(self, isa: I, rule: impl RowRule) {
         let Self { update, table, scratch } = self;
-        let DirectUpdate { optimizer, rate, rows, ends, uses, gradients } = update;
+        let DirectUpdate { rate, rows, ends, uses, gradients, .. } = update;
+        // A copy that the stores below cannot reach.
+        let table = *table;
         let (width, usage, ahead) = (table.width(), table.usage().of_a_call(), table.ahead());
         let mut start = 0;
         for (i, (row, end)) in rows.iter().zip(ends).enumerate() {
@@ -172,7 +182,7 @@ impl Kernel for Apply<'_> {
                     &*scratch
                 }
             };
-            if table.update_one(isa, optimizer, rate, *row as usize, gradient) {
+            if table.update_one(isa, (rule, rate), *row as usize, gradient) {
                 usage.count(*row as usize);
             }
         }

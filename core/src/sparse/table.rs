@@ -17,7 +17,7 @@ use crate::kernel::Precision;
 use crate::kernel::isa::{Isa, Kernel, run};
 use crate::kernel::row_values::{Rounded, Whole, load_pairs, store_pairs};
 use crate::kernel::words::{all_finite_with, load_with, prefetch_row, store_with, touch_with};
-use crate::optim::SparseOptimizer;
+use crate::optim::{RowLoop, RowRule, SparseOptimizer};
 use crate::recovery::usage::Usage;
 
 /// Records of rows over lent words.
@@ -146,8 +146,7 @@ impl<'a> Table<'a> {
     pub(super) fn update_one<I: Isa>(
         &self,
         isa: I,
-        optimizer: &SparseOptimizer,
-        rate: f32,
+        (rule, rate): (impl RowRule, f32),
         index: usize,
         gradient: &[f32],
     ) -> bool {
@@ -155,10 +154,10 @@ impl<'a> Table<'a> {
         if sound {
             let (values, state) = self.record(index).split_at(self.record.value_words());
             match self.record.precision {
-                Precision::F32 => optimizer.update(isa, rate, (Whole(values), state), gradient),
+                Precision::F32 => rule.update_row(isa, rate, (Whole(values), state), gradient),
                 Precision::Bf16 => {
                     let values = Rounded::new(values, self.rounding.key(index));
-                    optimizer.update(isa, rate, (values, state), gradient);
+                    rule.update_row(isa, rate, (values, state), gradient);
                 }
             }
         }
@@ -276,7 +275,15 @@ struct Update<'a, T> {
 impl<T: Iterator<Item = (usize, usize)> + Clone> Kernel for Update<'_, T> {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        let Self { table, optimizer, rate, rows, gradients, refused } = self;
+        let optimizer = self.optimizer;
+        optimizer.run(isa, self);
+    }
+}
+
+impl<T: Iterator<Item = (usize, usize)> + Clone> RowLoop for Update<'_, T> {
+    #[inline(always)]
+    fn run<I: Isa>(self, isa: I, rule: impl RowRule) {
+        let Self { table, rate, rows, gradients, refused, .. } = self;
         let usage = table.usage.of_a_call();
         let mut ahead = rows.clone();
         let prefetch = |(index, _)| {
@@ -289,7 +296,7 @@ impl<T: Iterator<Item = (usize, usize)> + Clone> Kernel for Update<'_, T> {
                 prefetch(next);
             }
             let gradient = &gradients[place * table.width()..][..table.width()];
-            if table.update_one(isa, optimizer, rate, index, gradient) {
+            if table.update_one(isa, (rule, rate), index, gradient) {
                 usage.count(index);
             } else {
                 *refused += 1;

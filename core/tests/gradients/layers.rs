@@ -13,7 +13,7 @@ use umbra_core::kernel::{
 };
 use umbra_core::model::{Pooling, Precision};
 use umbra_core::rng::{Purpose, Stream};
-use umbra_core::sparse::bag::{Bags, Pooled};
+use umbra_core::sparse::bag::{Bags, Pooled, RowGradients};
 
 use crate::twin::{self, KEY, wide};
 use crate::{BOUND, close, differences};
@@ -180,8 +180,11 @@ fn pooling() {
         let mut out = vec![f32::NAN; n * fields * width];
         bags.pool(n, &rows, &shape, &mut out);
         close("pooled", &out, &forward(&wide(&rows)), 1e-6);
-        let mut d_rows = vec![0.0; rows.len()];
-        bags.pool_backward(n, &c, &shape, &mut d_rows);
+        // Rows are set when they are named, in whatever order that is.
+        let (mut d_rows, mut set) = (vec![f32::NAN; rows.len()], 0);
+        let mut sums = RowGradients { elements: &mut d_rows, set: &mut set };
+        bags.pool_backward(n, &c, &shape, sums.again());
+        sums.finish(width);
         let expected = differences(&wide(&rows), |rows| weighted(&c, &forward(rows)));
         close("pooling", &d_rows, &expected, BOUND);
 
@@ -197,7 +200,8 @@ fn pooling() {
         }
 
         // Column 0 alone: the sum over the fields.
-        let mut d_rows = vec![0.0; rows.len()];
+        let (mut d_rows, mut set) = (vec![f32::NAN; rows.len()], 0);
+        let mut sums = RowGradients { elements: &mut d_rows, set: &mut set };
         let of = |rows: &[f64], i: usize| -> f64 {
             let pooled = forward(rows);
             (0..fields).map(|s| pooled[(i * fields + s) * width]).sum()
@@ -205,8 +209,9 @@ fn pooling() {
         for (i, c) in c.iter().enumerate().take(n) {
             let got = bags.pool_column(i, &rows, 0);
             close("column", &[got], &[of(&wide(&rows), i)], 1e-6);
-            bags.pool_column_backward(i, *c, 0, &mut d_rows);
+            bags.pool_column_backward(i, *c, 0, &mut sums);
         }
+        sums.finish(width);
         let sum = |rows: &[f64]| (0..n).map(|i| f64::from(c[i]) * of(rows, i)).sum();
         close("column gradient", &d_rows, &differences(&wide(&rows), sum), BOUND);
     }
@@ -226,11 +231,13 @@ fn weights_that_nothing_can_be_divided_by_pool_to_zeros() {
             pooling: Pooling::Mean,
             row_width: 1,
         };
-        let (mut out, mut d_rows) = ([f32::NAN], [0.0; 2]);
+        let (mut out, mut d_rows, mut set) = ([f32::NAN], [f32::NAN; 2], 0);
+        let mut sums = RowGradients { elements: &mut d_rows, set: &mut set };
         let shape = Pooled { columns: 0..1, stride: 1, at: 0 };
         bags.pool(1, &rows, &shape, &mut out);
-        bags.pool_backward(1, &[1.0], &shape, &mut d_rows);
-        bags.pool_column_backward(0, 1.0, 0, &mut d_rows);
+        bags.pool_backward(1, &[1.0], &shape, sums.again());
+        bags.pool_column_backward(0, 1.0, 0, &mut sums);
+        sums.finish(1);
         assert_eq!((out, d_rows), ([0.0], [0.0; 2]), "{weights:?}");
         assert_eq!(bags.pool_column(0, &rows, 0), 0.0, "{weights:?}");
     }

@@ -5,7 +5,7 @@ use super::*;
 use crate::kernel::isa::Source;
 use crate::kernel::pool::{Bag, Rows, sum_rows};
 use crate::kernel::row_values::{Pair, Rounded, RowValues, Stored, Whole, load_pairs, store_pairs};
-use crate::optim::{Adam, Optimizer, OptimizerKind, SparseOptimizer};
+use crate::optim::{Adam, Optimizer, OptimizerKind, RowLoop, RowRule, SparseOptimizer};
 
 /// Widths with and without whole vectors, whole words and whole runs of noise.
 const WIDTHS: [usize; 15] = [1, 2, 3, 7, 8, 10, 15, 16, 17, 33, 63, 64, 65, 100, 128];
@@ -21,7 +21,15 @@ struct RowUpdate<'a, V> {
 impl<V: RowValues> Kernel for RowUpdate<'_, V> {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        self.optimizer.update(isa, 0.1, (self.values, self.state), self.gradient);
+        let optimizer = self.optimizer;
+        optimizer.run(isa, self);
+    }
+}
+
+impl<V: RowValues> RowLoop for RowUpdate<'_, V> {
+    #[inline(always)]
+    fn run<I: Isa>(self, isa: I, rule: impl RowRule) {
+        rule.update_row(isa, 0.1, (self.values, self.state), self.gradient);
     }
 }
 
