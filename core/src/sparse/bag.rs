@@ -209,13 +209,7 @@ impl Bags<'_> {
     }
 
     /// Adds to the gradients of rows what the gradient `pooled` of the pooled vectors says.
-    pub fn pool_backward(
-        &self,
-        n: usize,
-        pooled: &[f32],
-        shape: &Pooled,
-        rows: RowGradients<'_>,
-    ) {
+    pub fn pool_backward(&self, n: usize, pooled: &[f32], shape: &Pooled, rows: RowGradients<'_>) {
         run(PoolBackward { bags: *self, n, pooled, shape, rows });
     }
 
