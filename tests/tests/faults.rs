@@ -110,11 +110,20 @@ fn a_supervised_start_waits_for_the_folder() {
     let folder = folder();
     let sets = Folder::sets("run", &["train.max_examples=640", "run.tensorboard=false"]);
     let train = format!("{} train -c job.toml {}", program("umbra").display(), sets.join(" "));
-    // A lock on the file, for two seconds.
-    let hold = "mkdir -p run; (flock 9; sleep 2) 9>run/run.lock & sleep 0.3";
-    let job = format!("{hold}; {train}");
+    // A lock on the file, from before a start on and until then.
+    let hold = |until: &str| {
+        format!(
+            "mkdir -p run; (flock 9; touch held; {until}) 9>run/run.lock & \
+             while [ ! -e held ]; do sleep .01; done"
+        )
+    };
+    // However long that start takes.
+    let held = hold("while [ ! -e over ]; do sleep .05; done");
+    let job = format!("{held}; {train}; code=$?; touch over; exit $code");
     let alone = start(folder.root(), 1, Path::new("sh"), &["-c", &job], &[]).wait(LIMIT);
     assert_eq!(alone.code, 2, "{}", alone.stderr);
+    std::fs::remove_file(folder.root().join("held")).unwrap();
+    let job = format!("{}; {train}", hold("sleep 2"));
     let umbra = program("umbra");
     let ended =
         start(folder.root(), 1, &umbra, &["launch", "--", "sh", "-c", &job], &[]).wait(LIMIT);
