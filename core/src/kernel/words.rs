@@ -235,21 +235,9 @@ pub(crate) fn prefetch_row<T>(row: &[T]) {
     let start = at.addr() % LINE;
     at = at.wrapping_sub(start);
     for _ in 0..(start + len).div_ceil(LINE) {
-        prefetch_near(at);
+        ask::<SECOND_LEVEL>(at);
         at = at.wrapping_add(LINE);
     }
-}
-
-/// Asks for the cache line at `at` as far as the second level.
-#[inline(always)]
-fn prefetch_near(at: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint. SSE is part of the architecture.
-    unsafe {
-        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T1 }>(at.cast());
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = at;
 }
 
 /// Asks for the cache line of `of` ahead of its use.
@@ -261,10 +249,24 @@ pub(crate) fn prefetch<T>(of: &T) {
 /// Asks for the cache line at `at`, wherever that is: nothing is read.
 #[inline(always)]
 pub(crate) fn prefetch_at<T>(at: *const T) {
+    ask::<FIRST_LEVEL>(at.cast());
+}
+
+/// How near a line is to come, as `_mm_prefetch` numbers it.
+const FIRST_LEVEL: i32 = 3;
+const SECOND_LEVEL: i32 = 2;
+#[cfg(target_arch = "x86_64")]
+const _: () = assert!(
+    FIRST_LEVEL == core::arch::x86_64::_MM_HINT_T0
+        && SECOND_LEVEL == core::arch::x86_64::_MM_HINT_T1
+);
+
+#[inline(always)]
+fn ask<const LEVEL: i32>(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a hint. SSE is part of the architecture.
     unsafe {
-        core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(at.cast());
+        core::arch::x86_64::_mm_prefetch::<LEVEL>(at.cast());
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = at;

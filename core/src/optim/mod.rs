@@ -7,7 +7,7 @@
 //! [`crate::sparse::Table`] to rows.
 //!
 //! - `rule.rs`: the element rules and their settings
-//! - `row.rs`: [`SparseOptimizer`], of embedding rows
+//! - `row.rs`: [`SparseOptimizer`], of embedding rows, and loops that update many by one of a kind
 //! - `schedule.rs`: learning rate over steps
 
 mod row;
