@@ -158,10 +158,11 @@ unsafe fn product<I: Isa, O: Operand, E: Epilogue>(
     epilogue: impl Fn(usize, usize) -> E,
 ) {
     let depth = a.width();
+    let tiles = a.n().div_ceil(I::ROWS);
     for (number, (row, rows)) in even(a.n(), I::ROWS).enumerate() {
         for at in (0..width).step_by(2 * I::LANES) {
             let first = panel.advance(at);
-            let b = Right { first, stride: width, ahead: ahead.of_tile(number) };
+            let b = Right { first, stride: width, ahead: ahead.of_tile(number, tiles) };
             let size = (rows, (width - at).min(2 * I::LANES));
             let epilogue = epilogue(row, at);
             // SAFETY: rows of A by construction of the view; the rest is the caller's promise.
@@ -181,7 +182,7 @@ fn tiles(a: Activations<'_>) -> impl Iterator<Item = (usize, Activations<'_>)> {
 /// The panel behind one of `depth` rows: W has them one after another.
 #[inline(always)]
 fn behind(panel: impl Source, width: usize, depth: usize) -> Lines {
-    Lines { at: panel.advance(width * depth).address(), block: PANEL * PANEL }
+    Lines::new(panel.advance(width * depth).address(), PANEL * PANEL)
 }
 
 pub(super) struct Forward<'a, 'y, O, S> {
@@ -330,7 +331,7 @@ impl<O: Operand> Kernel for DataGradient<'_, '_, O> {
                         unsafe { transpose_panel(isa, weight, (depth, columns), first, panel) }
                         // What the next panel is made of.
                         let at = weight.as_ptr().wrapping_add((first + width) * PANEL).address();
-                        (InPlace(panel), Lines { at, block: columns * PANEL })
+                        (InPlace(panel), Lines::new(at, columns * PANEL))
                     }
                     made => {
                         let panel = InPlace(made.panels()[first * depth..].as_ptr());

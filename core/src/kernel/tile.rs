@@ -9,7 +9,7 @@
 use core::sync::atomic::AtomicU32;
 
 use super::isa::{Isa, Source};
-use super::layout::{LINE, PANEL};
+use super::layout::PANEL;
 use super::operand::Operand;
 use super::words::prefetch_at;
 
@@ -63,19 +63,35 @@ impl Ahead for () {
     fn jump(self) {}
 }
 
-/// A line of every [`PANEL`] elements.
+/// Those of a panel, or a tile's share of them.
 #[derive(Clone, Copy)]
 pub(super) struct Lines {
     pub(super) at: *const f32,
+    /// From step to step.
+    step: usize,
     /// From run to run.
-    pub(super) block: usize,
+    block: usize,
 }
 
 impl Lines {
-    /// The lines in between, in every other tile.
+    /// All from `at` on; `block` elements from run to run.
+    pub(super) const fn new(at: *const f32, block: usize) -> Self {
+        Self { at, step: PANEL, block }
+    }
+
+    /// Those of tile `number` of `count`: where there are many, an eighth of a run's lines, each in
+    /// eight steps. Asked for in two tiles, a line a step, they would have every buffer between the
+    /// cache levels, and operands would wait: measured on an Intel core, steps of a DLRM are 1.01
+    /// times as fast by that.
     #[inline(always)]
-    pub(super) fn of_tile(self, number: usize) -> Self {
-        Self { at: self.at.wrapping_add(number % 2 * LINE), ..self }
+    pub(super) fn of_tile(self, number: usize, count: usize) -> Self {
+        let shares = match count {
+            8.. => 8,
+            4.. => 4,
+            _ => 2,
+        };
+        let step = self.step / shares;
+        Self { at: self.at.wrapping_add(number % shares * PANEL * step), step, ..self }
     }
 }
 
@@ -87,7 +103,7 @@ impl Ahead for Lines {
 
     #[inline(always)]
     fn step(self) -> Self {
-        Self { at: self.at.wrapping_add(PANEL), ..self }
+        Self { at: self.at.wrapping_add(self.step), ..self }
     }
 
     #[inline(always)]
