@@ -7,7 +7,7 @@ use core::ops::Range;
 
 use super::isa::{Isa, Source};
 use super::row_values::Stored;
-use super::tile::{load, store};
+use super::tile::{copy, load, store};
 use super::words::prefetch_row;
 
 /// Rows in private or in shared memory.
@@ -27,6 +27,17 @@ impl<T: Stored> Rows<'_, T> {
     fn row(&self, index: u32) -> &[T] {
         let Range { start, end } = self.columns;
         &self.elements[index as usize * self.stride..][start / T::VALUES..end.div_ceil(T::VALUES)]
+    }
+}
+
+impl Rows<'_, f32> {
+    /// Writes the wanted columns of row `index` to `out`, which has as many.
+    #[inline(always)]
+    pub(crate) fn copy<I: Isa>(&self, isa: I, index: u32, out: &mut [f32]) {
+        let row = self.row(index);
+        assert_eq!(row.len(), out.len(), "a vector of another length");
+        // SAFETY: just seen.
+        unsafe { copy(isa, (row.as_ptr(), out.as_mut_ptr()), row.len()) }
     }
 }
 

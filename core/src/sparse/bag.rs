@@ -193,13 +193,36 @@ impl Bags<'_> {
         }
         for (i, slot) in slots.iter().enumerate() {
             let scale = weights.get(i).map_or(scale, |weight| weight * scale);
-            if rows.is_next(*slot) && columns.len() == self.row_width {
-                set_scaled(isa, scale, gradient, rows.take_next(self.row_width));
-            } else {
-                let sum = &mut rows.of(*slot, self.row_width)[columns.clone()];
-                add_scaled(isa, scale, gradient, sum);
-            }
+            self.add_to_row(isa, *slot, (scale, gradient, columns), rows);
         }
+    }
+
+    /// Adds `scale` times a gradient of these columns to that of a row.
+    #[inline(always)]
+    fn add_to_row<I: Isa>(
+        &self,
+        isa: I,
+        slot: u32,
+        (scale, gradient, columns): (f32, &[f32], &Range<usize>),
+        rows: &mut RowGradients<'_>,
+    ) {
+        if rows.is_next(slot) && columns.len() == self.row_width {
+            set_scaled(isa, scale, gradient, rows.take_next(self.row_width));
+        } else {
+            let sum = &mut rows.of(slot, self.row_width)[columns.clone()];
+            add_scaled(isa, scale, gradient, sum);
+        }
+    }
+
+    /// The slots of all bags of `n` examples, where each has one id without a weight: its vector is
+    /// the row, and what there is to ask of a bag takes longer than to copy it.
+    fn single_ids(&self, n: usize) -> Option<&[u32]> {
+        let Jagged { offsets, weights, .. } = self.bags;
+        let offsets = &offsets[..=n * self.fields];
+        // All are looked at, many at once.
+        let others = offsets.windows(2).fold(0, |others, ends| others | ((ends[1] - ends[0]) ^ 1));
+        (weights.is_empty() && others == 0)
+            .then(|| &self.slot[offsets[0] as usize..][..n * self.fields])
     }
 
     /// Pools the bags of `n` examples. `rows`: `[U, row_width]`; `out` as [`Pooled`] tells, of
@@ -276,9 +299,17 @@ impl Kernel for Pool<'_> {
         let Self { bags, n, rows, shape, out } = self;
         let (width, columns) = (shape.columns.len(), shape.columns.clone());
         let rows = Rows { elements: rows, stride: bags.row_width, columns, ahead: 0 };
+        let single = bags.single_ids(n);
         for example in 0..n {
             let at = example * shape.stride + shape.at;
             let out = &mut out[at..at + bags.fields * width];
+            if let Some(slots) = single {
+                let slots = &slots[example * bags.fields..];
+                for (slot, out) in slots.iter().zip(out.chunks_exact_mut(width)) {
+                    rows.copy(isa, *slot, out);
+                }
+                continue;
+            }
             for (field, out) in out.chunks_exact_mut(width).enumerate() {
                 bags.pool_bag(isa, example * bags.fields + field, &rows, out);
             }
@@ -300,9 +331,17 @@ impl Kernel for PoolBackward<'_> {
     fn run<I: Isa>(self, isa: I) {
         let Self { bags, n, pooled, shape, mut rows } = self;
         let width = shape.columns.len();
+        let single = bags.single_ids(n);
         for example in 0..n {
             let at = example * shape.stride + shape.at;
             let pooled = &pooled[at..at + bags.fields * width];
+            if let Some(slots) = single {
+                let slots = &slots[example * bags.fields..];
+                for (slot, gradient) in slots.iter().zip(pooled.chunks_exact(width)) {
+                    bags.add_to_row(isa, *slot, (1.0, gradient, &shape.columns), &mut rows);
+                }
+                continue;
+            }
             for (field, gradient) in pooled.chunks_exact(width).enumerate() {
                 let bag = example * bags.fields + field;
                 bags.pool_bag_backward(isa, bag, (gradient, &shape.columns), &mut rows);

@@ -217,6 +217,37 @@ fn pooling() {
     }
 }
 
+/// Where every bag has one id, a vector is the row: the same bits as by way of bags, which weights
+/// of 1 make of them. One bag of another length, and all are bags.
+#[test]
+fn single_ids_are_bags_of_one() {
+    let (n, fields, width) = (5, 3, 20);
+    let slot: [u32; 15] = [0, 1, 2, 0, 3, 1, 4, 5, 2, 2, 0, 6, 1, 1, 7];
+    let single: Vec<u32> = (0..=15).collect();
+    // The first is empty, the second has two; as many ids.
+    let uneven: Vec<u32> = [0, 0].into_iter().chain(2..=15).collect();
+    let rows = numbers(15, 8 * width);
+    let mut c = numbers(16, n * fields * width);
+    c[0] = -0.0;
+    for (offsets, columns) in [(&single, 0..width), (&single, 3..19), (&uneven, 0..width)] {
+        let shape = Pooled { columns: columns.clone(), stride: fields * columns.len(), at: 0 };
+        let len = n * fields * columns.len();
+        let passes = [&[][..], &[1.0; 15]].map(|weights| {
+            let bags = Jagged { values: &slot, offsets, weights };
+            let pooling = Pooling::Mean;
+            let bags = Bags { bags, slot: &slot, fields, firsts: &[], pooling, row_width: width };
+            let mut out = vec![f32::NAN; len];
+            bags.pool(n, &rows, &shape, &mut out);
+            let (mut d_rows, mut set) = (vec![f32::NAN; rows.len()], 0);
+            let mut sums = RowGradients { elements: &mut d_rows, set: &mut set };
+            bags.pool_backward(n, &c[..len], &shape, sums.again());
+            sums.finish(width);
+            [out, d_rows].concat().into_iter().map(f32::to_bits).collect::<Vec<_>>()
+        });
+        assert_eq!(passes[0], passes[1], "columns {columns:?} of {offsets:?}");
+    }
+}
+
 /// What a mean would divide by is beyond f32: such a bag is as an empty one, never NaN.
 #[test]
 fn weights_that_nothing_can_be_divided_by_pool_to_zeros() {
