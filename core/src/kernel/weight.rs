@@ -208,24 +208,50 @@ impl Kernel for BiasGradient<'_> {
         let (n, width, strides) = (self.d_y.n(), self.d_y.width(), self.d_y.strides());
         for first in (0..width).step_by(PANEL) {
             let block = width_at(width, first);
-            for at in (0..block).step_by(I::LANES) {
-                let count = I::LANES.min(block - at);
+            for at in (0..block).step_by(2 * I::LANES) {
+                let left = block - at;
+                let counts = [I::LANES.min(left), I::LANES.min(left.saturating_sub(I::LANES))];
                 let from = self.d_y.as_ptr().wrapping_add(place(strides, 0, first + at));
                 let to = self.d_bias[first + at..].as_mut_ptr();
-                // SAFETY: `count` columns of every example, and as many elements of d_b.
-                unsafe {
-                    let mut total = load(isa, to.cast_const(), count);
-                    for start in (0..n).step_by(SUMMED) {
-                        let mut sum = isa.zero();
-                        for i in start..n.min(start + SUMMED) {
-                            let from = from.wrapping_add(i * strides.row);
-                            sum = isa.add(sum, load(isa, from, count));
-                        }
-                        total = isa.add(total, sum);
-                    }
-                    store(isa, to, count, total);
+                // SAFETY: as many columns of every example, and elements of d_b.
+                unsafe { sum_columns(isa, (from, strides.row, n), counts, to) }
+            }
+        }
+    }
+}
+
+/// Adds to `to` the sums of columns of `n` rows, `stride` elements apart, of two vectors of `counts`
+/// columns: the sum of one alone would wait for itself from row to row.
+///
+/// # Safety
+/// `from` is good for reading them, and `to` for writing.
+#[inline(always)]
+unsafe fn sum_columns<I: Isa>(
+    isa: I,
+    (from, stride, n): (*const f32, usize, usize),
+    counts: [usize; 2],
+    to: *mut f32,
+) {
+    let mut totals = [isa.zero(); 2];
+    // SAFETY: the caller's promise.
+    unsafe {
+        for (j, total) in totals.iter_mut().enumerate() {
+            *total = load(isa, to.cast_const().wrapping_add(j * I::LANES), counts[j]);
+        }
+        for start in (0..n).step_by(SUMMED) {
+            let mut sums = [isa.zero(); 2];
+            for i in start..n.min(start + SUMMED) {
+                let row = from.wrapping_add(i * stride);
+                for (j, sum) in sums.iter_mut().enumerate() {
+                    *sum = isa.add(*sum, load(isa, row.wrapping_add(j * I::LANES), counts[j]));
                 }
             }
+            for (total, sum) in totals.iter_mut().zip(sums) {
+                *total = isa.add(*total, sum);
+            }
+        }
+        for (j, total) in totals.into_iter().enumerate() {
+            store(isa, to.wrapping_add(j * I::LANES), counts[j], total);
         }
     }
 }
