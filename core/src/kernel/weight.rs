@@ -220,8 +220,8 @@ impl Kernel for BiasGradient<'_> {
     }
 }
 
-/// Adds to `to` the sums of columns of `n` rows, `stride` elements apart, of two vectors of `counts`
-/// columns: the sum of one alone would wait for itself from row to row.
+/// Adds to `to` the sums of columns of `n` rows, `stride` elements apart, of two vectors with
+/// `counts` columns: the sum of one alone would wait for itself from row to row.
 ///
 /// # Safety
 /// `from` is good for reading them, and `to` for writing.
