@@ -2,9 +2,8 @@
 
 use core::sync::atomic::AtomicU32;
 
-use super::isa::{InPlace, Isa, Kernel, Source, run};
+use super::isa::{Isa, Kernel, Source, run};
 use super::layout::{PANEL, width_at};
-use super::tile::{load, store};
 
 /// The panels of Wᵀ `[inputs, outputs]` from those of W `[outputs, inputs]`.
 ///
@@ -64,9 +63,6 @@ pub(super) unsafe fn transpose_panel<I: Isa>(
     }
 }
 
-/// Elements of the largest square of any instruction set.
-const SQUARE: usize = 16 * 16;
-
 /// Transposes `rows` × `columns` ≤ a square: `to[j * to_stride + i] = from[i * from_stride + j]`.
 ///
 /// # Safety
@@ -83,22 +79,10 @@ pub(super) unsafe fn transpose_part<I: Isa, S: Source>(
         if rows == I::LANES && columns == I::LANES {
             return isa.transpose(from, from_stride, to, to_stride);
         }
-        if 2 * rows * columns < I::LANES * I::LANES {
-            for i in 0..rows {
-                for j in 0..columns {
-                    *to.add(j * to_stride + i) = from.advance(i * from_stride + j).get();
-                }
+        for i in 0..rows {
+            for j in 0..columns {
+                *to.add(j * to_stride + i) = from.advance(i * from_stride + j).get();
             }
-            return;
-        }
-        // The most of a square, as a whole one.
-        let (mut square, mut turned) = ([0.0f32; SQUARE], [0.0f32; SQUARE]);
-        for (i, row) in square.chunks_exact_mut(I::LANES).enumerate().take(rows) {
-            isa.store(row.as_mut_ptr(), load(isa, from.advance(i * from_stride), columns));
-        }
-        isa.transpose(InPlace(square.as_ptr()), I::LANES, turned.as_mut_ptr(), I::LANES);
-        for (j, row) in turned.chunks_exact(I::LANES).enumerate().take(columns) {
-            store(isa, to.add(j * to_stride), rows, load(isa, row.as_ptr(), I::LANES));
         }
     }
 }
