@@ -218,11 +218,13 @@ impl Bags<'_> {
     /// the row, and what there is to ask of a bag takes longer than to copy it.
     fn single_ids(&self, n: usize) -> Option<&[u32]> {
         let Jagged { offsets, weights, .. } = self.bags;
+        if !weights.is_empty() {
+            return None;
+        }
         let offsets = &offsets[..=n * self.fields];
         // All are looked at, many at once.
         let others = offsets.windows(2).fold(0, |others, ends| others | ((ends[1] - ends[0]) ^ 1));
-        (weights.is_empty() && others == 0)
-            .then(|| &self.slot[offsets[0] as usize..][..n * self.fields])
+        (others == 0).then(|| &self.slot[offsets[0] as usize..][..n * self.fields])
     }
 
     /// Pools the bags of `n` examples. `rows`: `[U, row_width]`; `out` as [`Pooled`] tells, of
