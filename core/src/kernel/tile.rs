@@ -79,9 +79,9 @@ impl Lines {
         Self { at, step: PANEL, block }
     }
 
-    /// Those of tile `number` of `count`: where there are many, an eighth of a run's, each asked for
-    /// in four steps. A line a step in two tiles of ten made a step of a DLRM 1 % longer, on an
-    /// Intel core.
+    /// Those of tile `number` of `count`: where there are many, an eighth of a run's, each asked
+    /// for in four steps. A line a step in two tiles of ten made a step of a DLRM 1 % longer, on
+    /// an Intel core.
     #[inline(always)]
     pub(super) fn of_tile(self, number: usize, count: usize) -> Self {
         let shares = match count {
