@@ -370,7 +370,7 @@ pub(crate) fn plan(
     if world.rank == 0 {
         job.warnings.iter().for_each(|warning| say(&format!("umbra: warning: {warning}")));
         if job.config.train.precision == Precision::Bf16 && !multiplies_halves() {
-            let cure = "this processor has no instructions for it; f32 is faster here";
+            let cure = "this processor has no fast instructions for it: f32 is faster here";
             say(&format!("umbra: warning: train.precision = \"bf16\": {cure}"));
         }
     }

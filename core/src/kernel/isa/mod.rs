@@ -336,7 +336,7 @@ pub(crate) fn run(kernel: impl Kernel) {
 }
 
 /// As [`run`], for a kernel that multiplies halves or makes them: with the instructions for that,
-/// if the machine has them.
+/// where they are the fastest.
 #[inline]
 pub(crate) fn run_halves(kernel: impl Kernel) {
     #[cfg(target_arch = "x86_64")]
@@ -347,10 +347,11 @@ pub(crate) fn run_halves(kernel: impl Kernel) {
     run(kernel);
 }
 
-/// As [`run_halves`] with those instructions, whatever set is selected: for tests.
+/// As [`run_halves`] with those instructions, whatever set is selected and however slow they are:
+/// for tests.
 #[cfg(all(test, target_arch = "x86_64"))]
 pub(crate) fn run_halves_on_avx512(kernel: impl Kernel) {
-    assert!(Simd::Avx512.is_supported() && multiplies_halves());
+    assert!(super::simd::has_halves());
     // SAFETY: just checked.
     unsafe { run_avx512_bf16(kernel) }
 }

@@ -20,7 +20,7 @@ enum Way {
 fn ways() -> Vec<Way> {
     let ways = sets().map(Way::Set).chain([Way::Twin]);
     #[cfg(target_arch = "x86_64")]
-    let ways = ways.chain(multiplies_halves().then_some(Way::Halves));
+    let ways = ways.chain(crate::kernel::simd::has_halves().then_some(Way::Halves));
     ways.collect()
 }
 
