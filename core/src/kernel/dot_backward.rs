@@ -1,10 +1,12 @@
 //! The gradient of pairwise dot products (`dot.rs`): d_T = S·T.
 //!
-//! S is the symmetric matrix of an example's d_Z with a diagonal of zeros. Vectors wider than a
-//! register are multiplied by the micro-kernel, example by example. Of others, as forward, lanes
-//! are examples: gradients of pairs and vectors are transposed to lie by examples, and sums back. A
-//! sum runs over vectors in one lane, in increasing order, either way. In bf16 S and T are rounded
-//! to words of two columns and of two vectors (`operand.rs`).
+//! S is the symmetric matrix of an example's d_Z with a diagonal of zeros. Vectors of whole
+//! registers are taken example by example: the gradient of a pair is read once and multiplied by
+//! both of its vectors. Of narrower ones, as forward, lanes are examples: gradients of pairs and
+//! vectors are transposed to lie by examples, and sums back. All others, and those in bf16, are
+//! multiplied by the micro-kernel, example by example; in bf16 S and T are rounded to words of two
+//! columns and of two vectors (`operand.rs`). A sum runs over vectors in one lane, in increasing
+//! order, each way.
 
 use super::dot::{DotShape, LANES_MAX, SIDE, triangle, turn_back};
 use super::isa::{InPlace, Isa, Kernel, run, run_halves};
@@ -47,15 +49,40 @@ pub(super) struct DotBackward<'a, O> {
 impl<O: Operand> Kernel for DotBackward<'_, O> {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        if O::HALVES || self.shape.width > I::LANES {
-            self.by_tiles(isa)
+        let width = self.shape.width;
+        if !O::HALVES && width.is_multiple_of(I::LANES) {
+            self.by_pairs(isa);
+        } else if O::HALVES || width > I::LANES {
+            self.by_tiles(isa);
         } else {
-            self.by_lanes(isa)
+            self.by_lanes(isa);
         }
     }
 }
 
 impl<O: Operand> DotBackward<'_, O> {
+    /// The gradient of a pair, read once, times some elements of both of its vectors.
+    #[inline(always)]
+    fn by_pairs<I: Isa>(self, isa: I) {
+        let DotShape { vectors, width, lead, .. } = self.shape;
+        let (len, row) = (vectors * width, &mut self.scratch[..self.shape.columns()]);
+        for i in 0..self.d_out.n() {
+            copy_row(isa, self.d_out, i, row);
+            let (t, d_t) = (&self.t[i * len..][..len], &mut self.d_t[i * len..][..len]);
+            for d in (0..width).step_by(2 * I::LANES) {
+                let (s, t, d_t) = (&row[lead..], t[d..].as_ptr(), d_t[d..].as_mut_ptr());
+                // SAFETY: registers of the vectors of an example, with all gradients of its pairs.
+                unsafe {
+                    if width - d >= 2 * I::LANES {
+                        Strip::<I, 2> { isa, width, t, d_t }.sum(s, vectors);
+                    } else {
+                        Strip::<I, 1> { isa, width, t, d_t }.sum(s, vectors);
+                    }
+                }
+            }
+        }
+    }
+
     /// S·T by the micro-kernel, example by example.
     #[inline(always)]
     fn by_tiles<I: Isa>(self, isa: I) {
@@ -65,11 +92,7 @@ impl<O: Operand> DotBackward<'_, O> {
         let (square, scratch) = scratch.split_at_mut(side * side + LANES_MAX * LANES_MAX);
         let (of_square, of_t) = scratch.split_at_mut(side * side);
         for i in 0..self.d_out.n() {
-            for (block, row) in row[..self.shape.columns()].chunks_mut(PANEL).enumerate() {
-                let from = self.d_out.block_of(i, block, row.len()).as_ptr();
-                // SAFETY: both have as many elements.
-                unsafe { copy(isa, (from, row.as_mut_ptr()), row.len()) }
-            }
+            copy_row(isa, self.d_out, i, &mut row[..self.shape.columns()]);
             symmetric(isa, vectors, side, &row[lead..], square);
             let t = self.t[i * vectors * width..].as_ptr();
             let d_t = self.d_t[i * vectors * width..].as_mut_ptr();
@@ -97,8 +120,8 @@ impl<O: Operand> DotBackward<'_, O> {
         }
     }
 
-    /// As many examples as there are lanes at a time, which lie in them, of vectors that are no
-    /// wider: for wider ones it is slower than tiles, on every set.
+    /// As many examples as there are lanes at a time, which lie in them, of vectors that are
+    /// narrower.
     #[inline(always)]
     fn by_lanes<I: Isa>(self, isa: I) {
         let (shape, n, d_out) = (self.shape, self.d_out.n(), self.d_out);
@@ -129,6 +152,117 @@ impl<O: Operand> DotBackward<'_, O> {
                     unsafe { turn_back(isa, sums.as_ptr(), (examples, width), (to, len)) }
                 }
             }
+        }
+    }
+}
+
+/// Copies the columns of example `i`.
+#[inline(always)]
+fn copy_row<I: Isa>(isa: I, of: Activations<'_>, i: usize, row: &mut [f32]) {
+    for (block, row) in row.chunks_mut(PANEL).enumerate() {
+        let from = of.block_of(i, block, row.len()).as_ptr();
+        // SAFETY: both have as many elements.
+        unsafe { copy(isa, (from, row.as_mut_ptr()), row.len()) }
+    }
+}
+
+/// `V` registers of each vector of an example, and their gradients.
+#[derive(Clone, Copy)]
+struct Strip<I, const V: usize> {
+    isa: I,
+    /// From vector to vector.
+    width: usize,
+    t: *const f32,
+    d_t: *mut f32,
+}
+
+impl<I: Isa, const V: usize> Strip<I, V> {
+    /// Sets the gradients of all vectors. `s`: of their pairs
+    ///
+    /// # Safety
+    /// There are so many vectors.
+    #[inline(always)]
+    unsafe fn sum(self, s: &[f32], vectors: usize) {
+        assert!(s.len() >= triangle(vectors), "gradients of pairs");
+        let whole = vectors - vectors % SIDE;
+        // SAFETY: the caller's promise.
+        unsafe {
+            for i in (0..whole).step_by(SIDE) {
+                self.add_pairs::<SIDE>(s.as_ptr(), i);
+            }
+            for i in whole..vectors {
+                self.add_pairs::<1>(s.as_ptr(), i);
+            }
+        }
+    }
+
+    /// What pairs of the `R` vectors from `i` on with those before them and with each other add:
+    /// sets the gradients of these, and adds to those of the vectors before.
+    ///
+    /// # Safety
+    /// There are such vectors, and `s` is good for reading the gradients of their pairs.
+    #[inline(always)]
+    unsafe fn add_pairs<const R: usize>(self, s: *const f32, i: usize) {
+        let Self { isa, t, d_t, .. } = self;
+        let mut own = [[isa.zero(); V]; R];
+        let mut total = own;
+        // SAFETY: the caller's promise.
+        unsafe {
+            for (row, own) in own.iter_mut().enumerate() {
+                *own = self.load(t, i + row);
+            }
+            for k in 0..i {
+                let (other, mut sum) = (self.load(t, k), self.load(d_t, k));
+                for (row, (own, total)) in own.iter().zip(&mut total).enumerate() {
+                    let s = isa.load_splat(s.add(triangle(i + row) + k));
+                    for v in 0..V {
+                        total[v] = isa.multiply_add(s, other[v], total[v]);
+                        sum[v] = isa.multiply_add(s, own[v], sum[v]);
+                    }
+                }
+                self.store(k, &sum);
+            }
+            // A vector has no pair with itself.
+            for (k, own) in own.iter().enumerate() {
+                for (row, total) in total.iter_mut().enumerate() {
+                    if row != k {
+                        let pair = triangle(i + row.max(k)) + i + row.min(k);
+                        let s = isa.load_splat(s.add(pair));
+                        for v in 0..V {
+                            total[v] = isa.multiply_add(s, own[v], total[v]);
+                        }
+                    }
+                }
+            }
+            for (row, total) in total.iter().enumerate() {
+                self.store(i + row, total);
+            }
+        }
+    }
+
+    /// The registers of vector `i`.
+    ///
+    /// # Safety
+    /// There is such a vector.
+    #[inline(always)]
+    unsafe fn load(self, of: *const f32, i: usize) -> [I::Vector; V] {
+        let mut registers = [self.isa.zero(); V];
+        for (v, register) in registers.iter_mut().enumerate() {
+            // SAFETY: the caller's promise.
+            *register = unsafe { self.isa.load(of.add(i * self.width + v * I::LANES)) };
+        }
+        registers
+    }
+
+    /// Writes the gradients of vector `i`.
+    ///
+    /// # Safety
+    /// There is such a vector.
+    #[inline(always)]
+    unsafe fn store(self, i: usize, registers: &[I::Vector; V]) {
+        for (v, register) in registers.iter().enumerate() {
+            // SAFETY: the caller's promise.
+            unsafe { self.isa.store(self.d_t.add(i * self.width + v * I::LANES), *register) }
         }
     }
 }

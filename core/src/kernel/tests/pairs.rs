@@ -5,7 +5,7 @@ use crate::kernel::dot::Dot;
 use crate::kernel::dot_backward::DotBackward;
 
 /// Examples, vectors, their width, and whether the first stands in front of the pairs.
-const SHAPES: [(usize, usize, usize, bool); 9] = [
+const SHAPES: [(usize, usize, usize, bool); 12] = [
     (37, 27, 16, true),
     (3, 27, 64, true),
     (16, 9, 13, true),
@@ -15,6 +15,9 @@ const SHAPES: [(usize, usize, usize, bool); 9] = [
     (4, 1, 7, true),
     (1, 40, 20, true),
     (0, 5, 8, true),
+    (2, 5, 48, true),
+    (3, 4, 8, false),
+    (2, 2, 32, true),
 ];
 
 fn forward(set: Simd, shape: DotShape, t: &[f32], n: usize, blocked: bool) -> Vec<f32> {
@@ -26,6 +29,16 @@ fn forward(set: Simd, shape: DotShape, t: &[f32], n: usize, blocked: bool) -> Ve
     let (t, out, scratch) = (&padded, &mut z.view_mut(), &mut scratch);
     run_on(set, Dot { operand: Whole, shape, t, out, scratch });
     z.elements()
+}
+
+fn gradient(set: Simd, shape: DotShape, t: &[f32], d: &Placed) -> Vec<f32> {
+    let mut d_t = vec![f32::NAN; t.len()];
+    let mut scratch = vec![f32::NAN; shape.scratch_len()];
+    let mut padded = vec![f32::NAN; shape.vectors_len(d.view().n())];
+    padded[..t.len()].copy_from_slice(t);
+    let (t, d_out, scratch) = (&padded, d.view(), &mut scratch);
+    run_on(set, DotBackward { operand: Whole, shape, t, d_out, d_t: &mut d_t, scratch });
+    d_t
 }
 
 #[test]
@@ -54,13 +67,7 @@ fn dot_products_and_their_gradient_are_their_definitions() {
         for blocked in [true, false] {
             close(&what, &forward(set, shape, &t, n, blocked), &z, width);
             let d = Placed::of(&d, n, shape.columns(), blocked);
-            let mut got = vec![f32::NAN; n * vectors * width];
-            let mut scratch = vec![f32::NAN; shape.scratch_len()];
-            let mut padded = vec![f32::NAN; shape.vectors_len(n)];
-            padded[..t.len()].copy_from_slice(&t);
-            let (t, d_out, d_t_view, scratch) = (&padded, d.view(), &mut got, &mut scratch);
-            let operand = Whole;
-            run_on(set, DotBackward { operand, shape, t, d_out, d_t: d_t_view, scratch });
+            let got = gradient(set, shape, &t, &d);
             close(&format!("{what}: gradient"), &got, &d_t, vectors);
         }
     }
@@ -76,6 +83,30 @@ fn an_example_does_not_depend_on_its_place() {
         let all = forward(set, shape, &t, n, true);
         for (one, all) in t.chunks(vectors * width).zip(all.chunks(shape.columns())) {
             assert_eq!(forward(set, shape, one, 1, false), all, "{set}");
+        }
+    }
+}
+
+/// Whichever way a shape takes: term by term, the vectors in increasing order.
+#[test]
+fn a_gradient_of_pairs_is_summed_in_the_order_of_vectors() {
+    for (set, (n, vectors, width, _)) in sets().flat_map(|set| SHAPES.map(|it| (set, it))) {
+        let shape = DotShape { vectors, width, lead: 0 };
+        let (t, d) = (numbers(54, n * vectors * width), numbers(55, n * shape.columns()));
+        let mut expected = vec![];
+        for (t, d) in t.chunks(vectors * width).zip(d.chunks(shape.columns().max(1))) {
+            for (f, k) in (0..vectors).flat_map(|f| (0..width).map(move |k| (f, k))) {
+                expected.push((0..vectors).filter(|g| *g != f).fold(0.0f32, |sum, g| {
+                    let (low, high) = (f.min(g), f.max(g));
+                    let (s, t) = (d[high * (high - 1) / 2 + low], t[g * width + k]);
+                    if set == Simd::Plain { sum + s * t } else { s.mul_add(t, sum) }
+                }));
+            }
+        }
+        if shape.pairs() > 0 {
+            let d = Placed::of(&d, n, shape.columns(), true);
+            let what = format!("{set} {n} examples, {vectors} vectors of {width}");
+            assert_eq!(gradient(set, shape, &t, &d), expected, "{what}");
         }
     }
 }
