@@ -1,10 +1,11 @@
 //! Bags that are pooled from the table, and rows updated from their gradients, against copies of
 //! rows and of their gradients: the same bits, at every width, pooling, precision and number of
-//! ids.
+//! ids; and what a batch makes of every row, against a map.
 #![allow(clippy::cast_possible_truncation, clippy::unwrap_used)]
 
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
+use std::collections::BTreeMap;
 
 use umbra_core::batch::Jagged;
 use umbra_core::kernel::Precision;
@@ -13,8 +14,8 @@ use umbra_core::optim::{Adam, Optimizer, OptimizerKind, SparseOptimizer};
 use umbra_core::rng::{Purpose, Stream};
 use umbra_core::sparse::bag::{Bags, Pooled, RowGradients};
 use umbra_core::sparse::{
-    DirectBags, DirectUpdate, Numbering, Numbers, Partitioning, Record, Rounding, Table, Use,
-    coalesce, heads_len,
+    DirectBags, DirectUpdate, GroupScratch, Groups, Numbering, Numbers, Partitioning, Record,
+    Rounding, Spread, Table, Use, buckets, coalesce, heads_len,
 };
 
 const FIELDS: usize = 3;
@@ -42,6 +43,71 @@ impl Words {
 
     fn bits(&self) -> Vec<u32> {
         self.0.iter().map(|word| word.load(Relaxed)).collect()
+    }
+}
+
+/// With the scratch it takes.
+fn group(bags: &DirectBags<'_>, of: Spread<'_>, groups: Groups<'_>) -> usize {
+    let count = of.rows.len();
+    let scratch = GroupScratch {
+        dealt: &mut vec![(0, Use::default()); count],
+        slot: &mut vec![0; count],
+        heads: &mut vec![0; heads_len(count)],
+        ends: &mut vec![0; buckets(count)],
+    };
+    bags.group_uses(of, scratch, groups)
+}
+
+/// Against a map, from none to sixty thousand values and from one row to as many as there are
+/// numbers, most of them in a few buckets or one.
+#[test]
+fn every_use_is_grouped_with_those_of_its_row_in_their_order() {
+    for seed in 0..35 {
+        let stream = Stream::new(seed, Purpose::Test(1));
+        let end = [1, 2, 5, 1000, 1 << 20, 3_000_000, u64::from(u32::MAX)][seed as usize % 7];
+        let mut offsets = vec![0u32];
+        for bag in 0..[0, 1, 40, 900, 15_000][seed as usize % 5] {
+            offsets.push(offsets[bag] + stream.below(bag as u64, 9) as u32);
+        }
+        let count = *offsets.last().unwrap() as usize;
+        let rows: Vec<u32> = (0..count as u64)
+            .map(|i| stream.below(10_000 + i, if i % 3 == 0 { end } else { end.div_ceil(900) }))
+            .map(|row| row as u32)
+            .collect();
+        let weights: Vec<f32> = (0..count as u64).map(|i| stream.uniform(100_000 + i)).collect();
+        let weights = if seed % 2 == 0 { &[][..] } else { &weights };
+        let pooling = [Pooling::Sum, Pooling::Mean][seed as usize / 2 % 2];
+        let bags = DirectBags {
+            bags: Jagged { values: &vec![0; count], offsets: &offsets, weights },
+            pooling,
+        };
+
+        let mut expected: BTreeMap<u32, Vec<Use>> = BTreeMap::new();
+        let filled = offsets.windows(2).filter(|ends| ends[0] < ends[1]);
+        for (vector, ends) in (0u32..).zip(filled) {
+            let bag = ends[0] as usize..ends[1] as usize;
+            let weights = weights.get(bag.clone()).unwrap_or(&[]);
+            let scale = pooling.scale_of(bag.len(), weights);
+            for (i, row) in rows[bag].iter().enumerate() {
+                let scale = weights.get(i).map_or(scale, |weight| weight * scale);
+                expected.entry(*row).or_default().push(Use { vector, scale });
+            }
+        }
+
+        let (mut found, mut ends) = (vec![0; count], vec![0; count]);
+        let mut uses = vec![Use::default(); count];
+        let groups = Groups { rows: &mut found, ends: &mut ends, uses: &mut uses };
+        // Dealt to buckets, and not.
+        let page = [usize::MAX >> 32, 0][seed as usize / 4 % 2];
+        let of = Spread { rows: &rows, end: end as usize, page };
+        let distinct = group(&bags, of, groups);
+        assert_eq!(distinct, expected.len(), "distinct rows, seed {seed}");
+        let mut start = 0;
+        for (row, end) in found[..distinct].iter().zip(&ends) {
+            assert_eq!(uses[start..*end as usize], expected[row], "row {row}, seed {seed}");
+            start = *end as usize;
+        }
+        assert_eq!(start, count, "uses, seed {seed}");
     }
 }
 
@@ -117,13 +183,17 @@ fn bits_are_those_of_copies() {
         without.pool(&table, &row_of, &mut vectors);
         let bits: Vec<u32> = vectors.iter().map(|x| x.to_bits()).collect();
         assert_eq!(bits, of_all(&all), "vectors, seed {seed}");
-        let (mut ends, mut uses) = (vec![0; found], vec![Use::default(); count]);
-        without.sort_uses(&slot, &mut ends, &mut uses);
+        let (mut rows, mut ends) = (vec![0; count], vec![0; count]);
+        let mut uses = vec![Use::default(); count];
+        let groups = Groups { rows: &mut rows, ends: &mut ends, uses: &mut uses };
+        let grouped =
+            group(&without, Spread { rows: &row_of, end: FIELDS * ROWS as usize, page: 1 }, groups);
+        assert_eq!(grouped, found, "distinct rows, seed {seed}");
         let update = DirectUpdate {
             optimizer: &optimizer,
             rate: 0.1,
-            rows: unique,
-            ends: &ends,
+            rows: &rows[..grouped],
+            ends: &ends[..grouped],
             uses: &uses,
             gradients: &gradients,
         };

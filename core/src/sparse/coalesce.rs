@@ -25,9 +25,14 @@ pub fn coalesce(
     unique: &mut [u32],
     slot: &mut [u32],
 ) -> usize {
-    debug_assert!(heads.len().is_power_of_two() && heads.len() > bags.values.len());
+    row_numbers(bags, numbering, slot);
     let first = bags.offsets.first().map_or(0, |first| *first as usize);
     let last = bags.offsets.last().map_or(0, |last| *last as usize);
+    distinct(&mut slot[first..last], heads, unique)
+}
+
+/// Writes the number of every id's row. `rows: [values]` or more
+pub fn row_numbers(bags: Jagged<'_>, numbering: Numbering<'_>, rows: &mut [u32]) {
     let fields = (0..numbering.fields()).cycle();
     for ((at, ends), field) in bags.offsets.windows(2).enumerate().zip(fields) {
         let table = numbering.of(field);
@@ -35,22 +40,28 @@ pub fn coalesce(
         // A batch comes from far away, in memory or from another core.
         bags.offsets.get(at + AHEAD).into_iter().for_each(prefetch);
         bags.values.get(bag.start + AHEAD).into_iter().for_each(prefetch);
-        for (value, row) in bags.values[bag.clone()].iter().zip(&mut slot[bag]) {
+        for (value, row) in bags.values[bag.clone()].iter().zip(&mut rows[bag]) {
             *row = table.row(*value);
         }
     }
+}
+
+/// Puts in the place of every row in `rows` its index among the distinct ones, which are written to
+/// `unique` in the order of their first appearance. Returns how many there are. `heads:
+/// [heads_len(rows)]` or more, a power of two, scratch; `unique: [rows]` or more
+pub(super) fn distinct(rows: &mut [u32], heads: &mut [u32], unique: &mut [u32]) -> usize {
+    debug_assert!(heads.len().is_power_of_two() && heads.len() > rows.len());
     heads.fill(EMPTY);
     let shift = 32 - heads.len().trailing_zeros();
     let mask = heads.len() - 1;
     let mut found = 0u32;
-    let slot = &mut slot[first..last];
-    for i in 0..slot.len() {
-        if let Some(row) = slot.get(i + HEADS_AHEAD) {
+    for i in 0..rows.len() {
+        if let Some(row) = rows.get(i + HEADS_AHEAD) {
             prefetch(&heads[home(*row, shift) & mask]);
         }
-        let row = slot[i];
+        let row = rows[i];
         let mut at = home(row, shift) & mask;
-        slot[i] = loop {
+        rows[i] = loop {
             match heads[at] {
                 EMPTY => {
                     heads[at] = found;

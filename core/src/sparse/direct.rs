@@ -7,11 +7,13 @@
 
 use super::Table;
 use super::bag::Pooling;
+use super::group::Use;
 use crate::batch::Jagged;
 use crate::kernel::Precision;
 use crate::kernel::isa::{Isa, Kernel, Source, run};
 use crate::kernel::pool::{Bag, Rows, add_scaled, sum_rows};
 use crate::kernel::row_values::{Pair, Stored};
+use crate::kernel::words::prefetch_row;
 use crate::optim::{RowLoop, RowRule, SparseOptimizer};
 
 /// Bags, and how each becomes a vector.
@@ -23,15 +25,6 @@ pub struct DirectBags<'a> {
     pub pooling: Pooling,
 }
 
-/// A row in a bag: whose vector it is part of, and how often.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Use {
-    /// The place of the bag among those with values.
-    pub vector: u32,
-    /// What the gradient of the vector is multiplied by.
-    pub scale: f32,
-}
-
 impl DirectBags<'_> {
     /// Writes the bags' vectors, of those with values one behind the other. `rows`: index in the
     /// table of every value's row, `[values]`; `vectors`: `[bags with values, width]`
@@ -39,33 +32,9 @@ impl DirectBags<'_> {
         run(Pool { bags: *self, table, rows, vectors });
     }
 
-    /// Sorts the uses of rows by row, a counting sort. `slot`: which of the distinct rows every
-    /// value has, `[values]`; `ends`: out, where the uses of each distinct row end, `[rows]`;
-    /// `uses`: out, `[values]`
-    pub fn sort_uses(&self, slot: &[u32], ends: &mut [u32], uses: &mut [Use]) {
-        ends.fill(0);
-        slot.iter().for_each(|slot| ends[*slot as usize] += 1);
-        let mut start = 0;
-        // Entry i is where the next use of i goes: in the end, where they end.
-        for end in &mut *ends {
-            (start, *end) = (start + *end, start);
-        }
-        let bags = self.bags.offsets.windows(2).filter(|ends| ends[0] < ends[1]);
-        for (vector, ends_of_bag) in (0..).zip(bags) {
-            let range = ends_of_bag[0] as usize..ends_of_bag[1] as usize;
-            let (weights, scale) = self.weights(range.clone());
-            for (i, slot) in slot[range].iter().enumerate() {
-                let next = &mut ends[*slot as usize];
-                let scale = weights.get(i).map_or(scale, |weight| weight * scale);
-                uses[*next as usize] = Use { vector, scale };
-                *next += 1;
-            }
-        }
-    }
-
     /// Weights of a bag, and what the sum of its rows is multiplied by.
     #[inline(always)]
-    fn weights(&self, range: core::ops::Range<usize>) -> (&[f32], f32) {
+    pub(super) fn weights(&self, range: core::ops::Range<usize>) -> (&[f32], f32) {
         let len = range.len();
         let weights = if self.bags.weights.is_empty() { &[] } else { &self.bags.weights[range] };
         (weights, self.pooling.scale_of(len, weights))
@@ -114,6 +83,9 @@ where
     }
 }
 
+/// Gradients that are asked for ahead.
+const GRADIENTS_AHEAD: usize = 8;
+
 /// What is to be done to rows.
 #[derive(Clone, Copy, Debug)]
 pub struct DirectUpdate<'a> {
@@ -157,7 +129,7 @@ impl RowLoop for Apply<'_> {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I, rule: impl RowRule) {
         let Self { update, table, scratch } = self;
-        let DirectUpdate { rate, rows, ends, uses, gradients, .. } = update;
+        let DirectUpdate { rate, rows, ends, uses: all, gradients, .. } = update;
         // A copy that the stores below cannot reach.
         let table = *table;
         let (width, usage, ahead) = (table.width(), table.usage().of_a_call(), table.ahead());
@@ -167,7 +139,11 @@ impl RowLoop for Apply<'_> {
                 table.prefetch(*index as usize);
                 usage.prefetch(*index as usize);
             }
-            let uses = &uses[start..*end as usize];
+            // Bags follow one another no more than rows do.
+            if let Some(of) = all.get(start + GRADIENTS_AHEAD) {
+                prefetch_row(&gradients[of.vector as usize * width..][..width]);
+            }
+            let uses = &all[start..*end as usize];
             start = *end as usize;
             let gradient = match uses {
                 [only] if only.scale == 1.0 => &gradients[only.vector as usize * width..][..width],

@@ -10,10 +10,11 @@
 //! - `strips.rs`: tables of several widths, as tables of one
 //! - `bag.rs`: pooling of a bag's rows, forward and backward · `partial.rs`: the same where only
 //!   some of a bag's rows are at hand · `direct.rs`: without copies, where all of them are in one
-//!   table
+//!   table · `group.rs`: what a batch makes of every row then
 
 mod coalesce;
 mod direct;
+mod group;
 mod partial;
 mod partition;
 mod record;
@@ -21,8 +22,9 @@ mod rounding;
 mod strips;
 mod table;
 
-pub use coalesce::{coalesce, heads_len};
-pub use direct::{DirectBags, DirectUpdate, Use};
+pub use coalesce::{coalesce, heads_len, row_numbers};
+pub use direct::{DirectBags, DirectUpdate};
+pub use group::{GroupScratch, Groups, Spread, Use, buckets};
 pub use partial::{PartialBags, RowUse};
 pub use partition::{Numbering, NumberingError, Numbers, Partitioning};
 pub use record::Record;

@@ -14,6 +14,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
+use umbra_core::batch::Jagged;
 use umbra_core::model::Pooling;
 use umbra_core::sparse::{coalesce, heads_len};
 use umbra_core::sync::token::Ticket;
@@ -144,25 +145,13 @@ impl Client {
             self.ahead.push_back(lookup);
             return;
         }
-        let values = jagged.values.len();
-        grow(&mut self.heads, heads_len(values));
         lookup.bags = None;
-        lookup.unique.resize(values, 0);
-        lookup.slot.resize(values, 0);
-        let found = coalesce(
-            jagged,
-            self.layout.numbering(),
-            &mut self.heads[..heads_len(values)],
-            &mut lookup.unique,
-            &mut lookup.slot,
-        );
-        lookup.unique.truncate(found);
         lookup.is_direct = matches!(self.way, Way::Local(..)) && direct::pays(jagged);
-        let mut vectors = found;
-        if lookup.is_direct {
-            core::mem::swap(&mut lookup.slot, &mut lookup.direct.slot);
-            vectors = lookup.direct.prepare(jagged, &lookup.unique);
-        }
+        let vectors = if lookup.is_direct {
+            lookup.direct.prepare(jagged, self.layout.numbering())
+        } else {
+            self.coalesce(jagged, &mut lookup)
+        };
         fit(&mut lookup.rows, vectors * self.layout.width);
         (lookup.cut, lookup.batch) = (cut, batch);
         (lookup.clock, lookup.awaited) = (clock, 0);
@@ -171,6 +160,18 @@ impl Client {
             routes.send_lookups(&mut lookup, kind);
         }
         self.ahead.push_back(lookup);
+    }
+
+    /// Finds the distinct rows of a lookup's bags, and returns how many there are.
+    fn coalesce(&mut self, bags: Jagged<'_>, lookup: &mut Lookup) -> usize {
+        let (values, Lookup { unique, slot, .. }) = (bags.values.len(), lookup);
+        grow(&mut self.heads, heads_len(values));
+        unique.resize(values, 0);
+        slot.resize(values, 0);
+        let heads = &mut self.heads[..heads_len(values)];
+        let found = coalesce(bags, self.layout.numbering(), heads, unique, slot);
+        unique.truncate(found);
+        found
     }
 
     /// The oldest lookup, complete, and the nanoseconds waited for its rows; `None` when none is
@@ -222,11 +223,12 @@ impl Client {
         match &mut self.way {
             Way::Local(..) if gradients.is_empty() => {}
             Way::Local(partition, pooling, worker) if lookup.is_direct => {
-                let Lookup { batch, cut, direct, unique, .. } = lookup;
+                let Lookup { batch, cut, direct, .. } = lookup;
                 let bags = (cut.instead(batch.batch().bags), *pooling);
                 let table = (&partition.table().at(lookup.clock, *worker), width);
                 let how = (&self.layout.optimizer, rate);
-                direct.update(bags, unique, table, how, gradients, &mut self.direct_scratch);
+                let scratch = (&mut self.direct_scratch, &mut self.heads);
+                direct.update(bags, table, how, gradients, scratch);
             }
             Way::Local(partition, _, worker) => {
                 let rows = lookup.unique.iter().map(|row| *row as usize);

@@ -5,11 +5,17 @@
 use umbra_core::batch::Jagged;
 use umbra_core::model::Pooling;
 use umbra_core::optim::SparseOptimizer;
-use umbra_core::sparse::{DirectBags, DirectUpdate, Table, Use};
+use umbra_core::sparse::{
+    DirectBags, DirectUpdate, GroupScratch, Groups, Numbering, Spread, Table, Use, buckets,
+    heads_len, row_numbers,
+};
 
 /// Values of a bag, in the mean of a batch, from which on its bags are pooled so: with fewer there
 /// are about as many vectors as rows, and nothing is saved. Where it begins to pay is not measured.
 const VALUES_PER_BAG: usize = 2;
+
+/// Words of a page. Where more of them are mapped as one here, a host may not do so below.
+const PAGE: usize = 1024;
 
 /// The bags of a batch.
 #[derive(Debug, Default)]
@@ -19,16 +25,21 @@ pub struct Direct {
     pub offsets: Vec<u32>,
     /// Whose vector each value of those is: their own. `[bags with values]`
     pub vectors: Vec<u32>,
-    /// Which of the distinct rows each value has. `[values]`
-    pub slot: Vec<u32>,
     /// Row of each value. `[values]`
-    rows: Vec<u32>,
+    pub rows: Vec<u32>,
 }
 
 /// Memory of an update.
 #[derive(Debug, Default)]
 pub struct DirectScratch {
-    /// Where the uses of each distinct row end. `[rows]`
+    /// Rows and their uses, bucket after bucket. `[values]`
+    dealt: Vec<(u32, Use)>,
+    /// Which of the distinct rows those of a bucket are. `[values]`
+    slot: Vec<u32>,
+    /// Where buckets end.
+    bucket_ends: Vec<u32>,
+    /// The distinct rows, and where the uses of each of them end. `[values]`
+    rows: Vec<u32>,
     ends: Vec<u32>,
     /// Row after row. `[values]`
     uses: Vec<Use>,
@@ -43,11 +54,11 @@ pub fn pays(bags: Jagged<'_>) -> bool {
 }
 
 impl Direct {
-    /// Prepares the bags of a batch with these distinct rows, and returns how many have values.
-    pub fn prepare(&mut self, bags: Jagged<'_>, unique: &[u32]) -> usize {
-        let Self { offsets, vectors, slot, rows, .. } = self;
-        rows.clear();
-        rows.extend(slot.iter().map(|slot| unique[*slot as usize]));
+    /// Prepares the bags of a batch, and returns how many have values.
+    pub fn prepare(&mut self, bags: Jagged<'_>, numbering: Numbering<'_>) -> usize {
+        let Self { offsets, vectors, rows, .. } = self;
+        rows.resize(bags.values.len(), 0);
+        row_numbers(bags, numbering, rows);
         offsets.clear();
         offsets.push(0);
         let mut with_values = 0;
@@ -65,23 +76,33 @@ impl Direct {
         DirectBags { bags, pooling }.pool(table, &self.rows, vectors);
     }
 
-    /// Updates the distinct rows with the gradients of the bags' vectors.
+    /// Updates the distinct rows with the gradients of the bags' vectors. `heads` is scratch.
     /// `gradients: [bags with values, width]`
     pub fn update(
         &self,
         (bags, pooling): (Jagged<'_>, Pooling),
-        unique: &[u32],
         (table, width): (&Table<'_>, usize),
         (optimizer, rate): (&SparseOptimizer, f32),
         gradients: &[f32],
-        scratch: &mut DirectScratch,
+        (scratch, heads): (&mut DirectScratch, &mut Vec<u32>),
     ) {
-        let DirectScratch { ends, uses, gradient } = scratch;
-        ends.resize(unique.len(), 0);
-        uses.resize(self.slot.len(), Use::default());
+        let DirectScratch { dealt, slot, bucket_ends, rows, ends, uses, gradient } = scratch;
+        let values = self.rows.len();
+        for words in [&mut *slot, &mut *rows, &mut *ends] {
+            words.resize(values, 0);
+        }
+        dealt.resize(values, (0, Use::default()));
+        uses.resize(values, Use::default());
+        bucket_ends.resize(buckets(values), 0);
+        heads.resize(heads_len(values).max(heads.len()), 0);
         gradient.resize(width, 0.0);
-        DirectBags { bags, pooling }.sort_uses(&self.slot, ends, uses);
-        let update = DirectUpdate { optimizer, rate, rows: unique, ends, uses, gradients };
-        update.apply(table, gradient);
+        let (scratch, groups) =
+            (GroupScratch { dealt, slot, heads, ends: bucket_ends }, Groups { rows, ends, uses });
+        let bags = DirectBags { bags, pooling };
+        let page = (PAGE / table.record_len()).max(1);
+        let of = Spread { rows: &self.rows, end: table.rows(), page };
+        let found = bags.group_uses(of, scratch, groups);
+        let (rows, ends) = (&rows[..found], &ends[..found]);
+        DirectUpdate { optimizer, rate, rows, ends, uses, gradients }.apply(table, gradient);
     }
 }

@@ -44,10 +44,11 @@ pub struct Lookup {
 }
 
 impl Lookup {
-    /// Distinct rows of the batch.
+    /// Rows that are looked up: the batch's distinct ones; where bags are pooled from the table,
+    /// that of every value.
     #[must_use]
     pub fn rows_len(&self) -> usize {
-        self.unique.len()
+        if self.is_direct { self.direct.rows.len() } else { self.unique.len() }
     }
 
     /// What a model computes with. Where bags were pooled before, each has one value or none.
