@@ -20,8 +20,9 @@ pub struct Use {
 }
 
 /// Uses of a bucket, in the mean: what they are compared with stays in the second cache level.
-/// Measured: with a quarter of it dealing takes twice as long, since each bucket is written to at
-/// a place of its own, and with four times as many rows are farther from each other.
+/// Measured with 820,000 values in 8 million rows of 256 bytes, ns a value: grouping 18 and
+/// updating 40; 20 and 41 with a quarter of it, 13 and 47 with four times as many, 25 and 52 in
+/// one bucket.
 const USES: usize = 16384;
 
 /// Most buckets.
@@ -71,7 +72,7 @@ pub struct Spread<'a> {
 
 impl DirectBags<'_> {
     /// Finds the distinct rows among those of the bags' values, and the uses of each. Returns how
-    /// many there are.
+    /// many there are. Which comes first depends on nothing but the bags and the spread.
     ///
     /// # Panics
     /// When a length is not as told, or a row is not below `end`.
