@@ -85,6 +85,7 @@ impl DirectBags<'_> {
         let Spread { rows, end, page } = of;
         let count = if rows.len() * page < end { 1 } else { buckets(rows.len()) };
         if count == 1 {
+            // Nothing is dealt: uses go straight to where they stay.
             let slots = &mut scratch.slot[..rows.len()];
             slots.copy_from_slice(rows);
             let heads = &mut scratch.heads[..heads_len(rows.len())];

@@ -227,7 +227,8 @@ impl Client {
                 let bags = (cut.instead(batch.batch().bags), *pooling);
                 let table = (&partition.table().at(lookup.clock, *worker), width);
                 let how = (&self.layout.optimizer, rate);
-                let scratch = (&mut self.direct_scratch, &mut self.heads);
+                grow(&mut self.heads, heads_len(direct.rows.len()));
+                let scratch = (&mut self.direct_scratch, &mut self.heads[..]);
                 direct.update(bags, table, how, gradients, scratch);
             }
             Way::Local(partition, _, worker) => {

@@ -7,7 +7,7 @@ use umbra_core::model::Pooling;
 use umbra_core::optim::SparseOptimizer;
 use umbra_core::sparse::{
     DirectBags, DirectUpdate, GroupScratch, Groups, Numbering, Spread, Table, Use, buckets,
-    heads_len, row_numbers,
+    row_numbers,
 };
 
 /// Values of a bag, in the mean of a batch, from which on its bags are pooled so: with fewer there
@@ -76,15 +76,15 @@ impl Direct {
         DirectBags { bags, pooling }.pool(table, &self.rows, vectors);
     }
 
-    /// Updates the distinct rows with the gradients of the bags' vectors. `heads` is scratch.
-    /// `gradients: [bags with values, width]`
+    /// Updates the distinct rows with the gradients of the bags' vectors. `gradients: [bags with
+    /// values, width]`, `heads: [heads_len(values)]` or more, scratch
     pub fn update(
         &self,
         (bags, pooling): (Jagged<'_>, Pooling),
         (table, width): (&Table<'_>, usize),
         (optimizer, rate): (&SparseOptimizer, f32),
         gradients: &[f32],
-        (scratch, heads): (&mut DirectScratch, &mut Vec<u32>),
+        (scratch, heads): (&mut DirectScratch, &mut [u32]),
     ) {
         let DirectScratch { dealt, slot, bucket_ends, rows, ends, uses, gradient } = scratch;
         let values = self.rows.len();
@@ -94,7 +94,6 @@ impl Direct {
         dealt.resize(values, (0, Use::default()));
         uses.resize(values, Use::default());
         bucket_ends.resize(buckets(values), 0);
-        heads.resize(heads_len(values).max(heads.len()), 0);
         gradient.resize(width, 0.0);
         let (scratch, groups) =
             (GroupScratch { dealt, slot, heads, ends: bucket_ends }, Groups { rows, ends, uses });
