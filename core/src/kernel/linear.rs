@@ -13,6 +13,8 @@
 
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
+#[cfg(target_arch = "x86_64")]
+use super::amx;
 use super::isa::{InPlace, Isa, Kernel, Source, run, run_halves};
 use super::layout::{Activations, ActivationsMut, PANEL, place, width_at};
 use super::operand::{Halves, Operand, Precision, Whole};
@@ -158,6 +160,14 @@ unsafe fn product<I: Isa, O: Operand, E: Epilogue>(
     epilogue: impl Fn(usize, usize) -> E,
 ) {
     let depth = a.width();
+    #[cfg(target_arch = "x86_64")]
+    if I::TILES && O::HALVES {
+        let a = ((a.n(), depth), |row| rows_of(a, row));
+        // SAFETY: the set says so; the rest is the caller's promise.
+        return unsafe {
+            amx::product(isa, a.0, a.1, (panel.address(), width), |row| epilogue(row, 0))
+        };
+    }
     let tiles = a.n().div_ceil(I::ROWS);
     for (number, (row, rows)) in even(a.n(), I::ROWS).enumerate() {
         for at in (0..width).step_by(2 * I::LANES) {
@@ -290,6 +300,7 @@ impl Epilogue for Affine {
     unsafe fn put_tile<I: Isa, const MR: usize, const NV: usize>(
         &self,
         isa: I,
+        row: usize,
         part: usize,
         sums: [[I::Vector; NV]; MR],
     ) {
@@ -297,10 +308,10 @@ impl Epilogue for Affine {
         // SAFETY: the caller's promise.
         unsafe {
             match (self.bias, self.relu) {
-                (None, false) => put_each(&each(None, false), isa, part, sums),
-                (None, true) => put_each(&each(None, true), isa, part, sums),
-                (Some(bias), false) => put_each(&each(Some(bias), false), isa, part, sums),
-                (Some(bias), true) => put_each(&each(Some(bias), true), isa, part, sums),
+                (None, false) => put_each(&each(None, false), isa, row, part, sums),
+                (None, true) => put_each(&each(None, true), isa, row, part, sums),
+                (Some(bias), false) => put_each(&each(Some(bias), false), isa, row, part, sums),
+                (Some(bias), true) => put_each(&each(Some(bias), true), isa, row, part, sums),
             }
         }
     }
@@ -391,6 +402,7 @@ impl Epilogue for Masked {
     unsafe fn put_tile<I: Isa, const MR: usize, const NV: usize>(
         &self,
         isa: I,
+        row: usize,
         part: usize,
         sums: [[I::Vector; NV]; MR],
     ) {
@@ -398,9 +410,9 @@ impl Epilogue for Masked {
         // SAFETY: the caller's promise.
         unsafe {
             match self.mask {
-                None => put_each(&each(None), isa, part, sums),
-                Some((y, 1.0)) => put_each(&each(Some((y, 1.0))), isa, part, sums),
-                Some((y, scale)) => put_each(&each(Some((y, scale))), isa, part, sums),
+                None => put_each(&each(None), isa, row, part, sums),
+                Some((y, 1.0)) => put_each(&each(Some((y, 1.0))), isa, row, part, sums),
+                Some((y, scale)) => put_each(&each(Some((y, scale))), isa, row, part, sums),
             }
         }
     }

@@ -3,7 +3,7 @@
 //! From the outside in:
 //! - `linear.rs`: the products of a linear layer, forward and back; `weight.rs`: the gradients of
 //!   its parameters
-//! - `tile.rs`: the micro-kernel under them
+//! - `tile.rs`: the micro-kernel under them; `amx.rs`: that of bf16s where registers are matrices
 //! - `dot.rs`: pairwise dot products, `dot_backward.rs`: their gradient; `second_order.rs`: those
 //!   of a factorization machine
 //! - `operand.rs`: what is multiplied, f32s or bf16s; `round.rs`: bf16s from f32s
@@ -21,6 +21,8 @@
 //! their number.
 #![allow(unsafe_code)]
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod dot;
 mod dot_backward;
 pub(crate) mod isa;

@@ -15,15 +15,19 @@ pub enum Simd {
     Avx2 = 2,
     /// 512-bit vectors.
     Avx512 = 3,
+    /// Those, and registers of 16 × 16 words that are multiplied as matrices of bf16s, where a
+    /// linear layer's products are: their sums are rounded in an order of their own (`amx.rs`). All
+    /// else has the bits of [`Self::Avx512`].
+    Amx = 4,
     /// The vectors of every aarch64 processor: 128 bits, with fused multiply-add.
-    Neon = 4,
+    Neon = 5,
 }
 
 impl Simd {
     /// Every set; of those of a processor the best last.
-    pub const ALL: [Self; 4] = [Self::Plain, Self::Avx2, Self::Avx512, Self::Neon];
+    pub const ALL: [Self; 5] = [Self::Plain, Self::Avx2, Self::Avx512, Self::Amx, Self::Neon];
 
-    /// Its name: `plain`, `avx2`, `avx512` or `neon`.
+    /// Its name: `plain`, `avx2`, `avx512`, `amx` or `neon`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         NAMES[self as usize - 1]
@@ -43,6 +47,7 @@ impl Simd {
             Self::Plain => true,
             Self::Avx2 => has_avx2(),
             Self::Avx512 => has_avx512(),
+            Self::Amx => has_amx(),
             Self::Neon => cfg!(all(
                 target_arch = "aarch64",
                 target_feature = "neon",
@@ -53,7 +58,7 @@ impl Simd {
 }
 
 /// Names of [`Simd::ALL`].
-pub const NAMES: [&str; 4] = ["plain", "avx2", "avx512", "neon"];
+pub const NAMES: [&str; 5] = ["plain", "avx2", "avx512", "amx", "neon"];
 
 impl fmt::Display for Simd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -75,8 +80,8 @@ pub struct UnknownSimd;
 
 impl fmt::Display for UnknownSimd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [plain, avx2, avx512, neon] = NAMES;
-        write!(f, "an instruction set is one of {plain}, {avx2}, {avx512}, {neon}")
+        let [plain, avx2, avx512, amx, neon] = NAMES;
+        write!(f, "an instruction set is one of {plain}, {avx2}, {avx512}, {amx}, {neon}")
     }
 }
 
@@ -92,20 +97,68 @@ fn has_avx512() -> bool {
     has_avx2() && std::is_x86_feature_detected!("avx512f")
 }
 
-/// Whether this machine is at its fastest with bf16s multiplied by instructions of their own, which
-/// [`Simd::Avx512`] uses then. Elsewhere they are f32s in the registers, and gain nothing.
+/// Whether the set in use is at its fastest with bf16s multiplied by instructions of their own,
+/// which are used then. Elsewhere they are f32s in the registers, and gain nothing.
 #[must_use]
 pub fn multiplies_halves() -> bool {
-    // Kept: a virtual machine leaves the processor at each CPUID, and every product asks.
-    static KEPT: AtomicU8 = AtomicU8::new(0);
-    match KEPT.load(Ordering::Relaxed) {
+    match selected() {
+        Simd::Amx => true,
+        Simd::Avx512 => has_fast_halves(),
+        _ => false,
+    }
+}
+
+/// Keeps an answer: a virtual machine leaves the processor at each CPUID, and every product asks.
+fn kept(answer: &AtomicU8, ask: impl Fn() -> bool) -> bool {
+    match answer.load(Ordering::Relaxed) {
         0 => {
-            let fast = has_halves() && !has_slow_halves();
-            KEPT.store(1 + u8::from(fast), Ordering::Relaxed);
-            fast
+            let is_so = ask();
+            answer.store(1 + u8::from(is_so), Ordering::Relaxed);
+            is_so
         }
         kept => kept == 2,
     }
+}
+
+/// Whether VDPBF16PS is there, and faster than multiply-adds of f32s.
+pub(super) fn has_fast_halves() -> bool {
+    static ANSWER: AtomicU8 = AtomicU8::new(0);
+    kept(&ANSWER, || has_halves() && !has_slow_halves())
+}
+
+/// Whether this process may use AMX's instructions for bf16, beside those of AVX-512.
+#[cfg(all(target_arch = "x86_64", target_os = "linux", feature = "std"))]
+fn has_amx() -> bool {
+    use core::arch::x86_64::{__cpuid, __cpuid_count};
+    static ANSWER: AtomicU8 = AtomicU8::new(0);
+    kept(&ANSWER, || {
+        // AMX-BF16 and AMX-TILE.
+        let has_tiles =
+            || __cpuid(0).eax >= 7 && __cpuid_count(7, 0).edx & (1 << 22 | 1 << 24) == 1 << 22 | 1 << 24;
+        has_halves() && has_tiles() && may_use_tiles()
+    })
+}
+
+#[cfg(not(all(target_arch = "x86_64", target_os = "linux", feature = "std")))]
+const fn has_amx() -> bool {
+    false
+}
+
+/// Asks Linux to keep this process's tile registers, eight kilobytes a thread that uses them, which
+/// it does for those that have asked; all threads may use them then.
+/// <https://docs.kernel.org/arch/x86/xstate.html>
+#[cfg(all(target_arch = "x86_64", target_os = "linux", feature = "std"))]
+fn may_use_tiles() -> bool {
+    use core::ffi::c_long;
+    const ARCH_PRCTL: c_long = 158;
+    const ARCH_REQ_XCOMP_PERM: c_long = 0x1023;
+    const XFEATURE_XTILE_DATA: c_long = 18;
+    unsafe extern "C" {
+        // Of the C library that std links.
+        fn syscall(number: c_long, ...) -> c_long;
+    }
+    // SAFETY: no memory is touched; a kernel without it returns an error.
+    unsafe { syscall(ARCH_PRCTL, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILE_DATA) == 0 }
 }
 
 /// Whether this machine has instructions that multiply bf16s, however slow.
@@ -193,7 +246,8 @@ pub fn selected() -> Simd {
         1 => Simd::Plain,
         2 => Simd::Avx2,
         3 => Simd::Avx512,
-        4 => Simd::Neon,
+        4 => Simd::Amx,
+        5 => Simd::Neon,
         _ => {
             let simd = requested().unwrap_or_else(Simd::detect);
             SELECTED.store(simd as u8, Ordering::Relaxed);

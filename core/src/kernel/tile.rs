@@ -128,7 +128,7 @@ pub(super) trait Epilogue {
     #[inline(always)]
     unsafe fn claim<I: Isa>(&self, _isa: I, _row: usize, _column: usize) {}
 
-    /// Takes all sums of the tile; the last vector of a row has `part` columns.
+    /// Takes all sums of rows of the tile from `row` on; the last vector of a row has `part` columns.
     ///
     /// # Safety
     /// The tile is one the epilogue was made for.
@@ -136,15 +136,16 @@ pub(super) trait Epilogue {
     unsafe fn put_tile<I: Isa, const MR: usize, const NV: usize>(
         &self,
         isa: I,
+        row: usize,
         part: usize,
         sums: [[I::Vector; NV]; MR],
     ) {
         // SAFETY: the caller's promise.
-        unsafe { put_each(self, isa, part, sums) }
+        unsafe { put_each(self, isa, row, part, sums) }
     }
 }
 
-/// Gives `epilogue` all sums of a tile, vector by vector.
+/// Gives `epilogue` the sums of rows from `row` on, vector by vector.
 ///
 /// # Safety
 /// As for [`Epilogue::put_tile`].
@@ -152,6 +153,7 @@ pub(super) trait Epilogue {
 pub(super) unsafe fn put_each<I: Isa, E: Epilogue + ?Sized, const MR: usize, const NV: usize>(
     epilogue: &E,
     isa: I,
+    row: usize,
     part: usize,
     sums: [[I::Vector; NV]; MR],
 ) {
@@ -159,7 +161,7 @@ pub(super) unsafe fn put_each<I: Isa, E: Epilogue + ?Sized, const MR: usize, con
         for (j, sum) in sums.iter().enumerate() {
             let count = if j + 1 < NV { I::LANES } else { part };
             // SAFETY: the caller's promise.
-            unsafe { epilogue.put(isa, i, j * I::LANES, count, *sum) }
+            unsafe { epilogue.put(isa, row + i, j * I::LANES, count, *sum) }
         }
     }
 }
@@ -303,7 +305,7 @@ unsafe fn of_size<I: Isa, O: Operand, const MR: usize, const NV: usize, const WH
             run = run.wrapping_add(a.block);
             lines = lines.jump();
         }
-        epilogue.put_tile::<I, MR, NV>(isa, if WHOLE { I::LANES } else { part }, sums);
+        epilogue.put_tile::<I, MR, NV>(isa, 0, if WHOLE { I::LANES } else { part }, sums);
     }
 }
 

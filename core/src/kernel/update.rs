@@ -217,6 +217,7 @@ impl<R: Rule> Epilogue for Apply<R> {
     unsafe fn put_tile<I: Isa, const MR: usize, const NV: usize>(
         &self,
         isa: I,
+        row: usize,
         part: usize,
         sums: [[I::Vector; NV]; MR],
     ) {
@@ -227,8 +228,8 @@ impl<R: Rule> Epilogue for Apply<R> {
             return unsafe {
                 // Which of them it is, is asked once and not of every vector.
                 match self.gradient {
-                    None => descent(None).put_tile(isa, part, sums),
-                    Some(before) => descent(Some(before)).put_tile(isa, part, sums),
+                    None => descent(None).put_tile(isa, row, part, sums),
+                    Some(before) => descent(Some(before)).put_tile(isa, row, part, sums),
                 }
             };
         }
@@ -241,7 +242,7 @@ impl<R: Rule> Epilogue for Apply<R> {
             for (j, sum) in sums.iter().enumerate() {
                 let count = if j + 1 < NV { I::LANES } else { part };
                 // SAFETY: as above.
-                unsafe { own.put(isa, i, j * I::LANES, count, *sum) }
+                unsafe { own.put(isa, row + i, j * I::LANES, count, *sum) }
             }
         }
     }

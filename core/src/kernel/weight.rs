@@ -6,6 +6,8 @@
 //! - [`weight_update`]: the same as far as the update of W by it
 //! - [`bias_gradient`]: d_b, the column sums of d_Y
 
+#[cfg(target_arch = "x86_64")]
+use super::amx;
 use super::isa::{InPlace, Isa, Kernel, run, run_halves};
 use super::layout::{Activations, PANEL, place, width_at};
 use super::operand::{Halves, Operand, Precision, Whole};
@@ -150,6 +152,11 @@ unsafe fn outer<I: Isa, O: Operand, E: Epilogue>(
     d_y: Activations<'_>,
     epilogue: impl Fn(usize, usize, usize) -> E,
 ) {
+    #[cfg(target_arch = "x86_64")]
+    if I::TILES && O::HALVES {
+        // SAFETY: the set says so; the rest is the caller's promise.
+        return unsafe { amx::outer(isa, x, d_y, epilogue) };
+    }
     let (inputs, outputs) = (x.width(), d_y.width());
     let (xs, ys) = (x.strides(), d_y.strides());
     if outputs == 1 {

@@ -19,13 +19,15 @@ use core::sync::atomic::AtomicU32;
 use super::x86::{one_instruction, shared_memory};
 use super::{FLUSHED_BELOW, HALVES_FLUSHED_BELOW, Isa, QUIET, Source, UPPER_HALF};
 
-/// Proof that the machine has AVX-512 F; `HALVES`: and BW and BF16.
+/// Proof that the machine has AVX-512 F; `HALVES`: and BW and BF16; `TILES`: and AMX's for bf16,
+/// which the process may use.
 #[derive(Clone, Copy)]
-pub(in super::super) struct Avx512<const HALVES: bool>(());
+pub(in super::super) struct Avx512<const HALVES: bool, const TILES: bool>(());
 
-impl<const HALVES: bool> Avx512<HALVES> {
+impl<const HALVES: bool, const TILES: bool> Avx512<HALVES, TILES> {
     /// # Safety
-    /// The machine has AVX-512 F; if `HALVES`, BW and BF16.
+    /// The machine has AVX-512 F; if `HALVES`, BW and BF16; if `TILES`, AMX's for bf16, and the
+    /// process may use them.
     pub(in super::super) const unsafe fn assume() -> Self {
         Self(())
     }
@@ -39,7 +41,7 @@ impl<const HALVES: bool> Avx512<HALVES> {
     }
 }
 
-impl<const HALVES: bool> Avx512<HALVES> {
+impl<const HALVES: bool, const TILES: bool> Avx512<HALVES, TILES> {
     /// Kept where it is not as small as [`Isa::round`] says.
     #[inline(always)]
     fn large(self, x: __m512) -> __m512 {
@@ -88,11 +90,12 @@ impl<const HALVES: bool> Avx512<HALVES> {
     }
 }
 
-impl<const HALVES: bool> Isa for Avx512<HALVES> {
+impl<const HALVES: bool, const TILES: bool> Isa for Avx512<HALVES, TILES> {
     type Vector = __m512;
     const LANES: usize = 16;
     /// 14 × 32: 28 sums and 2 vectors in 32 registers; the broadcast is part of the instruction.
     const ROWS: usize = 14;
+    const TILES: bool = TILES;
 
     one_instruction!(
         __m512,
@@ -167,7 +170,7 @@ impl<const HALVES: bool> Isa for Avx512<HALVES> {
     fn dot_halves(self, a: __m512, b: __m512, c: __m512) -> __m512 {
         // SAFETY: as above.
         unsafe {
-            if HALVES {
+            if HALVES && !TILES {
                 return dot_halves(a, b, c);
             }
             let ([lower_a, upper_a], [lower_b, upper_b]) = (self.halves(a), self.halves(b));

@@ -38,7 +38,7 @@ pub(crate) use plain::Plain;
 pub(super) use sse2::Sse2;
 
 #[cfg(target_arch = "x86_64")]
-use super::simd::multiplies_halves;
+use super::simd::has_fast_halves;
 use super::simd::{Simd, selected};
 
 /// What an update leaves of smaller numbers is 0. Numbers below 1.2e-38 (denormal) take several
@@ -66,6 +66,8 @@ pub(crate) trait Isa: Copy {
     /// Most rows of a tile of two vectors per row: its sums, two vectors and one broadcast fit the
     /// registers.
     const ROWS: usize;
+    /// Linear layers multiply halves by the instructions of `amx.rs`.
+    const TILES: bool = false;
 
     /// All zeros.
     fn zero(self) -> Self::Vector;
@@ -340,20 +342,31 @@ pub(crate) fn run(kernel: impl Kernel) {
 #[inline]
 pub(crate) fn run_halves(kernel: impl Kernel) {
     #[cfg(target_arch = "x86_64")]
-    if selected() == Simd::Avx512 && multiplies_halves() {
+    match selected() {
+        // SAFETY: a set is only ever selected after `is_supported` found its features.
+        Simd::Amx => return unsafe { run_amx(kernel) },
         // SAFETY: the machine has both.
-        return unsafe { run_avx512_bf16(kernel) };
+        Simd::Avx512 if has_fast_halves() => return unsafe { run_avx512_bf16(kernel) },
+        _ => {}
     }
     run(kernel);
 }
 
-/// As [`run_halves`] with those instructions, whatever set is selected and however slow they are:
-/// for tests.
+/// As [`run_halves`] with the instructions of AVX-512, whatever set is selected and however slow
+/// they are: for tests.
 #[cfg(all(test, target_arch = "x86_64"))]
 pub(crate) fn run_halves_on_avx512(kernel: impl Kernel) {
     assert!(super::simd::has_halves());
     // SAFETY: just checked.
     unsafe { run_avx512_bf16(kernel) }
+}
+
+/// As [`run_halves`] on [`Simd::Amx`]: for tests.
+#[cfg(all(test, target_arch = "x86_64"))]
+pub(crate) fn run_halves_on_amx(kernel: impl Kernel) {
+    assert!(Simd::Amx.is_supported());
+    // SAFETY: just checked.
+    unsafe { run_amx(kernel) }
 }
 
 /// Runs a kernel with the given instruction set: for tests, since `select` is one for the process.
@@ -373,7 +386,7 @@ unsafe fn dispatch(simd: Simd, kernel: impl Kernel) {
     match simd {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the caller's promise.
-        Simd::Avx512 => unsafe { run_avx512(kernel) },
+        Simd::Avx512 | Simd::Amx => unsafe { run_avx512(kernel) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
         Simd::Avx2 => unsafe { run_avx2(kernel) },
@@ -391,14 +404,26 @@ unsafe fn dispatch(simd: Simd, kernel: impl Kernel) {
 #[target_feature(enable = "avx512f,avx2,fma")]
 fn run_avx512(kernel: impl Kernel) {
     // SAFETY: this function has the features.
-    kernel.run(unsafe { Avx512::<false>::assume() });
+    kernel.run(unsafe { Avx512::<false, false>::assume() });
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512bf16,avx2,fma")]
 fn run_avx512_bf16(kernel: impl Kernel) {
     // SAFETY: this function has the features.
-    kernel.run(unsafe { Avx512::<true>::assume() });
+    kernel.run(unsafe { Avx512::<true, false>::assume() });
+}
+
+/// # Safety
+/// The process may use AMX's instructions for bf16, which the machine has.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512bf16,avx2,fma")]
+unsafe fn run_amx(kernel: impl Kernel) {
+    // SAFETY: this function has the features of vectors, and the caller has promised the others.
+    unsafe {
+        kernel.run(Avx512::<true, true>::assume());
+        super::amx::release();
+    }
 }
 
 #[cfg(target_arch = "x86_64")]

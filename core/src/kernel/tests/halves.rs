@@ -15,12 +15,17 @@ enum Way {
     Twin,
     #[cfg(target_arch = "x86_64")]
     Halves,
+    /// By matrices in registers.
+    #[cfg(target_arch = "x86_64")]
+    Tiles,
 }
 
 fn ways() -> Vec<Way> {
     let ways = sets().map(Way::Set).chain([Way::Twin]);
     #[cfg(target_arch = "x86_64")]
-    let ways = ways.chain(crate::kernel::simd::has_halves().then_some(Way::Halves));
+    let ways = ways
+        .chain(crate::kernel::simd::has_halves().then_some(Way::Halves))
+        .chain(Simd::Amx.is_supported().then_some(Way::Tiles));
     ways.collect()
 }
 
@@ -31,6 +36,17 @@ impl Way {
             Self::Twin => kernel.run(Plain::new()),
             #[cfg(target_arch = "x86_64")]
             Self::Halves => crate::kernel::isa::run_halves_on_avx512(kernel),
+            #[cfg(target_arch = "x86_64")]
+            Self::Tiles => crate::kernel::isa::run_halves_on_amx(kernel),
+        }
+    }
+
+    /// The order in which products of linear layers are summed.
+    fn sum_of(self) -> SumOf {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Tiles => sum_of_sixteens,
+            _ => sum_of,
         }
     }
 }
@@ -154,8 +170,24 @@ fn both_forms_of_activations_hold_their_halves() {
     }
 }
 
+/// A sum over so many products of the halves of two operands.
+type SumOf = fn(usize, &dyn Fn(usize) -> f32, &dyn Fn(usize) -> f32) -> f32;
+
+/// The twin of `amx.rs`: for each sixteen words, the lower and the upper halves are added up by
+/// themselves, then both.
+#[cfg(target_arch = "x86_64")]
+fn sum_of_sixteens(depth: usize, a: &dyn Fn(usize) -> f32, b: &dyn Fn(usize) -> f32) -> f32 {
+    (0..depth).step_by(32).fold(0.0, |sum, first| {
+        let of = |odd: usize| {
+            let halves = (first + odd..depth.min(first + 32)).step_by(2);
+            halves.fold(0.0, |sum, p| sum + a(p) * b(p))
+        };
+        sum + (of(0) + of(1))
+    })
+}
+
 /// The sum of products of halves in their order: of each word the upper, then the lower.
-fn sum_of(depth: usize, a: impl Fn(usize) -> f32, b: impl Fn(usize) -> f32) -> f32 {
+fn sum_of(depth: usize, a: &dyn Fn(usize) -> f32, b: &dyn Fn(usize) -> f32) -> f32 {
     (0..depth.div_ceil(2)).fold(0.0, |sum, k| {
         let term = |p: usize| if p < depth { a(p) * b(p) } else { 0.0 };
         sum + term(2 * k + 1) + term(2 * k)
@@ -177,16 +209,17 @@ fn products_of_halves_have_the_same_bits_everywhere() {
         let cells = |rows: usize, columns: usize| {
             (0..rows).flat_map(move |i| (0..columns).map(move |j| (i, j)))
         };
-        let y: Vec<f32> = cells(n, outputs)
-            .map(|(i, o)| (sum_of(inputs, |f| x_at(i, f), |f| w_at(o, f)) + b[o]).max(0.0))
-            .collect();
-        let d_x: Vec<f32> = cells(n, inputs)
-            .map(|(i, f)| sum_of(outputs, |o| d_at(i, o), |o| w_at(o, f)))
-            .collect();
-        let d_w: Vec<f32> = cells(outputs, inputs)
-            .map(|(o, f)| sum_of(n, |i| d_at(i, o), |i| x_at(i, f)))
-            .collect();
         for way in ways() {
+            let sum_of = way.sum_of();
+            let y: Vec<f32> = cells(n, outputs)
+                .map(|(i, o)| (sum_of(inputs, &|f| x_at(i, f), &|f| w_at(o, f)) + b[o]).max(0.0))
+                .collect();
+            let d_x: Vec<f32> = cells(n, inputs)
+                .map(|(i, f)| sum_of(outputs, &|o| d_at(i, o), &|o| w_at(o, f)))
+                .collect();
+            let d_w: Vec<f32> = cells(outputs, inputs)
+                .map(|(o, f)| sum_of(n, &|i| d_at(i, o), &|i| x_at(i, f)))
+                .collect();
             let (x_columns, x_examples) = rounded(way, &Placed::of(&x, n, inputs, true));
             let (d_columns, d_examples) = rounded(way, &Placed::of(&d, n, outputs, true));
             let mut weight = panels(outputs, inputs, &w);
@@ -259,12 +292,12 @@ fn dot_products_of_halves_have_the_same_bits_everywhere() {
         for i in 0..n {
             z.extend(&t[i * vectors * width..][..shape.lead]);
             for (f, g) in (0..vectors).flat_map(|f| (0..f).map(move |g| (f, g))) {
-                z.push(sum_of(width, |k| t_at(i, f, k), |k| t_at(i, g, k)));
+                z.push(sum_of(width, &|k| t_at(i, f, k), &|k| t_at(i, g, k)));
             }
         }
         let mut d_t = vec![];
         for (i, f) in (0..n).flat_map(|i| (0..vectors).map(move |f| (i, f))) {
-            d_t.extend((0..width).map(|k| sum_of(vectors, |g| s_at(i, f, g), |g| t_at(i, g, k))));
+            d_t.extend((0..width).map(|k| sum_of(vectors, &|g| s_at(i, f, g), &|g| t_at(i, g, k))));
         }
         for way in ways() {
             let mut scratch = vec![f32::NAN; shape.scratch_len()];

@@ -1,0 +1,422 @@
+//! Products of halves by AMX: eight registers, each a matrix of sixteen rows of sixteen words.
+//!
+//! One instruction, TDPBF16PS, adds to a matrix of sums the product of sixteen rows of A, sixteen
+//! words each, and sixteen rows of B. *Of every sum it rounds in another order than the tiles of
+//! `tile.rs`*: for each sixteen words, the products of their lower halves are added up from 0, those
+//! of their upper halves as well, and the sum of the two is added to what there was. Everything is
+//! rounded to nearest; nothing is denormal, since operands are as `isa/mod.rs` says. Where the depth
+//! is no multiple of sixteen words, zeros follow. So [`super::Simd::Amx`] has bits of its own, for
+//! which a test has a plain twin.
+//!
+//! Operands are those of every other set: an example's words of neighbouring columns are a row of
+//! A, a panel's row in bf16 is a row of B. Only X of the gradient of W has to be transposed, once
+//! for all outputs.
+//!
+//! The tile configuration, which says how many rows and columns registers have, belongs to a thread.
+//! It is loaded where shapes change and released behind a kernel ([`release`]), so that a switch of
+//! threads need not save eight kilobytes.
+
+use core::arch::asm;
+use core::mem::MaybeUninit;
+
+use super::isa::{InPlace, Isa};
+use super::layout::{Activations, PANEL, place, width_at};
+use super::tile::{Epilogue, Left, load, store};
+use super::transpose::transpose_part;
+use super::weight::EXAMPLES;
+
+/// Rows, or words of a row, of a register.
+const SIDE: usize = 16;
+/// Rows and columns of a tile of sums: two registers each way.
+const TILE: usize = 2 * SIDE;
+const _: () = assert!(TILE == PANEL, "a row of a block is two registers wide, and so is a panel");
+
+/// What LDTILECFG reads.
+#[repr(C, align(64))]
+struct Configuration {
+    palette: u8,
+    start_row: u8,
+    reserved: [u8; 14],
+    row_bytes: [u16; 16],
+    rows: [u8; 16],
+}
+
+/// Gives registers the shapes of a tile of `rows` × `columns` sums: 0 to 3 are the sums, 4 and 5
+/// rows of A, 6 and 7 of B. Those that a small tile has no use for are as large as the first.
+///
+/// # Safety
+/// The machine has AMX, and the process may use it.
+unsafe fn configure(rows: usize, columns: usize) {
+    let second = |of: usize| if of > SIDE { of - SIDE } else { of };
+    let (above, below) = (rows.min(SIDE), second(rows));
+    let (left, right) = (columns.min(SIDE), second(columns));
+    let mut configuration = Configuration {
+        palette: 1,
+        start_row: 0,
+        reserved: [0; 14],
+        row_bytes: [0; 16],
+        rows: [0; 16],
+    };
+    let shapes = [
+        (above, left),
+        (above, right),
+        (below, left),
+        (below, right),
+        (above, SIDE),
+        (below, SIDE),
+        (SIDE, left),
+        (SIDE, right),
+    ];
+    for (at, (rows, words)) in shapes.into_iter().enumerate() {
+        #[expect(clippy::cast_possible_truncation, reason = "at most 16 rows of 64 bytes")]
+        {
+            configuration.rows[at] = rows as u8;
+            configuration.row_bytes[at] = (words * size_of::<f32>()) as u16;
+        }
+    }
+    // SAFETY: the caller's promise; sixty-four bytes are read. Registers become 0.
+    unsafe {
+        asm!("ldtilecfg [{}]", in(reg) &raw const configuration, out("tmm0") _, out("tmm1") _,
+            out("tmm2") _, out("tmm3") _, out("tmm4") _, out("tmm5") _, out("tmm6") _,
+            out("tmm7") _, options(nostack, preserves_flags, readonly));
+    }
+}
+
+/// Gives the registers back.
+///
+/// # Safety
+/// The machine has AMX.
+pub(super) unsafe fn release() {
+    // SAFETY: the caller's promise.
+    unsafe {
+        asm!("tilerelease", out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+            options(nostack, preserves_flags, nomem));
+    }
+}
+
+/// The sums of a tile.
+#[repr(C, align(64))]
+struct Sums([[MaybeUninit<f32>; TILE]; TILE]);
+
+impl Sums {
+    const NEW: Self = Self([[MaybeUninit::uninit(); TILE]; TILE]);
+
+    const fn row(&self, row: usize) -> *const f32 {
+        self.0[row].as_ptr().cast()
+    }
+}
+
+/// Rows of A: row i starts at `first + i * row`, and its step k, of sixteen words, `k / 2 * block +
+/// k % 2 * 16` behind that. `rest`, `rest_row` apart: those of a last step, with zeros behind what
+/// there is.
+#[derive(Clone, Copy)]
+struct Rows {
+    first: *const f32,
+    row: usize,
+    block: usize,
+    rest: *const f32,
+    rest_row: usize,
+}
+
+/// Rows of B: row k starts at `first + k * row`. `rest`, [`TILE`] apart: those of a last step, with
+/// zeros behind what there is.
+#[derive(Clone, Copy)]
+struct Columns {
+    first: *const f32,
+    row: usize,
+    rest: *const f32,
+}
+
+/// What the loop below reads.
+#[repr(C)]
+struct Operands {
+    rest_a: *const f32,
+    rest_b: *const f32,
+    rest_row_a: usize,
+    rest_row_b: usize,
+    step_b: usize,
+    rests: usize,
+    second_rest: usize,
+}
+
+/// The sums of a tile of `rows` × `columns`, for which the registers are configured, over `depth`
+/// words.
+///
+/// # Safety
+/// The machine has AMX. The operands are good for reading the tile's rows and columns.
+#[inline(always)]
+unsafe fn multiply((rows, columns): (usize, usize), depth: usize, a: Rows, b: Columns) -> Sums {
+    const WORD: usize = size_of::<f32>();
+    let mut sums = Sums::NEW;
+    let operands = Operands {
+        rest_a: a.rest,
+        rest_b: b.rest,
+        rest_row_a: a.rest_row * WORD,
+        rest_row_b: TILE * WORD,
+        step_b: SIDE * b.row * WORD,
+        rests: usize::from(!depth.is_multiple_of(SIDE)),
+        second_rest: if rows > SIDE { SIDE * a.rest_row * WORD } else { 0 },
+    };
+    // A register too many reads what the first does.
+    let second_a = if rows > SIDE { SIDE * a.row * WORD } else { 0 };
+    let second_b = if columns > SIDE { SIDE * WORD } else { 0 };
+    // SAFETY: the caller's promise; rows behind the tile's are not touched, as configured. The sums
+    // are as large as four registers.
+    unsafe {
+        asm!(
+            "tilezero tmm0",
+            "tilezero tmm1",
+            "tilezero tmm2",
+            "tilezero tmm3",
+            "test {steps}, {steps}",
+            "jz 3f",
+            "2:",
+            "tileloadd tmm4, [{a} + {row_a}]",
+            "tileloadd tmm6, [{b} + {row_b}]",
+            "lea {second}, [{b} + {second_b}]",
+            "tileloadd tmm7, [{second} + {row_b}]",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "lea {second}, [{a} + {second_a}]",
+            "tileloadd tmm5, [{second} + {row_a}]",
+            "tdpbf16ps tmm1, tmm4, tmm7",
+            "tdpbf16ps tmm2, tmm5, tmm6",
+            "tdpbf16ps tmm3, tmm5, tmm7",
+            "add {a}, {step_a}",
+            "add {b}, [{operands} + 32]",
+            "xchg {step_a}, {next_step_a}",
+            "dec {steps}",
+            "jnz 2b",
+            "3:",
+            "cmp qword ptr [{operands} + 40], 0",
+            "je 4f",
+            "mov {a}, [{operands}]",
+            "mov {b}, [{operands} + 8]",
+            "mov {row_a}, [{operands} + 16]",
+            "mov {row_b}, [{operands} + 24]",
+            "tileloadd tmm4, [{a} + {row_a}]",
+            "tileloadd tmm6, [{b} + {row_b}]",
+            "add {b}, {second_b}",
+            "tileloadd tmm7, [{b} + {row_b}]",
+            "add {a}, [{operands} + 48]",
+            "tileloadd tmm5, [{a} + {row_a}]",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "tdpbf16ps tmm1, tmm4, tmm7",
+            "tdpbf16ps tmm2, tmm5, tmm6",
+            "tdpbf16ps tmm3, tmm5, tmm7",
+            "4:",
+            "mov {row_a}, 128",
+            "tilestored [{sums} + {row_a}], tmm0",
+            "tilestored [{sums} + {row_a} + 64], tmm1",
+            "add {sums}, 2048",
+            "tilestored [{sums} + {row_a}], tmm2",
+            "tilestored [{sums} + {row_a} + 64], tmm3",
+            a = inout(reg) a.first => _,
+            b = inout(reg) b.first => _,
+            row_a = inout(reg) a.row * WORD => _,
+            row_b = inout(reg) b.row * WORD => _,
+            second_a = in(reg) second_a,
+            second_b = in(reg) second_b,
+            step_a = inout(reg) SIDE * WORD => _,
+            next_step_a = inout(reg) a.block.wrapping_sub(SIDE).wrapping_mul(WORD) => _,
+            steps = inout(reg) depth / SIDE => _,
+            operands = in(reg) &raw const operands,
+            second = out(reg) _,
+            sums = inout(reg) &raw mut sums => _,
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+            options(nostack),
+        );
+    }
+    sums
+}
+
+/// Words of a last step, with zeros behind them: up to [`TILE`] rows of A, or [`SIDE`] of B.
+#[repr(C, align(64))]
+struct Rest<const ROWS: usize, const WORDS: usize>([[f32; WORDS]; ROWS]);
+
+impl<const ROWS: usize, const WORDS: usize> Rest<ROWS, WORDS> {
+    const NEW: Self = Self([[0.0; WORDS]; ROWS]);
+
+    /// `rows` of `words` words from `from` on, `row` apart.
+    ///
+    /// # Safety
+    /// It is good for reading them.
+    #[inline(always)]
+    unsafe fn copy<I: Isa>(
+        &mut self,
+        isa: I,
+        (rows, words): (usize, usize),
+        (from, row): (*const f32, usize),
+    ) {
+        for (i, to) in self.0[..rows].iter_mut().enumerate() {
+            for at in (0..words).step_by(I::LANES) {
+                let count = I::LANES.min(words - at);
+                // SAFETY: the caller's promise.
+                unsafe {
+                    let x = load(isa, from.wrapping_add(i * row + at), count);
+                    store(isa, to[at..].as_mut_ptr(), count, x);
+                }
+            }
+        }
+    }
+}
+
+/// Gives an epilogue the sums of a tile, two vectors or one at a time.
+///
+/// # Safety
+/// The tile is one the epilogue was made for.
+#[inline(always)]
+unsafe fn put<I: Isa>(
+    isa: I,
+    (rows, columns): (usize, usize),
+    sums: &Sums,
+    epilogue: &impl Epilogue,
+) {
+    debug_assert_eq!(I::LANES, SIDE, "a vector is a row of a register");
+    for row in 0..rows {
+        // SAFETY: rows of the tile are written; the rest is the caller's promise.
+        unsafe {
+            let from = sums.row(row);
+            let first = isa.load(from);
+            if columns > SIDE {
+                let second = isa.load(from.add(SIDE));
+                epilogue.put_tile(isa, row, columns - SIDE, [[first, second]]);
+            } else {
+                epilogue.put_tile(isa, row, columns, [[first]]);
+            }
+        }
+    }
+}
+
+/// Tells an epilogue of a tile.
+///
+/// # Safety
+/// The tile is one the epilogue was made for.
+#[inline(always)]
+unsafe fn claim<I: Isa>(isa: I, (rows, columns): (usize, usize), epilogue: &impl Epilogue) {
+    for row in 0..rows {
+        for column in (0..columns).step_by(SIDE) {
+            // SAFETY: the caller's promise.
+            unsafe { epilogue.claim(isa, row, column) }
+        }
+    }
+}
+
+/// `C[n, width] = A[n, depth] · panel[width, depth]ᵀ` of halves, tile by tile; `epilogue(row)` makes
+/// that of the tile at (row, 0). `a` finds the rows of A from one on.
+///
+/// # Safety
+/// The machine has AMX. `panel` is good for reading `width * depth` elements, and the epilogues fit
+/// their tiles.
+#[inline(always)]
+pub(super) unsafe fn product<I: Isa, E: Epilogue>(
+    isa: I,
+    (n, depth): (usize, usize),
+    a: impl Fn(usize) -> Left,
+    (panel, width): (*const f32, usize),
+    epilogue: impl Fn(usize) -> E,
+) {
+    let (whole, left) = (depth / SIDE * SIDE, depth % SIDE);
+    let (mut rest_a, mut rest_b) = (Rest::<TILE, SIDE>::NEW, Rest::<SIDE, TILE>::NEW);
+    // SAFETY: the caller's promise, here and below.
+    unsafe { rest_b.copy(isa, (left, width), (panel.wrapping_add(whole * width), width)) }
+    let b = Columns { first: panel, row: width, rest: rest_b.0.as_ptr().cast() };
+    let mut configured = 0;
+    for first in (0..n).step_by(TILE) {
+        let rows = TILE.min(n - first);
+        let (epilogue, from) = (epilogue(first), a(first));
+        unsafe {
+            if configured != rows {
+                configure(rows, width);
+                configured = rows;
+            }
+            claim(isa, (rows, width), &epilogue);
+            let at = whole / from.run * from.block + whole % from.run;
+            rest_a.copy(isa, (rows, left), (from.first.wrapping_add(at), from.row));
+            let a = Rows {
+                first: from.first,
+                row: from.row,
+                block: from.block,
+                rest: rest_a.0.as_ptr().cast(),
+                rest_row: SIDE,
+            };
+            let sums = multiply((rows, width), depth, a, b);
+            put(isa, (rows, width), &sums, &epilogue);
+        }
+    }
+}
+
+/// Xᵀ of [`TILE`] columns, in blocks of as many words.
+#[repr(C, align(64))]
+struct Turned([[[MaybeUninit<f32>; TILE]; TILE]; EXAMPLES / TILE]);
+
+/// The product d_Yᵀ·X of halves, as that of `weight.rs`: `epilogue(at, len, row)` makes that of the
+/// tile whose elements lie in `at..at + len` with rows `row` apart.
+///
+/// # Safety
+/// The machine has AMX. The epilogues fit their tiles.
+#[inline(always)]
+pub(super) unsafe fn outer<I: Isa, E: Epilogue>(
+    isa: I,
+    x: Activations<'_>,
+    d_y: Activations<'_>,
+    epilogue: impl Fn(usize, usize, usize) -> E,
+) {
+    let (n, inputs, outputs) = (x.n(), x.width(), d_y.width());
+    let (xs, ys) = (x.strides(), d_y.strides());
+    let (whole, left) = (n / SIDE * SIDE, n % SIDE);
+    assert!(n <= EXAMPLES, "words of a block of the sum");
+    let mut turned = Turned([const { [[MaybeUninit::uninit(); TILE]; TILE] }; EXAMPLES / TILE]);
+    let mut rest_b = Rest::<SIDE, TILE>::NEW;
+    for block in (0..inputs).step_by(PANEL) {
+        let rows = width_at(inputs, block);
+        let to: *mut f32 = turned.0.as_mut_ptr().cast();
+        let from = x.as_ptr().wrapping_add(place(xs, 0, block));
+        for k in (0..n).step_by(SIDE) {
+            let to = to.wrapping_add(k / TILE * TILE * TILE + k % TILE);
+            for row in (0..rows).step_by(SIDE) {
+                let size = (SIDE.min(n - k), SIDE.min(rows - row));
+                let from = (InPlace(from.wrapping_add(k * xs.row + row)), xs.row);
+                let to = to.wrapping_add(row * TILE);
+                // SAFETY: words of X, and rows of what is turned, which has as many.
+                unsafe {
+                    if size.0 < SIDE {
+                        for row in 0..size.1 {
+                            isa.store(to.add(row * TILE), isa.zero());
+                        }
+                    }
+                    transpose_part(isa, size, from, (to, TILE));
+                }
+            }
+        }
+        let a = Rows {
+            first: to,
+            row: TILE,
+            block: TILE * TILE,
+            rest: to.wrapping_add(whole / TILE * TILE * TILE + whole % TILE),
+            rest_row: TILE,
+        };
+        let mut configured = 0;
+        for first in (0..outputs).step_by(PANEL) {
+            let width = width_at(outputs, first);
+            let from = d_y.as_ptr().wrapping_add(place(ys, 0, first));
+            let tile = (rows, width);
+            let len = (rows - 1) * width + width;
+            let epilogue = epilogue(first * inputs + block * width, len, width);
+            // SAFETY: both views hold these columns; the rest is the caller's promise.
+            unsafe {
+                if configured != width {
+                    configure(rows, width);
+                    configured = width;
+                }
+                claim(isa, tile, &epilogue);
+                let rest = from.wrapping_add(whole * ys.row);
+                rest_b.copy(isa, (left, width), (rest, ys.row));
+                let b = Columns { first: from, row: ys.row, rest: rest_b.0.as_ptr().cast() };
+                let sums = multiply(tile, n, a, b);
+                put(isa, tile, &sums, &epilogue);
+            }
+        }
+    }
+}
