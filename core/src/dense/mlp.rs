@@ -18,7 +18,7 @@ use super::norm::{Norm, Reduce};
 use super::replica::Update;
 use super::split::{Boundary, Crossing, Exchange, PartOf, is_worth_it};
 use super::tiles::{Normalized, Output, Place, tiles};
-use crate::kernel::{Activations, ActivationsMut, Mask, Precision, blocked_len};
+use crate::kernel::{Activations, ActivationsMut, Mask, Precision, blocked_len, examples_at_once};
 
 /// Most layers in one chain.
 pub const MAX_LAYERS: usize = 16;
@@ -176,6 +176,12 @@ impl Mlp {
         }
     }
 
+    /// Examples that go through a layer together.
+    fn examples_at_once(&self) -> usize {
+        let precisions = self.layers().iter().map(|layer| layer.linear.precision);
+        precisions.map(examples_at_once).max().unwrap_or(examples_at_once(Precision::F32))
+    }
+
     /// f32s that a step makes of the matrices.
     #[must_use]
     pub fn prepared_len(&self) -> usize {
@@ -248,7 +254,7 @@ impl Mlp {
             let mut linear = layer.norm.map(|_| ActivationsMut::blocked(linear, n, width));
             let sums = &mut *scratch.sums;
             sums.fill(0.0);
-            for (examples, _) in tiles(n, number) {
+            for (examples, _) in tiles((n, self.examples_at_once()), number) {
                 let x = below.as_mut().map_or(x, |below| {
                     below.finish(parameters, training.as_deref(), examples.clone());
                     below.y.view()
@@ -289,7 +295,7 @@ impl Mlp {
             (rest, kept, prepared) = (after, kept_after, prepared_after);
         }
         if let Some(mut last) = below {
-            for (examples, _) in tiles(n, self.count) {
+            for (examples, _) in tiles((n, self.examples_at_once()), self.count) {
                 last.finish(parameters, training.as_deref(), examples);
             }
         }
@@ -351,7 +357,7 @@ impl Mlp {
             let prepared_start = prepared_end - own.prepared_len();
             let prepared = &mut scratch.prepared[prepared_start..prepared_end];
             let wants_d_x = below.is_some() || d_x.is_some();
-            for (examples, Place { first, last }) in tiles(n, number) {
+            for (examples, Place { first, last }) in tiles((n, self.examples_at_once()), number) {
                 let mut d_y = d_y.examples(examples.clone());
                 if let Some(of) = &norm {
                     of.apply_gradient(stored.parameters, examples.clone(), sums, &mut d_y);

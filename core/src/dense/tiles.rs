@@ -10,7 +10,7 @@ use core::sync::atomic::AtomicU32;
 use super::dropout::{Masks, drop_units};
 use super::mlp::{Layer, Training};
 use super::norm::Norm;
-use crate::kernel::{Activations, ActivationsMut, EXAMPLES};
+use crate::kernel::{Activations, ActivationsMut};
 
 /// Whether a tile comes first or last.
 #[derive(Clone, Copy)]
@@ -19,13 +19,16 @@ pub(super) struct Place {
     pub(super) last: bool,
 }
 
-/// [`EXAMPLES`] at a time, forth for one layer and back for the next: those that were near last
-/// come first.
-pub(super) fn tiles(n: usize, layer: usize) -> impl Iterator<Item = (Range<usize>, Place)> {
-    let count = n.div_ceil(EXAMPLES);
+/// `most` at a time, forth for one layer and back for the next: those that were near last come
+/// first.
+pub(super) fn tiles(
+    (n, most): (usize, usize),
+    layer: usize,
+) -> impl Iterator<Item = (Range<usize>, Place)> {
+    let count = n.div_ceil(most);
     (0..count).map(move |at| {
-        let start = EXAMPLES * if layer.is_multiple_of(2) { at } else { count - 1 - at };
-        (start..n.min(start + EXAMPLES), Place { first: at == 0, last: at + 1 == count })
+        let start = most * if layer.is_multiple_of(2) { at } else { count - 1 - at };
+        (start..n.min(start + most), Place { first: at == 0, last: at + 1 == count })
     })
 }
 

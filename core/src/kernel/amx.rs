@@ -262,7 +262,7 @@ impl<const ROWS: usize, const WORDS: usize> Rest<ROWS, WORDS> {
     }
 }
 
-/// Gives an epilogue the sums of a tile, two vectors or one at a time.
+/// Gives an epilogue the sums of a tile.
 ///
 /// # Safety
 /// The tile is one the epilogue was made for.
@@ -274,33 +274,62 @@ unsafe fn put<I: Isa>(
     epilogue: &impl Epilogue,
 ) {
     debug_assert_eq!(I::LANES, SIDE, "a vector is a row of a register");
-    for row in 0..rows {
-        // SAFETY: rows of the tile are written; the rest is the caller's promise.
-        unsafe {
-            let from = sums.row(row);
-            let first = isa.load(from);
-            if columns > SIDE {
-                let second = isa.load(from.add(SIDE));
-                epilogue.put_tile(isa, row, columns - SIDE, [[first, second]]);
-            } else {
-                epilogue.put_tile(isa, row, columns, [[first]]);
-            }
+    // SAFETY: the caller's promise.
+    unsafe {
+        // What a whole row is, the compiler is to know.
+        match columns {
+            TILE => put_rows::<I, 2>(isa, (rows, SIDE), sums, epilogue),
+            SIDE => put_rows::<I, 1>(isa, (rows, SIDE), sums, epilogue),
+            SIDE.. => put_rows::<I, 2>(isa, (rows, columns - SIDE), sums, epilogue),
+            _ => put_rows::<I, 1>(isa, (rows, columns), sums, epilogue),
         }
     }
 }
 
-/// Tells an epilogue of a tile.
+/// Rows that an epilogue is given at once: their sums fit the registers.
+const ROWS: usize = 8;
+
+/// [`put`] of rows of `NV` vectors, the last of `part` columns.
 ///
 /// # Safety
 /// The tile is one the epilogue was made for.
 #[inline(always)]
-unsafe fn claim<I: Isa>(isa: I, (rows, columns): (usize, usize), epilogue: &impl Epilogue) {
-    for row in 0..rows {
-        for column in (0..columns).step_by(SIDE) {
-            // SAFETY: the caller's promise.
-            unsafe { epilogue.claim(isa, row, column) }
+unsafe fn put_rows<I: Isa, const NV: usize>(
+    isa: I,
+    (rows, part): (usize, usize),
+    sums: &Sums,
+    epilogue: &impl Epilogue,
+) {
+    let many = rows / ROWS * ROWS;
+    // SAFETY: rows of the tile are written; the rest is the caller's promise.
+    unsafe {
+        for row in (0..many).step_by(ROWS) {
+            epilogue.put_tile(isa, row, part, load_rows::<I, ROWS, NV>(isa, row, sums));
+        }
+        for row in many..rows {
+            epilogue.put_tile(isa, row, part, load_rows::<I, 1, NV>(isa, row, sums));
         }
     }
+}
+
+/// The sums of `MR` rows.
+///
+/// # Safety
+/// They are written.
+#[inline(always)]
+unsafe fn load_rows<I: Isa, const MR: usize, const NV: usize>(
+    isa: I,
+    row: usize,
+    sums: &Sums,
+) -> [[I::Vector; NV]; MR] {
+    let mut vectors = [[isa.zero(); NV]; MR];
+    for (i, vectors) in vectors.iter_mut().enumerate() {
+        for (j, vector) in vectors.iter_mut().enumerate() {
+            // SAFETY: the caller's promise.
+            *vector = unsafe { isa.load(sums.row(row + i).add(j * SIDE)) };
+        }
+    }
+    vectors
 }
 
 /// `C[n, width] = A[n, depth] · panel[width, depth]ᵀ` of halves, tile by tile; `epilogue(row)` makes
@@ -331,7 +360,6 @@ pub(super) unsafe fn product<I: Isa, E: Epilogue>(
                 configure(rows, width);
                 configured = rows;
             }
-            claim(isa, (rows, width), &epilogue);
             let at = whole / from.run * from.block + whole % from.run;
             rest_a.copy(isa, (rows, left), (from.first.wrapping_add(at), from.row));
             let a = Rows {
@@ -369,6 +397,10 @@ pub(super) unsafe fn outer<I: Isa, E: Epilogue>(
     assert!(n <= EXAMPLES, "words of a block of the sum");
     let mut turned = Turned([const { [[MaybeUninit::uninit(); TILE]; TILE] }; EXAMPLES / TILE]);
     let mut rest_b = Rest::<SIDE, TILE>::NEW;
+    let of_tile = |block: usize, first: usize| {
+        let (rows, width) = (width_at(inputs, block), width_at(outputs, first));
+        epilogue(first * inputs + block * width, rows * width, width)
+    };
     for block in (0..inputs).step_by(PANEL) {
         let rows = width_at(inputs, block);
         let to: *mut f32 = turned.0.as_mut_ptr().cast();
@@ -402,15 +434,18 @@ pub(super) unsafe fn outer<I: Isa, E: Epilogue>(
             let width = width_at(outputs, first);
             let from = d_y.as_ptr().wrapping_add(place(ys, 0, first));
             let tile = (rows, width);
-            let len = (rows - 1) * width + width;
-            let epilogue = epilogue(first * inputs + block * width, len, width);
+            let epilogue = of_tile(block, first);
+            match (first + PANEL < outputs, block + PANEL < inputs) {
+                (true, _) => of_tile(block, first + PANEL).ask(PANEL * PANEL),
+                (false, true) => of_tile(block + PANEL, 0).ask(PANEL * PANEL),
+                (false, false) => {}
+            }
             // SAFETY: both views hold these columns; the rest is the caller's promise.
             unsafe {
                 if configured != width {
                     configure(rows, width);
                     configured = width;
                 }
-                claim(isa, tile, &epilogue);
                 let rest = from.wrapping_add(whole * ys.row);
                 rest_b.copy(isa, (left, width), (rest, ys.row));
                 let b = Columns { first: from, row: ys.row, rest: rest_b.0.as_ptr().cast() };

@@ -21,7 +21,7 @@ use super::operand::{Halves, Operand, Precision, Whole};
 use super::tile::{Epilogue, Left, Lines, Right, even, load, put_each, store, tile};
 use super::transpose::transpose_panel;
 use super::update::sum_of_lanes;
-use super::weight::EXAMPLES;
+use super::weight::{EXAMPLES, examples_at_most};
 use super::words::prefetch_at;
 
 /// Y = X·Wᵀ + b, cut below at 0 if `relu`. `weight`: panels of `[outputs, inputs]`
@@ -181,12 +181,17 @@ unsafe fn product<I: Isa, O: Operand, E: Epilogue>(
     }
 }
 
-/// [`EXAMPLES`] at a time, and which is the first: what a panel is multiplied with stays in the
+/// So many examples at a time, and which is the first: what a panel is multiplied with stays in the
 /// second cache level.
-fn tiles(a: Activations<'_>) -> impl Iterator<Item = (usize, Activations<'_>)> {
-    (0..a.n())
-        .step_by(EXAMPLES)
-        .map(move |start| (start, a.examples(start..a.n().min(start + EXAMPLES))))
+fn tiles(a: Activations<'_>, most: usize) -> impl Iterator<Item = (usize, Activations<'_>)> {
+    let starts = (0..a.n()).step_by(most);
+    starts.map(move |start| (start, a.examples(start..a.n().min(start + most))))
+}
+
+/// Examples that a panel is multiplied with.
+const fn examples_of_a_panel<I: Isa, O: Operand>() -> usize {
+    let by_matrices = I::TILES && O::HALVES;
+    examples_at_most(if by_matrices { Precision::Bf16 } else { Precision::F32 })
 }
 
 /// The panel behind one of `depth` rows: W has them one after another.
@@ -209,7 +214,7 @@ impl<O: Operand, S: Source> Kernel for Forward<'_, '_, O, S> {
     fn run<I: Isa>(self, isa: I) {
         let (columns, strides) = (self.y.view().width(), self.y.view().strides());
         let (depth, to) = (self.x.width(), self.y.as_mut_ptr());
-        for (start, x) in tiles(self.x) {
+        for (start, x) in tiles(self.x, examples_of_a_panel::<I, O>()) {
             for first in (0..columns).step_by(PANEL) {
                 let width = width_at(columns, first);
                 let panel = self.panels.advance(first * depth);
@@ -331,7 +336,7 @@ impl<O: Operand> Kernel for DataGradient<'_, '_, O> {
         let (columns, strides) = (self.d_x.view().width(), self.d_x.view().strides());
         let (depth, to) = (self.d_y.width(), self.d_x.as_mut_ptr());
         let one = self.d_y.n() <= EXAMPLES;
-        for (start, d_y) in tiles(self.d_y) {
+        for (start, d_y) in tiles(self.d_y, examples_of_a_panel::<I, O>()) {
             for first in (0..columns).step_by(PANEL) {
                 let width = width_at(columns, first);
                 let (panel, ahead) = match &mut self.transposed {

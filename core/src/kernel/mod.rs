@@ -53,8 +53,8 @@ pub use round::{half_panels_len, round_activations, round_weight};
 pub use second_order::{second_order, second_order_backward};
 pub use simd::{NAMES, Simd, UnknownSimd, UnsupportedSimd, multiplies_halves, select, selected};
 pub use transpose::transpose;
-pub(crate) use weight::{EXAMPLES, weight_update};
 pub use weight::{bias_gradient, weight_gradient};
+pub(crate) use weight::{examples_at_most, examples_at_once, weight_update};
 pub use words::shared;
 
 #[cfg(test)]

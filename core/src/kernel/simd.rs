@@ -133,8 +133,10 @@ fn has_amx() -> bool {
     static ANSWER: AtomicU8 = AtomicU8::new(0);
     kept(&ANSWER, || {
         // AMX-BF16 and AMX-TILE.
-        let has_tiles =
-            || __cpuid(0).eax >= 7 && __cpuid_count(7, 0).edx & (1 << 22 | 1 << 24) == 1 << 22 | 1 << 24;
+        let has_tiles = || {
+            __cpuid(0).eax >= 7
+                && __cpuid_count(7, 0).edx & (1 << 22 | 1 << 24) == 1 << 22 | 1 << 24
+        };
         has_halves() && has_tiles() && may_use_tiles()
     })
 }

@@ -9,9 +9,13 @@
 use core::sync::atomic::AtomicU32;
 
 use super::isa::{Isa, Source};
+#[cfg(target_arch = "x86_64")]
+use super::layout::LINE;
 use super::layout::PANEL;
 use super::operand::Operand;
 use super::words::prefetch_at;
+#[cfg(target_arch = "x86_64")]
+use super::words::prefetch_to_write;
 
 /// Most rows of a tile, of any instruction set.
 pub(super) const ROWS_MAX: usize = 14;
@@ -128,6 +132,10 @@ pub(super) trait Epilogue {
     #[inline(always)]
     unsafe fn claim<I: Isa>(&self, _isa: I, _row: usize, _column: usize) {}
 
+    /// Asks for the `len` elements of the tile, which lie together, to change them soon.
+    #[inline(always)]
+    fn ask(&self, _len: usize) {}
+
     /// Takes all sums of rows of the tile from `row` on; the last vector of a row has `part` columns.
     ///
     /// # Safety
@@ -190,6 +198,24 @@ impl Epilogue for Sum {
             prefetch_at(self.to.wrapping_add(row * self.row + column));
         }
     }
+
+    #[inline(always)]
+    fn ask(&self, len: usize) {
+        if self.add {
+            ask(self.to, len);
+        }
+    }
+}
+
+/// Asks for elements that will be changed.
+#[inline(always)]
+pub(super) fn ask(from: *const f32, len: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for at in (0..len).step_by(LINE) {
+        prefetch_to_write(from.wrapping_add(at));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (from, len);
 }
 
 /// Computes a tile of `rows` ≤ `ROWS` rows and `columns` ≤ 2 · `LANES` columns, both 1 or more,

@@ -8,7 +8,7 @@ use core::sync::atomic::AtomicU32;
 
 use super::isa::{Isa, Kernel, run};
 use super::row_values::{RowValues, store_words};
-use super::tile::{Epilogue, ROWS_MAX, load, store_shared};
+use super::tile::{Epilogue, ROWS_MAX, ask, load, store_shared};
 use super::words::prefetch_at;
 
 /// What an optimizer does to a vector of elements.
@@ -208,6 +208,16 @@ impl<R: Rule> Epilogue for Apply<R> {
             prefetch_at(plane.wrapping_add(at + ROWS_MAX * self.row));
             // SAFETY: the caller's promise: the tile is inside the elements.
             unsafe { isa.claim(plane.add(at)) }
+        }
+    }
+
+    #[inline(always)]
+    fn ask(&self, len: usize) {
+        for plane in self.planes.into_iter().take(1 + self.rule.planes()) {
+            ask(plane.cast(), len);
+        }
+        if let Some(before) = self.gradient {
+            ask(before, len);
         }
     }
 

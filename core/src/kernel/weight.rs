@@ -11,6 +11,7 @@ use super::amx;
 use super::isa::{InPlace, Isa, Kernel, run, run_halves};
 use super::layout::{Activations, PANEL, place, width_at};
 use super::operand::{Halves, Operand, Precision, Whole};
+use super::simd::{Simd, selected};
 use super::tile::{Epilogue, Left, Right, Sum, even, load, store, tile};
 use super::update::{Apply, Elements, Rule};
 
@@ -90,9 +91,23 @@ fn check_gradient(x: Activations<'_>, d_y: Activations<'_>, d_weight: usize) {
     assert_eq!(d_weight, x.width() * d_y.width(), "length of d_W");
 }
 
-/// Examples of a block of the sum over examples: a block's columns of X and d_Y stay in the first
-/// cache level.
-pub(crate) const EXAMPLES: usize = 128;
+/// Examples of a block of the sum over examples, or words of two: a block's columns of X and d_Y
+/// stay in the first cache level.
+pub(super) const EXAMPLES: usize = 128;
+
+/// Examples that go through the products of a layer together. Where these are several times as
+/// fast (`amx.rs`), a matrix from the third cache level is to serve as many more.
+pub(crate) fn examples_at_once(precision: Precision) -> usize {
+    if selected() == Simd::Amx { examples_at_most(precision) } else { EXAMPLES }
+}
+
+/// [`examples_at_once`], of the instruction set where they are most.
+pub(crate) const fn examples_at_most(precision: Precision) -> usize {
+    match precision {
+        Precision::F32 => EXAMPLES,
+        Precision::Bf16 => 2 * EXAMPLES,
+    }
+}
 
 pub(super) struct WeightGradient<'a, O> {
     pub(super) operand: O,

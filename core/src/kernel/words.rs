@@ -252,6 +252,17 @@ pub(crate) fn prefetch_at<T>(at: *const T) {
     ask::<FIRST_LEVEL>(at.cast());
 }
 
+/// [`prefetch_at`] of a line that will be written: other cores give it up.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub(crate) fn prefetch_to_write<T>(at: *const T) {
+    // SAFETY: a hint, which every processor of the architecture takes or leaves.
+    unsafe {
+        core::arch::asm!("prefetchw [{at}]", at = in(reg) at,
+            options(nostack, preserves_flags, readonly));
+    }
+}
+
 /// How near a line is to come, as `_mm_prefetch` numbers it.
 const FIRST_LEVEL: i32 = 3;
 const SECOND_LEVEL: i32 = 2;

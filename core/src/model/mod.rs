@@ -130,6 +130,7 @@ pub struct Model {
     pooling: Pooling,
     batch_norm_momentum: f32,
     body: Body,
+    precision: Precision,
     part: Option<PartOf>,
     strips: Option<Strips>,
     parameters_len: usize,
@@ -142,6 +143,7 @@ impl Model {
     #[must_use]
     pub fn with_precision(mut self, precision: Precision) -> Self {
         self.body.set_precision(precision);
+        self.precision = precision;
         self
     }
 
@@ -221,7 +223,7 @@ impl Model {
     #[must_use]
     pub fn workspace_len(&self, batch_max: usize, rows_max: usize) -> usize {
         let _ = rows_max;
-        space::single_len(self, self.tile_len(batch_max, false))
+        space::single_len(self, self.tile_len_most(batch_max))
     }
 
     /// f64s of workspace.

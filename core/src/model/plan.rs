@@ -127,6 +127,7 @@ impl Model {
             pooling: config.pooling,
             batch_norm_momentum: momentum,
             body,
+            precision: Precision::F32,
             part: None,
             strips: None,
             parameters_len: layout.parameters,

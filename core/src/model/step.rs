@@ -18,15 +18,15 @@ use crate::dense::mlp::{Replica, Training};
 use crate::dense::norm::Reduce;
 use crate::dense::replica::Update;
 use crate::dense::split::Exchange;
+use crate::kernel::{Precision, examples_at_most, examples_at_once};
 use crate::sparse::bag::{Bags, RowGradients};
-
-/// Most examples in a tile.
-const TILE: usize = 128;
 
 /// Numbers of an example's rows from which on a tile is half as long: the vectors of more examples,
 /// which are copied, multiplied and given gradients one after the other, would leave the second
 /// cache level in between. Steps of models of little else, 26 vectors of 128 or of 64, were 1.4 and
-/// 1.1 times as fast by that on a core with 2 MiB of it.
+/// 1.1 times as fast by that on a core with 2 MiB of it. Not of bf16s where the products of layers
+/// are done that soon that reading the matrices again takes longer
+/// ([`examples_at_once`]).
 const MANY_NUMBERS: usize = 1024;
 
 /// A batch and the rows it names.
@@ -279,13 +279,23 @@ impl Model {
     /// Examples of a full tile of a batch of `n`.
     #[must_use]
     pub fn tile_len(&self, n: usize, evaluation: bool) -> usize {
-        let whole = self.statistics_len > 0 || self.part.is_some();
-        if whole && !evaluation { n } else { n.min(self.tile_max()) }
+        let precision = if evaluation { Precision::F32 } else { self.precision };
+        self.tile_of(n, evaluation, examples_at_once(precision))
     }
 
-    /// Most examples in a tile of this model.
-    fn tile_max(&self) -> usize {
-        if self.bags() * self.row_width() > MANY_NUMBERS { TILE / 2 } else { TILE }
+    /// The most that [`Self::tile_len`] is in training, whatever instruction set is selected.
+    pub(super) fn tile_len_most(&self, n: usize) -> usize {
+        self.tile_of(n, false, examples_at_most(self.precision))
+    }
+
+    fn tile_of(&self, n: usize, evaluation: bool, at_once: usize) -> usize {
+        let whole = self.statistics_len > 0 || self.part.is_some();
+        if whole && !evaluation {
+            return n;
+        }
+        let many = self.bags() * self.row_width() > MANY_NUMBERS;
+        let halved = many && at_once == examples_at_most(Precision::F32);
+        n.min(if halved { at_once / 2 } else { at_once })
     }
 
     fn tile<'a>(&self, input: &Input<'a>, start: usize, n: usize) -> Tile<'a> {
