@@ -360,8 +360,10 @@ pub(super) unsafe fn product<I: Isa, E: Epilogue>(
                 configure(rows, width);
                 configured = rows;
             }
-            let at = whole / from.run * from.block + whole % from.run;
-            rest_a.copy(isa, (rows, left), (from.first.wrapping_add(at), from.row));
+            if left > 0 {
+                let at = whole / from.run * from.block + whole % from.run;
+                rest_a.copy(isa, (rows, left), (from.first.wrapping_add(at), from.row));
+            }
             let a = Rows {
                 first: from.first,
                 row: from.row,

@@ -81,7 +81,7 @@ impl<'a> Lent<'a> {
         assert!(got >= needed, "workspace needs {needed} f32 for {n} examples, got {got}");
         let (needed, got) = (double_len(model), workspace.double.len());
         assert!(got >= needed, "workspace needs {needed} f64, got {got}");
-        let skip = workspace.single.as_ptr().align_offset(LINE).min(LINE);
+        let skip = workspace.single.as_ptr().align_offset(size_of::<f32>() * LINE).min(LINE);
         let (single, rest) = workspace.single[skip..].split_at_mut(body_len(model, n).0);
         let mut rest = Space::Lent { single: rest, double: &mut [] };
         let (logits, d_logits) = (rest.single(n), rest.single(n));
