@@ -7,7 +7,7 @@
 //! said so (`/sys/kernel/mm/transparent_hugepage/shmem_enabled`).
 #![allow(unsafe_code)]
 
-use core::ops::{Deref, Range};
+use core::ops::{Deref, DerefMut, Range};
 use core::sync::atomic::AtomicU32;
 use std::fs::File;
 use std::io;
@@ -158,22 +158,59 @@ fn map_file(file: &File, len: usize) -> io::Result<Option<MmapRaw>> {
     Ok(Some(map))
 }
 
-/// Zeros for one thread.
-#[must_use]
-pub fn zeros(len: usize) -> Vec<f32> {
-    // Of this size they come from the system untouched, so the hint comes before the pages.
-    let zeros = vec![0.0; len];
-    prefer_huge_pages(&zeros);
-    zeros
+/// f32s of one thread that start with a cache line. A kernel reads and writes vectors as long as
+/// one; the allocator's memory begins 16 bytes behind a page, where each of them would be in two.
+#[derive(Debug, Default)]
+pub struct Lines {
+    /// Room for the numbers, wherever the first line starts.
+    memory: Vec<f32>,
+    start: usize,
+    len: usize,
 }
 
-/// As [`Vec::resize`] with zeros; where that takes new memory, of [`zeros`], and what was there is
-/// not kept.
-pub fn fit(memory: &mut Vec<f32>, len: usize) {
-    if memory.capacity() < len {
-        *memory = zeros(len);
+/// f32s of a cache line.
+const LINE: usize = 16;
+
+impl Lines {
+    /// Zeros.
+    #[must_use]
+    pub fn zeros(len: usize) -> Self {
+        // Of this size they come from the system untouched, so the hint comes before the pages.
+        let memory = vec![0.0; len + LINE];
+        prefer_huge_pages(&memory);
+        let start = memory.as_ptr().align_offset(size_of::<f32>() * LINE).min(LINE);
+        Self { memory, start, len }
     }
-    memory.resize(len, 0.0);
+
+    /// Makes it as long; where that takes new memory, zeros, and otherwise anything.
+    pub fn fit(&mut self, len: usize) {
+        if self.memory.len() < self.start + len {
+            *self = Self::zeros(len);
+        }
+        self.len = len;
+    }
+}
+
+impl Deref for Lines {
+    type Target = [f32];
+
+    fn deref(&self) -> &[f32] {
+        &self.memory[self.start..][..self.len]
+    }
+}
+
+impl DerefMut for Lines {
+    fn deref_mut(&mut self) -> &mut [f32] {
+        &mut self.memory[self.start..][..self.len]
+    }
+}
+
+impl From<&[f32]> for Lines {
+    fn from(numbers: &[f32]) -> Self {
+        let mut lines = Self::zeros(numbers.len());
+        lines.copy_from_slice(numbers);
+        lines
+    }
 }
 
 /// Asks for huge pages for those of `memory` that are not there yet. A step of wide layers passes
@@ -203,12 +240,25 @@ mod tests {
     #[test]
     fn zeros_are_zeros_of_any_length() {
         for len in [0, 1, 1023, 1024, 3_000_000] {
-            let mut zeros = zeros(len);
+            let mut zeros = Lines::zeros(len);
             assert!(zeros.len() == len && zeros.iter().all(|x| *x == 0.0));
+            assert_eq!(zeros.as_ptr() as usize % 64, 0, "{len} numbers");
             zeros.iter_mut().for_each(|x| *x = 1.0);
             prefer_huge_pages(&zeros);
             assert!(zeros.iter().all(|x| *x == 1.0));
         }
+    }
+
+    #[test]
+    fn lines_fit_what_they_are_asked_for() {
+        let mut lines = Lines::default();
+        for len in [0, 5, 3, 5, 100_000, 17] {
+            lines.fit(len);
+            assert_eq!(lines.len(), len);
+            assert_eq!(lines.as_ptr() as usize % if len > 0 { 64 } else { 1 }, 0);
+            lines.fill(len as f32);
+        }
+        assert_eq!(Lines::from(&[1.0, 2.0][..])[..], [1.0, 2.0]);
     }
 
     #[test]

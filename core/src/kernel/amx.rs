@@ -1,23 +1,24 @@
 //! Products of halves by AMX: eight registers, each a matrix of sixteen rows of sixteen words.
 //!
 //! One instruction, TDPBF16PS, adds to a matrix of sums the product of sixteen rows of A, sixteen
-//! words each, and sixteen rows of B. *Of every sum it rounds in another order than the tiles of
-//! `tile.rs`*: for each sixteen words, the products of their lower halves are added up from 0, those
-//! of their upper halves as well, and the sum of the two is added to what there was. Everything is
-//! rounded to nearest; nothing is denormal, since operands are as `isa/mod.rs` says. Where the depth
-//! is no multiple of sixteen words, zeros follow. So [`super::Simd::Amx`] has bits of its own, for
-//! which a test has a plain twin.
+//! words each, and sixteen rows of B. *A sum is rounded in another order than by the tiles of
+//! `tile.rs`*: for each sixteen words, the products of their lower halves are added up from 0, and
+//! those of their upper halves as well, and the sum of the two is added to what there was.
+//! Everything is rounded to nearest; nothing is denormal, since operands are as `isa/mod.rs` says.
+//! Where the depth is no multiple of sixteen words, zeros follow. So [`super::Simd::Amx`] has bits
+//! of its own, for which a test has a plain twin.
 //!
 //! Operands are those of every other set: an example's words of neighbouring columns are a row of
 //! A, a panel's row in bf16 is a row of B. Only X of the gradient of W has to be transposed, once
 //! for all outputs.
 //!
-//! The tile configuration, which says how many rows and columns registers have, belongs to a thread.
-//! It is loaded where shapes change and released behind a kernel ([`release`]), so that a switch of
-//! threads need not save eight kilobytes.
+//! The configuration, which says how many rows and columns registers have, belongs to a thread. It
+//! is loaded where shapes change and released behind a kernel ([`release`]), so that a switch of
+//! threads need not save eight kilobytes. A register's rows are read by sixteen loads, each of one
+//! cache line where memory starts with one: elsewhere products take twice as long.
 
 use core::arch::asm;
-use core::mem::MaybeUninit;
+use core::mem::{MaybeUninit, offset_of};
 
 use super::isa::{InPlace, Isa};
 use super::layout::{Activations, PANEL, place, width_at};
@@ -136,7 +137,9 @@ struct Operands {
     rest_row_a: usize,
     rest_row_b: usize,
     step_b: usize,
+    /// Whether there is a last step of a few words, 0 or 1.
     rests: usize,
+    /// Behind the first sixteen rows of the last step's.
     second_rest: usize,
 }
 
@@ -183,34 +186,34 @@ unsafe fn multiply((rows, columns): (usize, usize), depth: usize, a: Rows, b: Co
             "tdpbf16ps tmm2, tmm5, tmm6",
             "tdpbf16ps tmm3, tmm5, tmm7",
             "add {a}, {step_a}",
-            "add {b}, [{operands} + 32]",
+            "add {b}, [{operands} + {step_b}]",
             "xchg {step_a}, {next_step_a}",
             "dec {steps}",
             "jnz 2b",
             "3:",
-            "cmp qword ptr [{operands} + 40], 0",
+            "cmp qword ptr [{operands} + {rests}], 0",
             "je 4f",
-            "mov {a}, [{operands}]",
-            "mov {b}, [{operands} + 8]",
-            "mov {row_a}, [{operands} + 16]",
-            "mov {row_b}, [{operands} + 24]",
+            "mov {a}, [{operands} + {rest_a}]",
+            "mov {b}, [{operands} + {rest_b}]",
+            "mov {row_a}, [{operands} + {rest_row_a}]",
+            "mov {row_b}, [{operands} + {rest_row_b}]",
             "tileloadd tmm4, [{a} + {row_a}]",
             "tileloadd tmm6, [{b} + {row_b}]",
             "add {b}, {second_b}",
             "tileloadd tmm7, [{b} + {row_b}]",
-            "add {a}, [{operands} + 48]",
+            "add {a}, [{operands} + {second_rest}]",
             "tileloadd tmm5, [{a} + {row_a}]",
             "tdpbf16ps tmm0, tmm4, tmm6",
             "tdpbf16ps tmm1, tmm4, tmm7",
             "tdpbf16ps tmm2, tmm5, tmm6",
             "tdpbf16ps tmm3, tmm5, tmm7",
             "4:",
-            "mov {row_a}, 128",
+            "mov {row_a}, {row}",
             "tilestored [{sums} + {row_a}], tmm0",
-            "tilestored [{sums} + {row_a} + 64], tmm1",
-            "add {sums}, 2048",
+            "tilestored [{sums} + {row_a} + {half_row}], tmm1",
+            "add {sums}, {half}",
             "tilestored [{sums} + {row_a}], tmm2",
-            "tilestored [{sums} + {row_a} + 64], tmm3",
+            "tilestored [{sums} + {row_a} + {half_row}], tmm3",
             a = inout(reg) a.first => _,
             b = inout(reg) b.first => _,
             row_a = inout(reg) a.row * WORD => _,
@@ -223,6 +226,16 @@ unsafe fn multiply((rows, columns): (usize, usize), depth: usize, a: Rows, b: Co
             operands = in(reg) &raw const operands,
             second = out(reg) _,
             sums = inout(reg) &raw mut sums => _,
+            step_b = const offset_of!(Operands, step_b),
+            rests = const offset_of!(Operands, rests),
+            rest_a = const offset_of!(Operands, rest_a),
+            rest_b = const offset_of!(Operands, rest_b),
+            rest_row_a = const offset_of!(Operands, rest_row_a),
+            rest_row_b = const offset_of!(Operands, rest_row_b),
+            second_rest = const offset_of!(Operands, second_rest),
+            row = const TILE * WORD,
+            half_row = const SIDE * WORD,
+            half = const SIDE * TILE * WORD,
             out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
             out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
             options(nostack),
@@ -280,7 +293,7 @@ unsafe fn put<I: Isa>(
         match columns {
             TILE => put_rows::<I, 2>(isa, (rows, SIDE), sums, epilogue),
             SIDE => put_rows::<I, 1>(isa, (rows, SIDE), sums, epilogue),
-            SIDE.. => put_rows::<I, 2>(isa, (rows, columns - SIDE), sums, epilogue),
+            17.. => put_rows::<I, 2>(isa, (rows, columns - SIDE), sums, epilogue),
             _ => put_rows::<I, 1>(isa, (rows, columns), sums, epilogue),
         }
     }
@@ -332,8 +345,8 @@ unsafe fn load_rows<I: Isa, const MR: usize, const NV: usize>(
     vectors
 }
 
-/// `C[n, width] = A[n, depth] · panel[width, depth]ᵀ` of halves, tile by tile; `epilogue(row)` makes
-/// that of the tile at (row, 0). `a` finds the rows of A from one on.
+/// `C[n, width] = A[n, depth] · panel[width, depth]ᵀ` of halves, tile by tile; `epilogue(row)`
+/// makes that of the tile at (row, 0). `a` finds the rows of A from one on.
 ///
 /// # Safety
 /// The machine has AMX. `panel` is good for reading `width * depth` elements, and the epilogues fit
@@ -348,13 +361,14 @@ pub(super) unsafe fn product<I: Isa, E: Epilogue>(
 ) {
     let (whole, left) = (depth / SIDE * SIDE, depth % SIDE);
     let (mut rest_a, mut rest_b) = (Rest::<TILE, SIDE>::NEW, Rest::<SIDE, TILE>::NEW);
-    // SAFETY: the caller's promise, here and below.
+    // SAFETY: the caller's promise: the panel's last rows.
     unsafe { rest_b.copy(isa, (left, width), (panel.wrapping_add(whole * width), width)) }
     let b = Columns { first: panel, row: width, rest: rest_b.0.as_ptr().cast() };
     let mut configured = 0;
     for first in (0..n).step_by(TILE) {
         let rows = TILE.min(n - first);
         let (epilogue, from) = (epilogue(first), a(first));
+        // SAFETY: the caller's promise: rows of A that there are.
         unsafe {
             if configured != rows {
                 configure(rows, width);

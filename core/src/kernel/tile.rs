@@ -136,7 +136,8 @@ pub(super) trait Epilogue {
     #[inline(always)]
     fn ask(&self, _len: usize) {}
 
-    /// Takes all sums of rows of the tile from `row` on; the last vector of a row has `part` columns.
+    /// Takes all sums of rows of the tile from `row` on; the last vector of a row has `part`
+    /// columns.
     ///
     /// # Safety
     /// The tile is one the epilogue was made for.

@@ -137,3 +137,42 @@ fn cut<'a, T>(rest: &mut &'a mut [T], len: usize) -> &'a mut [T] {
     *rest = after;
     piece
 }
+
+#[cfg(test)]
+mod tests {
+    use std::vec;
+
+    use super::*;
+    use crate::model::{Cross, ModelConfig, ModelKind, Pooling};
+
+    /// Wherever the memory that is lent begins.
+    #[test]
+    fn buffers_start_with_cache_lines() {
+        let config = ModelConfig {
+            kind: ModelKind::Dlrm,
+            dense_features: 3,
+            fields: 4,
+            embedding_dim: 5,
+            pooling: Pooling::Sum,
+            bottom: &[7, 5],
+            top: &[6],
+            cross: Cross::NONE,
+            batch_norm: false,
+            batch_norm_momentum: 0.1,
+            dropout: 0.0,
+        };
+        let model = Model::new(&config).unwrap();
+        let len = single_len(&model, 9);
+        let (mut single, mut double) = (vec![0.0; len + LINE], vec![0.0; double_len(&model)]);
+        for start in 0..LINE {
+            let single = &mut single[start..][..len];
+            let mut workspace = Workspace { single, double: &mut double };
+            let mut lent = Lent::new(&model, 9, &mut workspace);
+            let mut space = lent.memory.space();
+            for piece in [space.single(1).as_ptr(), space.single(20).as_ptr()] {
+                assert_eq!(piece.addr() % 64, 0, "memory from {start} on");
+            }
+            assert_eq!(lent.logits.as_ptr().addr() % 64, 0, "memory from {start} on");
+        }
+    }
+}

@@ -19,6 +19,7 @@ use crate::comm::watch::Watch;
 use crate::dense::compute_slots::Turns;
 use crate::dense::gradients::{GradientLink, Job};
 use crate::dense::meeting::Meeting;
+use crate::memory::Lines;
 use umbra_core::sync::reduction::{add, sum_into_first};
 
 /// Loss, weight, and 1 if this trainer was asked to stop.
@@ -28,9 +29,9 @@ pub const STEP_SUMS: usize = 3;
 #[derive(Default)]
 pub struct Contribution {
     /// Its share of the gradient of the global batch. `[parameters_len]`
-    pub gradient: Vec<f32>,
+    pub gradient: Lines,
     /// Statistics of batch normalisation, equal for all workers when global. `[statistics]`
-    pub statistics: Vec<f32>,
+    pub statistics: Lines,
     /// Loss, weight, and 1 if this trainer was asked to stop: summed over all. `[STEP_SUMS]`
     pub sums: Vec<f64>,
 }
@@ -98,8 +99,9 @@ impl Bsp {
                 let (total, rest) = items.split_at_mut(1);
                 let few = core::mem::take(&mut total[0]);
                 let what = "sums over the global batch";
-                total[0] =
-                    self.over_trainers(Job { values: vec![], few, what, ends_step: false }).few;
+                total[0] = self
+                    .over_trainers(Job { values: Lines::default(), few, what, ends_step: false })
+                    .few;
                 rest.iter_mut().for_each(|item| item.copy_from_slice(&total[0]));
                 Ok(())
             })

@@ -14,11 +14,12 @@ use crate::comm::reduce::{MANY, Sums};
 use crate::comm::watch::Lost;
 use crate::dense::coded_sum::CodedSum;
 use crate::dense::endpoints::DriveError;
+use crate::memory::Lines;
 
 /// Sums over a trainer's workers, to be taken over all trainers. Either list may be empty.
 pub struct Job {
     /// A gradient, or statistics.
-    pub values: Vec<f32>,
+    pub values: Lines,
     /// Loss, weights.
     pub few: Vec<f64>,
     /// What waits say they are waiting for.

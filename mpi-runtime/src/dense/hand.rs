@@ -135,8 +135,11 @@ mod tests {
             assert_eq!(desk.train(&mut staging), None);
             assert_eq!(desk.train(&mut staging), None, "it is with the worker");
             assert!(matches!(hand.work.try_recv(), Ok(Work::Train)) && hand.work.is_empty());
-            let contribution =
-                Contribution { gradient: vec![value, 4.0], statistics: vec![5.0], sums: vec![] };
+            let contribution = Contribution {
+                gradient: (&[value, 4.0][..]).into(),
+                statistics: (&[5.0][..]).into(),
+                sums: vec![],
+            };
             let stop = batch == 1;
             hand.words.send(Word::Trained { contribution, finite, stop }).unwrap();
             assert_eq!(desk.train(&mut staging), Some((expected, stop)));

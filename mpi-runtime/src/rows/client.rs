@@ -22,7 +22,6 @@ use umbra_datasets::BatchBuffer;
 
 use crate::comm::loss;
 use crate::comm::watch::Lost;
-use crate::memory::fit;
 use crate::rows::bags::{BagScratch, Places};
 use crate::rows::direct::{self, DirectScratch};
 use crate::rows::lookup::Lookup;
@@ -138,7 +137,7 @@ impl Client {
             lookup.unique.clear();
             lookup.slot.clear();
             lookup.slot.extend((0u32..).take(touched));
-            fit(&mut lookup.rows, touched * self.layout.width);
+            lookup.rows.fit(touched * self.layout.width);
             (lookup.cut, lookup.batch) = (cut, batch);
             (lookup.clock, lookup.awaited) = (clock, 0);
             routes.send_lookups(&mut lookup, kind.of_bags());
@@ -152,7 +151,7 @@ impl Client {
         } else {
             self.coalesce(jagged, &mut lookup)
         };
-        fit(&mut lookup.rows, vectors * self.layout.width);
+        lookup.rows.fit(vectors * self.layout.width);
         (lookup.cut, lookup.batch) = (cut, batch);
         (lookup.clock, lookup.awaited) = (clock, 0);
         if let Way::Routed(routes) = &self.way {

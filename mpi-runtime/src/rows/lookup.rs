@@ -7,6 +7,7 @@ use umbra_core::model::Input;
 use umbra_core::sparse::Partitioning;
 use umbra_datasets::BatchBuffer;
 
+use crate::memory::Lines;
 use crate::rows::bags::Bags;
 use crate::rows::direct::Direct;
 use crate::rows::strips::CutBags;
@@ -21,7 +22,7 @@ pub struct Lookup {
     /// Index into the rows, for every value of the [input](Self::input)'s bags.
     pub(super) slot: Vec<u32>,
     /// Values of the distinct rows, or the vectors of bags; complete once taken. `[rows, width]`
-    pub rows: Vec<f32>,
+    pub rows: Lines,
     /// Row numbers of the distinct rows. `[rows]`
     pub(super) unique: Vec<u32>,
     /// Places in `unique`, partition after partition. `[rows]`

@@ -3,7 +3,7 @@
 use umbra_core::model::{Model, Workspace};
 
 use crate::dense::bsp::Contribution;
-use crate::memory::zeros;
+use crate::memory::Lines;
 
 /// Buffers of one worker.
 pub struct StepBuffers {
@@ -11,9 +11,9 @@ pub struct StepBuffers {
     pub contribution: Contribution,
     /// Where a part of a model writes its gradient, with gaps; else nothing. `[parameters]` or
     /// `[0]`
-    pub gradient_of_part: Vec<f32>,
+    pub gradient_of_part: Lines,
     /// Gradients of the batch's distinct rows. `[rows_max, width]`
-    pub row_gradients: Vec<f32>,
+    pub row_gradients: Lines,
     /// Logits of an evaluation. `[batch_max]`
     pub logits: Vec<f32>,
     /// Scratch of sums over the global batch.
@@ -24,7 +24,7 @@ pub struct StepBuffers {
 
 /// Memory behind a [`Workspace`].
 pub struct OwnedWorkspace {
-    single: Vec<f32>,
+    single: Lines,
     double: Vec<f64>,
 }
 
@@ -39,11 +39,12 @@ impl StepBuffers {
     /// The same for steps of `part` of the model, of which `own` parameters are its own.
     #[must_use]
     pub fn for_part(mut self, part: &Model, own: usize, batch_max: usize) -> Self {
-        self.gradient_of_part = core::mem::replace(&mut self.contribution.gradient, vec![0.0; own]);
+        self.gradient_of_part =
+            core::mem::replace(&mut self.contribution.gradient, Lines::zeros(own));
         let single = &mut self.workspace.single;
         let needed = part.workspace_len(batch_max, 0);
         if single.len() < needed {
-            *single = zeros(needed);
+            *single = Lines::zeros(needed);
         }
         self
     }
@@ -61,16 +62,16 @@ impl StepBuffers {
         let parameters = model.parameters_len();
         Self {
             contribution: Contribution {
-                gradient: zeros(parameters),
-                statistics: vec![0.0; model.replica_len() - parameters],
+                gradient: Lines::zeros(parameters),
+                statistics: Lines::zeros(model.replica_len() - parameters),
                 sums: vec![],
             },
-            gradient_of_part: vec![],
-            row_gradients: zeros(rows_max * model.row_width()),
+            gradient_of_part: Lines::default(),
+            row_gradients: Lines::zeros(rows_max * model.row_width()),
             logits: vec![0.0; batch_max],
             sums: vec![],
             workspace: OwnedWorkspace {
-                single: zeros(model.workspace_len(batch_max, rows_max)),
+                single: Lines::zeros(model.workspace_len(batch_max, rows_max)),
                 double: vec![0.0; model.workspace_f64_len()],
             },
         }

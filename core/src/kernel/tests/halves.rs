@@ -1,4 +1,5 @@
-//! Products of bf16s: every instruction set gives the bits of the definition.
+//! Products of bf16s: every instruction set gives the bits of the definition; of those of linear
+//! layers there are two, which differ in the order of a sum.
 
 use super::*;
 use crate::kernel::dot::Dot;

@@ -75,7 +75,7 @@ fn near(got: f32, expected: f32, what: &str) {
 fn all_rows(client: &mut Client, partitions: u32) -> Vec<f32> {
     client.ask_now(batch((0..partitions * ROWS).collect()), 0);
     let (lookup, _) = client.take().unwrap().unwrap();
-    let values = lookup.rows.clone();
+    let values = lookup.rows.to_vec();
     client.recycle(lookup);
     values
 }
