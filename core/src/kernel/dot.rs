@@ -6,7 +6,7 @@
 //! elements of a vector (`operand.rs`). The gradient is in `dot_backward.rs`.
 
 use super::isa::{Isa, Kernel, Source, run, run_halves};
-use super::layout::{Activations, ActivationsMut, PANEL, place, width_at};
+use super::layout::{Activations, ActivationsMut, PANEL, Square, place, width_at};
 use super::operand::{Halves, Operand, Precision, Whole};
 use super::round::Rounded;
 use super::tile::{copy, store};
@@ -277,7 +277,8 @@ pub(super) unsafe fn turn_back<I: Isa>(
         if (examples, elements) == (I::LANES, I::LANES) {
             return isa.transpose(sums, I::LANES, to, stride);
         }
-        let mut square = [0.0; LANES_MAX * LANES_MAX];
+        let mut square = Square::ZEROS;
+        let square = &mut square.0;
         isa.transpose(sums, I::LANES, square.as_mut_ptr(), I::LANES);
         for (i, row) in square.chunks_exact(I::LANES).enumerate().take(examples) {
             store(isa, to.add(i * stride), elements, isa.load(row.as_ptr()));

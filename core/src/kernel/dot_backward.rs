@@ -10,7 +10,7 @@
 
 use super::dot::{DotShape, LANES_MAX, SIDE, triangle, turn_back};
 use super::isa::{InPlace, Isa, Kernel, run, run_halves};
-use super::layout::{Activations, PANEL, place};
+use super::layout::{Activations, PANEL, Square, place};
 use super::operand::{Halves, Operand, Precision, Whole};
 use super::round::{round_row, round_rows, store_pairs};
 use super::tile::{Left, Right, Sum, copy, even, load, store, tile};
@@ -129,7 +129,7 @@ impl<O: Operand> DotBackward<'_, O> {
         let (len, square) = (vectors * width, I::LANES * I::LANES);
         let (pairs, scratch) = self.scratch.split_at_mut((shape.pairs() + I::LANES) * I::LANES);
         let words = &mut scratch[..vectors * square];
-        let mut sums = [[0.0; LANES_MAX * LANES_MAX]; SIDE];
+        let mut sums = [const { Square::ZEROS }; SIDE];
         for start in (0..n).step_by(I::LANES) {
             let examples = I::LANES.min(n - start);
             let t = self.t[start * len..].as_ptr();
@@ -149,7 +149,7 @@ impl<O: Operand> DotBackward<'_, O> {
                 for (f, sums) in (i..vectors).zip(&sums) {
                     let to = d_t.wrapping_add(f * width);
                     // SAFETY: a vector of the examples that there are.
-                    unsafe { turn_back(isa, sums.as_ptr(), (examples, width), (to, len)) }
+                    unsafe { turn_back(isa, sums.0.as_ptr(), (examples, width), (to, len)) }
                 }
             }
         }
@@ -355,7 +355,8 @@ unsafe fn gather<I: Isa>(
     pairs: &mut [f32],
 ) {
     let strides = d_out.strides();
-    let mut square = [0.0; LANES_MAX * LANES_MAX];
+    let mut square = Square::ZEROS;
+    let square = &mut square.0;
     let mut pair = 0;
     while pair < shape.pairs() {
         let column = shape.lead + pair;
@@ -390,7 +391,7 @@ fn add_vectors<I: Isa, O: Operand>(
     (s, words): (&[f32], &[f32]),
     (vectors, i): (usize, usize),
     step: usize,
-    sums: &mut [[f32; LANES_MAX * LANES_MAX]; SIDE],
+    sums: &mut [Square; SIDE],
 ) {
     assert!(words.len() >= vectors * I::LANES * I::LANES, "elements of vectors");
     assert!(s.len() >= (triangle(vectors) + I::LANES) * I::LANES, "gradients of pairs");
@@ -428,7 +429,7 @@ fn add_vectors<I: Isa, O: Operand>(
         }
     }
     for (sums, total) in sums.iter_mut().zip(total) {
-        let sums = sums[step * I::LANES..].chunks_exact_mut(I::LANES);
+        let sums = sums.0[step * I::LANES..].chunks_exact_mut(I::LANES);
         for (to, total) in sums.zip(total) {
             // SAFETY: a vector's length.
             unsafe { isa.store(to.as_mut_ptr(), total) }

@@ -16,6 +16,15 @@ pub const PANEL: usize = 32;
 /// f32s of a cache line.
 pub(super) const LINE: usize = 16;
 
+/// A square of vectors of the widest instruction set. It starts with a cache line, so that each of
+/// them is in one.
+#[repr(C, align(64))]
+pub(super) struct Square(pub(super) [f32; LINE * LINE]);
+
+impl Square {
+    pub(super) const ZEROS: Self = Self([0.0; LINE * LINE]);
+}
+
 /// Place of W(output, input) in the panels of W `[outputs, inputs]`.
 #[must_use]
 pub const fn panel_index(outputs: usize, inputs: usize, output: usize, input: usize) -> usize {

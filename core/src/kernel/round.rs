@@ -4,7 +4,7 @@
 use core::sync::atomic::AtomicU32;
 
 use super::isa::{InPlace, Isa, Kernel, Plain, Source, run_halves};
-use super::layout::{Activations, ActivationsMut, PANEL, place, width_at};
+use super::layout::{Activations, ActivationsMut, PANEL, Square, place, width_at};
 use super::tile::{load, store};
 use super::transpose::transpose_part;
 
@@ -106,7 +106,8 @@ impl Kernel for RoundWeight<'_> {
         let (from, panels) = (self.weight.as_ptr(), self.panels.as_mut_ptr());
         let transposed = self.transposed.as_mut_ptr();
         // Words of neighbouring outputs of as many inputs: a square to be transposed.
-        let mut square = [0.0; 16 * 16];
+        let mut square = Square::ZEROS;
+        let square = &mut square.0;
         for first in (0..outputs).step_by(PANEL) {
             let width = width_at(outputs, first);
             for input in (0..inputs).step_by(I::LANES) {

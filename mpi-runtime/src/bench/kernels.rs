@@ -24,6 +24,7 @@ use super::{Settings, Subject, work};
 use crate::error::Error;
 use crate::launch::environment::Cores;
 use crate::launch::processor::{peak_gflops, stay_on, thread_time};
+use crate::memory::Lines;
 
 /// Least time of a sample: this, or a tenth of a whole step's sample where that is less.
 const SAMPLE: Duration = Duration::from_millis(5);
@@ -122,34 +123,34 @@ impl Bench {
         let (inputs, outputs) = (layer.inputs, layer.outputs);
         let flop = 2 * n * outputs * inputs;
         let shape = || format!("{n}x{outputs}x{inputs}");
-        let mut x = Lines::of(blocked_len(n, inputs));
-        let mut y = Lines::of(blocked_len(n, outputs));
-        let (mut weight, mut bias) = (Lines::of(outputs * inputs), Lines::of(outputs));
-        let (weight, bias) = (shared(weight.get()), shared(bias.get()));
+        let mut x = numbers(blocked_len(n, inputs));
+        let mut y = numbers(blocked_len(n, outputs));
+        let (mut weight, mut bias) = (numbers(outputs * inputs), numbers(outputs));
+        let (weight, bias) = (shared(&mut weight), shared(&mut bias));
         self.calls(("forward", shape()), Rate::Flop, flop, || {
-            let x = Activations::blocked(x.get(), n, inputs);
-            forward(x, weight, Some(bias), true, &mut ActivationsMut::blocked(y.get(), n, outputs));
+            let x = Activations::blocked(&x, n, inputs);
+            forward(x, weight, Some(bias), true, &mut ActivationsMut::blocked(&mut y, n, outputs));
         });
-        let mut gradient = Lines::of(outputs * inputs);
+        let mut gradient = numbers(outputs * inputs);
         if layer.passes_gradient {
-            let (transposed, mut below) = (gradient.get(), Lines::of(blocked_len(n, inputs)));
+            let (transposed, below) = (&mut gradient[..], numbers(blocked_len(n, inputs)));
             let shape_of_weight = format!("{outputs}x{inputs}");
             let bytes = 2 * size_of_val(weight);
             self.calls(("transpose", shape_of_weight), Rate::Bytes, bytes, || {
                 transpose(weight, outputs, inputs, transposed);
             });
             self.calls(("data_gradient", shape()), Rate::Flop, flop, || {
-                let d_y = Activations::blocked(y.get(), n, outputs);
-                let mask = Mask { y: Activations::blocked(below.get(), n, inputs), scale: 1.0 };
-                let d_x = &mut ActivationsMut::blocked(x.get(), n, inputs);
+                let d_y = Activations::blocked(&y, n, outputs);
+                let mask = Mask { y: Activations::blocked(&below, n, inputs), scale: 1.0 };
+                let d_x = &mut ActivationsMut::blocked(&mut x, n, inputs);
                 let transposed = Transposed::Made(transposed);
                 data_gradient(Precision::F32, d_y, transposed, Some(mask), d_x);
             });
         }
         self.calls(("weight_gradient", shape()), Rate::Flop, flop, || {
-            let x = Activations::blocked(x.get(), n, inputs);
-            let d_y = Activations::blocked(y.get(), n, outputs);
-            weight_gradient(Precision::F32, x, d_y, true, gradient.get());
+            let x = Activations::blocked(&x, n, inputs);
+            let d_y = Activations::blocked(&y, n, outputs);
+            weight_gradient(Precision::F32, x, d_y, true, &mut gradient);
         });
     }
 
@@ -163,16 +164,16 @@ impl Bench {
         let vectors = subject.cardinality.len() + usize::from(lead > 0);
         let dots = DotShape { vectors, width, lead };
         let (flop, shape) = (2 * n * pairs * width, || format!("{n}x{vectors}x{width}"));
-        let (mut t, mut d_t) = (Lines::of(dots.vectors_len(n)), Lines::of(dots.vectors_len(n)));
-        let mut out = Lines::of(blocked_len(n, dots.columns()));
-        let mut scratch = Lines::of(dots.scratch_len());
+        let (t, mut d_t) = (numbers(dots.vectors_len(n)), numbers(dots.vectors_len(n)));
+        let mut out = numbers(blocked_len(n, dots.columns()));
+        let mut scratch = numbers(dots.scratch_len());
         self.calls(("dot", shape()), Rate::Flop, flop, || {
-            let out = &mut ActivationsMut::blocked(out.get(), n, dots.columns());
-            dot(Precision::F32, dots, t.get(), out, scratch.get());
+            let out = &mut ActivationsMut::blocked(&mut out, n, dots.columns());
+            dot(Precision::F32, dots, &t, out, &mut scratch);
         });
         self.calls(("dot_backward", shape()), Rate::Flop, 2 * flop, || {
-            let d_out = Activations::blocked(out.get(), n, dots.columns());
-            dot_backward(Precision::F32, dots, t.get(), d_out, d_t.get(), scratch.get());
+            let d_out = Activations::blocked(&out, n, dots.columns());
+            dot_backward(Precision::F32, dots, &t, d_out, &mut d_t, &mut scratch);
         });
     }
 
@@ -224,24 +225,9 @@ impl Bench {
     }
 }
 
-/// Small numbers that start with a cache line, as a step's do.
-struct Lines {
-    numbers: Vec<f32>,
-    start: usize,
-    len: usize,
+/// Small numbers.
+fn numbers(len: usize) -> Lines {
+    let mut numbers = Lines::zeros(len);
+    numbers.iter_mut().enumerate().for_each(|(i, x)| *x = (i % 7) as f32 * 0.01 - 0.02);
+    numbers
 }
-
-impl Lines {
-    fn of(len: usize) -> Self {
-        let numbers: Vec<f32> = (0..len + LINE).map(|i| (i % 7) as f32 * 0.01 - 0.02).collect();
-        let start = numbers.as_ptr().align_offset(size_of::<f32>() * LINE);
-        Self { numbers, start: start.min(LINE), len }
-    }
-
-    fn get(&mut self) -> &mut [f32] {
-        &mut self.numbers[self.start..][..self.len]
-    }
-}
-
-/// f32s of a cache line.
-const LINE: usize = 16;
