@@ -17,8 +17,8 @@ pub enum Simd {
     Avx512 = 3,
     /// Those, and registers of 16 × 16 words that are multiplied as matrices of bf16s, where a
     /// linear layer's products are: their sums are rounded in an order of their own (`amx.rs`). All
-    /// else has the bits of [`Self::Avx512`]. Only on Linux and with feature `std`: a process has to
-    /// ask the system for them.
+    /// else has the bits of [`Self::Avx512`]. Only on Linux and with feature `std`: a process has
+    /// to ask the system for them.
     Amx = 4,
     /// The vectors of every aarch64 processor: 128 bits, with fused multiply-add.
     Neon = 5,
