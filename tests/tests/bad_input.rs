@@ -250,7 +250,7 @@ const LAUNCHED: &[Launched] = &[
     (
         &[("UMBRA_SIMD", "sse9")],
         2,
-        "UMBRA_SIMD=sse9: an instruction set is one of plain, avx2, avx512, neon",
+        "UMBRA_SIMD=sse9: an instruction set is one of plain, avx2, avx512, amx, neon",
     ),
     (
         &[("UMBRA_MPI_THREADS", "single")],

@@ -46,7 +46,7 @@ fn figures_are_as_the_contract_says() {
     let report: Value = serde_json::from_str(&ended.stdout).unwrap();
     assert_eq!(report["version"], 1);
     assert!(
-        ["avx512", "avx2", "neon", "plain"].contains(&report["simd"].as_str().unwrap()),
+        ["amx", "avx512", "avx2", "neon", "plain"].contains(&report["simd"].as_str().unwrap()),
         "{report}"
     );
     assert!(report["machine"].is_string() && number(&report, "cores") >= 1.0);
