@@ -162,11 +162,10 @@ unsafe fn product<I: Isa, O: Operand, E: Epilogue>(
     let depth = a.width();
     #[cfg(target_arch = "x86_64")]
     if I::TILES && O::HALVES {
-        let a = ((a.n(), depth), |row| rows_of(a, row));
+        let (rows, epilogue) = (|row| rows_of(a, row), |row| epilogue(row, 0));
+        let panel = (panel.address(), width);
         // SAFETY: the set says so; the rest is the caller's promise.
-        return unsafe {
-            amx::product(isa, a.0, a.1, (panel.address(), width), |row| epilogue(row, 0))
-        };
+        return unsafe { amx::product(isa, (a.n(), depth), rows, panel, epilogue) };
     }
     let tiles = a.n().div_ceil(I::ROWS);
     for (number, (row, rows)) in even(a.n(), I::ROWS).enumerate() {
