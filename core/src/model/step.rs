@@ -24,8 +24,8 @@ use crate::sparse::bag::{Bags, RowGradients};
 /// Numbers of an example's rows from which on a tile is half as long: the vectors of more examples,
 /// which are copied, multiplied and given gradients one after the other, would leave the second
 /// cache level in between. Steps of models of little else, 26 vectors of 128 or of 64, were 1.4 and
-/// 1.1 times as fast by that on a core with 2 MiB of it. Not of bf16s where more examples go through
-/// a layer together ([`examples_at_once`]): there the layers' matrices take longer to come.
+/// 1.1 times as fast by that on a core with 2 MiB of it. Not of bf16s where more examples go
+/// through a layer together ([`examples_at_once`]): there the layers' matrices take longer to come.
 const MANY_NUMBERS: usize = 1024;
 
 /// A batch and the rows it names.
