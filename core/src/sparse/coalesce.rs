@@ -33,15 +33,36 @@ pub fn coalesce(
 
 /// Writes the number of every id's row. `rows: [values]` or more
 pub fn row_numbers(bags: Jagged<'_>, numbering: Numbering<'_>, rows: &mut [u32]) {
-    let fields = (0..numbering.fields()).cycle();
-    for ((at, ends), field) in bags.offsets.windows(2).enumerate().zip(fields) {
-        let table = numbering.of(field);
-        let bag = ends[0] as usize..ends[1] as usize;
+    let Jagged { values, offsets, .. } = bags;
+    let fields = numbering.fields();
+    if fields == 0 {
+        return;
+    }
+    for (example, ends) in offsets.windows(fields + 1).step_by(fields).enumerate() {
+        let own = ends[0] as usize..ends[fields] as usize;
         // A batch comes from far away, in memory or from another core.
-        bags.offsets.get(at + AHEAD).into_iter().for_each(prefetch);
-        bags.values.get(bag.start + AHEAD).into_iter().for_each(prefetch);
-        for (value, row) in bags.values[bag.clone()].iter().zip(&mut rows[bag]) {
-            *row = table.row(*value);
+        for at in (0..fields).step_by(LINE) {
+            offsets.get(example * fields + at + AHEAD).into_iter().for_each(prefetch);
+        }
+        for at in own.clone().step_by(LINE) {
+            values.get(at + AHEAD).into_iter().for_each(prefetch);
+        }
+        let (values, rows) = (&values[own.clone()], &mut rows[own]);
+        // All are looked at, many at once.
+        let others = ends.windows(2).fold(0, |others, bag| others | ((bag[1] - bag[0]) ^ 1));
+        if others == 0 {
+            for (field, (value, row)) in values.iter().zip(rows).enumerate() {
+                *row = numbering.of(field).row(*value);
+            }
+            continue;
+        }
+        let mut next = 0;
+        for (field, bag) in ends.windows(2).enumerate() {
+            let (table, bag) = (numbering.of(field), next..next + (bag[1] - bag[0]) as usize);
+            for (value, row) in values[bag.clone()].iter().zip(&mut rows[bag.clone()]) {
+                *row = table.row(*value);
+            }
+            next = bag.end;
         }
     }
 }
@@ -79,8 +100,9 @@ pub(super) fn distinct(rows: &mut [u32], heads: &mut [u32], unique: &mut [u32]) 
 
 const EMPTY: u32 = u32::MAX;
 
-/// Elements of the batch asked for ahead: ten cache lines.
-const AHEAD: usize = 160;
+/// Elements of a cache line, and of the batch asked for ahead: ten of them.
+const LINE: usize = 16;
+const AHEAD: usize = 10 * LINE;
 
 /// Ids whose heads are asked for ahead: those of a large batch are far.
 const HEADS_AHEAD: usize = 16;
