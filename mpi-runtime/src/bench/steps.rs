@@ -98,8 +98,10 @@ struct Track<'a> {
     pipeline: Option<Pipeline>,
     /// Cores of the workers, where there is one for each.
     cores: Option<Vec<usize>>,
-    /// Distinct rows of a batch, for every worker.
+    /// Distinct rows of some batches: what the floor of rows is measured with.
     rows: Vec<Vec<u32>>,
+    /// Of which batch it was measured last.
+    measured: usize,
     /// Steps of a worker so far.
     first_step: u64,
     /// Steps of a worker in a sample.
@@ -136,6 +138,7 @@ impl<'a> Track<'a> {
             progressive: None,
         };
         let cores: Vec<usize> = Cores::allowed().numbers().take(workers).collect();
+        let count = ready.len().min(FLOORS * workers);
         Ok(Self {
             source,
             batch_size,
@@ -143,7 +146,8 @@ impl<'a> Track<'a> {
             workers: (0..workers).map(worker).collect(),
             pipeline,
             cores: (cores.len() == workers).then_some(cores),
-            rows: ready.iter().take(workers).map(|batch| trained.rows_of(batch)).collect(),
+            rows: (0..count).map(|i| trained.rows_of(&ready[i * ready.len() / count])).collect(),
+            measured: 0,
             first_step: 0,
             steps: 1,
             samples: vec![],
@@ -180,9 +184,14 @@ impl<'a> Track<'a> {
             deal(batches, &mut self.workers);
         }
         let (trainer, cores) = (&self.trained.trainer, self.cores.as_deref());
-        let start = Meeting::new(self.workers.len(), Arc::clone(&trainer.watch));
-        let floor =
-            |local: usize| self.trained.row_floor(&self.rows[local]) / self.batch_size as f64;
+        let workers = self.workers.len();
+        let start = Meeting::new(workers, Arc::clone(&trainer.watch));
+        let (first, batch_size) = (self.measured, self.batch_size as f64);
+        self.measured += 2 * workers;
+        let floor = |local: usize, time: usize| {
+            let rows = &self.rows[(first + time * workers + local) % self.rows.len()];
+            self.trained.row_floor(rows) / batch_size
+        };
         let train = |worker| part((trainer, &floor), worker, cores, [before, timed], &start);
         let train = &train;
         let parts: Vec<Result<Part, Error>> = std::thread::scope(|scope| {
@@ -222,6 +231,10 @@ impl<'a> Track<'a> {
     }
 }
 
+/// Batches of a worker whose rows the floor is measured with in turn: rows that it has just touched
+/// would be nearer than those of the next step are.
+const FLOORS: usize = 8;
+
 /// More than anyone waits for.
 const EPOCHS: core::ops::Range<u32> = 0..u32::MAX;
 
@@ -237,7 +250,7 @@ struct Part {
 
 /// One worker's thread: trains `before` uncounted, meets the others, trains `timed`.
 fn part(
-    (trainer, row_floor): (&Trainer, &(dyn Fn(usize) -> f64 + Sync)),
+    (trainer, row_floor): (&Trainer, &(dyn Fn(usize, usize) -> f64 + Sync)),
     worker: &mut Worker,
     cores: Option<&[usize]>,
     [before, timed]: [Segment; 2],
@@ -245,7 +258,7 @@ fn part(
 ) -> Result<Part, Error> {
     let (counters, uncounted) = (WorkerCounters::default(), WorkerCounters::default());
     let ready = cores.map_or(Ok(()), |cores| stay_on(cores[worker.local]));
-    let before_it = (peak_gflops(), row_floor(worker.local));
+    let before_it = (peak_gflops(), row_floor(worker.local, 0));
     let warm = worker.train(
         trainer,
         StepEnd::Free,
@@ -267,7 +280,7 @@ fn part(
         crate::measure::trace::Track::of(None, ""),
     )?;
     let (to, cpu) = (Instant::now(), thread_time() - cpu_from);
-    let after_it = (peak_gflops(), row_floor(worker.local));
+    let after_it = (peak_gflops(), row_floor(worker.local, 1));
     Ok(Part {
         examples: counters.read().examples,
         from,
