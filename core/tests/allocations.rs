@@ -24,7 +24,9 @@ use umbra_core::model::{
 };
 use umbra_core::optim::{Optimizer, OptimizerKind, SparseOptimizer, StepSize};
 use umbra_core::rng::{Purpose, Stream};
-use umbra_core::sparse::{Numbering, Numbers, Table, coalesce, heads_len};
+use umbra_core::sparse::{
+    Numbering, Numbers, Table, TilePlan, TiledRows, coalesce, heads_len, plan_tiles,
+};
 
 /// The system's allocator, counting.
 struct Counting;
@@ -71,7 +73,8 @@ const SGD: Optimizer = Optimizer { kind: OptimizerKind::Sgd, weight_decay: 0.0 }
 const ADAGRAD: SparseOptimizer =
     SparseOptimizer::RowwiseAdagrad { eps: 1e-8, initial: 0.0, weight_decay: 0.0 };
 
-/// Allocations of three training steps and one scoring, after everything has been built.
+/// Allocations of three times a training step, a scoring, and a step that reads rows itself, after
+/// everything has been built.
 fn allocations(config: &ModelConfig, precision: Precision) -> usize {
     let model = Model::new(config).unwrap().with_precision(precision);
     let (s, width) = (config.fields, model.row_width());
@@ -104,6 +107,7 @@ fn allocations(config: &ModelConfig, precision: Precision) -> usize {
 
     let mut heads = vec![0; heads_len(count)];
     let (mut unique, mut slot) = (vec![0; count], vec![0; count]);
+    let (mut place, mut ends) = (vec![0; count], vec![0; N]);
     let (mut rows, mut d_rows) = (vec![0.0; count * width], vec![0.0; count * width]);
     let mut parameters = vec![0.0; model.parameters_len()];
     let mut statistics = vec![0.0; model.replica_len() - model.parameters_len()];
@@ -133,6 +137,26 @@ fn allocations(config: &ModelConfig, precision: Precision) -> usize {
         table.update(&ADAGRAD, 0.1, indices, &d_rows);
         replica::update(&SGD, size, &shared[..parameters_len], &[], &parameters);
         model.forward(&shared, &input, &mut workspace, &mut logits);
+
+        let found = coalesce(bags, numbering, &mut heads, &mut unique, &mut slot);
+        let length = model.tile_len(N, false);
+        let (place, ends) = (&mut place[..found], &mut ends[..N.div_ceil(length)]);
+        let places = plan_tiles((&offsets, length * s), &mut slot, place, ends);
+        let plan = TilePlan { rows: &unique[..found], place, ends, places };
+        let copies = &mut rows[..places.len * width];
+        let mut tiled =
+            TiledRows { table, optimizer: &ADAGRAD, rate: 0.1, plan, copies, refused: 0 };
+        let input = Input { batch, rows: &[], slot: &slot, strips: &[] };
+        let mut out = Gradients {
+            parameters: &mut parameters,
+            update: Some(replica::Update::new(&SGD, size, &shared[..parameters_len], &[])),
+            rows: &mut d_rows[..places.len * width],
+            statistics: &mut statistics,
+            logits: &mut [],
+        };
+        let by = (&mut (|_: &mut [f64]| {}) as &mut dyn FnMut(&mut [f64]), &mut tiled);
+        let loss = model.train_on_table(&shared, &input, key, by, &mut workspace, &mut out);
+        assert!(loss.loss_sum.is_finite() && tiled.refused == 0);
     }
     counted() - before
 }

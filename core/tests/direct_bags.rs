@@ -170,7 +170,7 @@ fn bits_are_those_of_copies() {
             }
         }
         let (mut of_rows, mut set) = (vec![f32::NAN; rows.len()], 0);
-        let mut sums = RowGradients { elements: &mut of_rows, set: &mut set };
+        let mut sums = RowGradients::new(&mut of_rows, &mut set);
         by_copy.pool_backward(EXAMPLES, &of_bags, &shape, sums.again());
         sums.finish(width);
         let _ = table.update(&optimizer, 0.1, indices(), &of_rows);

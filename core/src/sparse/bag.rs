@@ -87,22 +87,37 @@ pub struct Pooled {
 /// bring them near once more.
 #[derive(Debug)]
 pub struct RowGradients<'a> {
-    /// `[U, row_width]`, of which the first `set` rows hold sums, the others anything.
-    pub elements: &'a mut [f32],
+    /// `[U, row_width]`, of which the first `set` rows hold sums, and those from `end` on; the
+    /// others anything.
+    elements: &'a mut [f32],
     /// Rows that have been named, and all before them.
-    pub set: &'a mut usize,
+    set: &'a mut usize,
+    /// Behind the rows that are set when they are named.
+    end: usize,
+}
+
+impl<'a> RowGradients<'a> {
+    /// `elements: [U, row_width]`, of which the first `set` rows hold sums: 0 at first.
+    pub const fn new(elements: &'a mut [f32], set: &'a mut usize) -> Self {
+        Self { elements, set, end: usize::MAX }
+    }
+
+    /// The same where the rows from `end` on hold sums as well.
+    pub(crate) const fn before(self, end: usize) -> Self {
+        Self { end, ..self }
+    }
 }
 
 impl RowGradients<'_> {
     /// The same once more.
     pub const fn again(&mut self) -> RowGradients<'_> {
-        RowGradients { elements: self.elements, set: self.set }
+        RowGradients { elements: self.elements, set: self.set, end: self.end }
     }
 
     /// Whether `slot` is the first row that has not been named.
     #[inline(always)]
     const fn is_next(&self, slot: u32) -> bool {
-        slot as usize == *self.set
+        slot as usize == *self.set && *self.set < self.end
     }
 
     /// The first row that has not been named, to be set. `[width]`
@@ -117,7 +132,7 @@ impl RowGradients<'_> {
     #[inline(always)]
     fn of(&mut self, slot: u32, width: usize) -> &mut [f32] {
         let slot = slot as usize;
-        if slot >= *self.set {
+        if slot >= *self.set && slot < self.end {
             self.elements[*self.set * width..(slot + 1) * width].fill(0.0);
             *self.set = slot + 1;
         }
@@ -126,7 +141,8 @@ impl RowGradients<'_> {
 
     /// Sets the rows that nothing has named to 0.
     pub fn finish(self, width: usize) {
-        self.elements[*self.set * width..].fill(0.0);
+        let end = self.end.min(self.elements.len() / width.max(1));
+        self.elements[*self.set * width..end * width].fill(0.0);
     }
 }
 

@@ -10,7 +10,8 @@
 //! - `strips.rs`: tables of several widths, as tables of one
 //! - `bag.rs`: pooling of a bag's rows, forward and backward · `partial.rs`: the same where only
 //!   some of a bag's rows are at hand · `direct.rs`: without copies, where all of them are in one
-//!   table · `group.rs`: what a batch makes of every row then
+//!   table · `group.rs`: what a batch makes of every row then · `tiled.rs`: rows that are read and
+//!   updated as a batch goes through a model
 
 mod coalesce;
 mod direct;
@@ -21,6 +22,7 @@ mod record;
 mod rounding;
 mod strips;
 mod table;
+mod tiled;
 
 pub use coalesce::{coalesce, heads_len, row_numbers};
 pub use direct::{DirectBags, DirectUpdate};
@@ -31,5 +33,6 @@ pub use record::Record;
 pub use rounding::Rounding;
 pub use strips::{CutInto, cut, cut_len};
 pub use table::Table;
+pub use tiled::{Places, TilePlan, TiledRows, plan_tiles};
 
 pub mod bag;

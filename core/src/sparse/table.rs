@@ -129,8 +129,20 @@ impl<'a> Table<'a> {
         rows: impl Iterator<Item = (usize, usize)> + Clone,
         gradients: &[f32],
     ) -> usize {
+        self.update_before(optimizer, rate, (rows, [].into_iter()), gradients)
+    }
+
+    /// The same; asks for a record at one of the indices in `next` with every row.
+    pub(super) fn update_before(
+        &self,
+        optimizer: &SparseOptimizer,
+        rate: f32,
+        (rows, next): (impl Iterator<Item = (usize, usize)> + Clone, impl Iterator<Item = usize>),
+        gradients: &[f32],
+    ) -> usize {
         let mut refused = 0;
-        run(Update { table: *self, optimizer, rate, rows, gradients, refused: &mut refused });
+        let table = *self;
+        run(Update { table, optimizer, rate, rows, next, gradients, refused: &mut refused });
         refused
     }
 
@@ -261,18 +273,22 @@ impl Kernel for Write<'_> {
     }
 }
 
-struct Update<'a, T> {
+struct Update<'a, T, N> {
     table: Table<'a>,
     optimizer: &'a SparseOptimizer,
     rate: f32,
     /// Index of each, and the place of its gradient.
     rows: T,
+    /// Those that will be read behind it.
+    next: N,
     gradients: &'a [f32],
     /// Rows left as they are.
     refused: &'a mut usize,
 }
 
-impl<T: Iterator<Item = (usize, usize)> + Clone> Kernel for Update<'_, T> {
+impl<T: Iterator<Item = (usize, usize)> + Clone, N: Iterator<Item = usize>> Kernel
+    for Update<'_, T, N>
+{
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
         let optimizer = self.optimizer;
@@ -280,10 +296,12 @@ impl<T: Iterator<Item = (usize, usize)> + Clone> Kernel for Update<'_, T> {
     }
 }
 
-impl<T: Iterator<Item = (usize, usize)> + Clone> RowLoop for Update<'_, T> {
+impl<T: Iterator<Item = (usize, usize)> + Clone, N: Iterator<Item = usize>> RowLoop
+    for Update<'_, T, N>
+{
     #[inline(always)]
     fn run<I: Isa>(self, isa: I, rule: impl RowRule) {
-        let Self { table, rate, rows, gradients, refused, .. } = self;
+        let Self { table, rate, rows, mut next, gradients, refused, .. } = self;
         let usage = table.usage.of_a_call();
         let mut ahead = rows.clone();
         let prefetch = |(index, _)| {
@@ -292,8 +310,11 @@ impl<T: Iterator<Item = (usize, usize)> + Clone> RowLoop for Update<'_, T> {
         };
         ahead.by_ref().take(table.ahead()).for_each(prefetch);
         for (index, place) in rows {
-            if let Some(next) = ahead.next() {
-                prefetch(next);
+            if let Some(row) = ahead.next() {
+                prefetch(row);
+            }
+            if let Some(index) = next.next() {
+                table.prefetch(index);
             }
             let gradient = &gradients[place * table.width()..][..table.width()];
             if table.update_one(isa, (rule, rate), index, gradient) {

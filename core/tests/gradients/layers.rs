@@ -182,7 +182,7 @@ fn pooling() {
         close("pooled", &out, &forward(&wide(&rows)), 1e-6);
         // Rows are set when they are named, in whatever order that is.
         let (mut d_rows, mut set) = (vec![f32::NAN; rows.len()], 0);
-        let mut sums = RowGradients { elements: &mut d_rows, set: &mut set };
+        let mut sums = RowGradients::new(&mut d_rows, &mut set);
         bags.pool_backward(n, &c, &shape, sums.again());
         sums.finish(width);
         let expected = differences(&wide(&rows), |rows| weighted(&c, &forward(rows)));
@@ -201,7 +201,7 @@ fn pooling() {
 
         // Column 0 alone: the sum over the fields.
         let (mut d_rows, mut set) = (vec![f32::NAN; rows.len()], 0);
-        let mut sums = RowGradients { elements: &mut d_rows, set: &mut set };
+        let mut sums = RowGradients::new(&mut d_rows, &mut set);
         let of = |rows: &[f64], i: usize| -> f64 {
             let pooled = forward(rows);
             (0..fields).map(|s| pooled[(i * fields + s) * width]).sum()
@@ -239,7 +239,7 @@ fn single_ids_are_bags_of_one() {
             let mut out = vec![f32::NAN; len];
             bags.pool(n, &rows, &shape, &mut out);
             let (mut d_rows, mut set) = (vec![f32::NAN; rows.len()], 0);
-            let mut sums = RowGradients { elements: &mut d_rows, set: &mut set };
+            let mut sums = RowGradients::new(&mut d_rows, &mut set);
             bags.pool_backward(n, &c[..len], &shape, sums.again());
             sums.finish(width);
             [out, d_rows].concat().into_iter().map(f32::to_bits).collect::<Vec<_>>()
@@ -263,7 +263,7 @@ fn weights_that_nothing_can_be_divided_by_pool_to_zeros() {
             row_width: 1,
         };
         let (mut out, mut d_rows, mut set) = ([f32::NAN], [f32::NAN; 2], 0);
-        let mut sums = RowGradients { elements: &mut d_rows, set: &mut set };
+        let mut sums = RowGradients::new(&mut d_rows, &mut set);
         let shape = Pooled { columns: 0..1, stride: 1, at: 0 };
         bags.pool(1, &rows, &shape, &mut out);
         bags.pool_backward(1, &[1.0], &shape, sums.again());

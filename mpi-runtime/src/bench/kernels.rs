@@ -194,7 +194,7 @@ impl Bench {
                     let Some(batch) = batches.pop_front() else { break };
                     let ids = batch.values.len();
                     let start = thread_time();
-                    client.ask(batch, 0);
+                    client.ask_now(batch, 0);
                     let asked = thread_time();
                     let Ok(Some((lookup, _))) = client.take() else { break };
                     let taken = thread_time();

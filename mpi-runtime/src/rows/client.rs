@@ -6,7 +6,8 @@
 //! one makes workers wait instead of filling memory.
 //!
 //! Two ways to the rows: *local*, one rank without a synchronization method, where workers share
-//! the tables Hogwild-fashion, pool longer bags from them (`direct.rs`) and send nothing; and
+//! the tables Hogwild-fashion, pool longer bags from them (`direct.rs`) or let a training step read
+//! and update rows (`umbra_core::sparse::TiledRows`), and send nothing; and
 //! *routed*, through the partitions' threads, here or on other ranks, but for rows on this node
 //! where pushes are applied as they come (`near.rs`). The second (`routes.rs`) has two things to
 //! ask for: rows, or bags that those who hold the rows have pooled (`bags.rs`).
@@ -16,7 +17,7 @@ use std::time::Instant;
 
 use umbra_core::batch::Jagged;
 use umbra_core::model::Pooling;
-use umbra_core::sparse::{coalesce, heads_len};
+use umbra_core::sparse::{TiledRows, coalesce, heads_len};
 use umbra_core::sync::token::Ticket;
 use umbra_datasets::BatchBuffer;
 
@@ -151,7 +152,13 @@ impl Client {
         } else {
             self.coalesce(jagged, &mut lookup)
         };
-        lookup.rows.fit(vectors * self.layout.width);
+        let by_step = matches!(self.way, Way::Local(..)) && kind == Kind::Lookup;
+        if by_step && !lookup.is_direct {
+            lookup.tiles.get_or_insert_default();
+        } else {
+            lookup.tiles = None;
+            lookup.rows.fit(vectors * self.layout.width);
+        }
         (lookup.cut, lookup.batch) = (cut, batch);
         (lookup.clock, lookup.awaited) = (clock, 0);
         if let Way::Routed(routes) = &self.way {
@@ -183,6 +190,9 @@ impl Client {
         match &mut self.way {
             Way::Local(partition, pooling, _) => {
                 let Some(lookup) = self.ahead.front_mut() else { return Ok(None) };
+                if lookup.tiles.is_some() {
+                    return Ok(self.ahead.pop_front().map(|lookup| (lookup, nanoseconds(start))));
+                }
                 if lookup.is_direct {
                     let Lookup { batch, cut, direct, rows, .. } = lookup;
                     direct.pool(
@@ -215,12 +225,29 @@ impl Client {
         Ok(self.ahead.pop_front().map(|lookup| (lookup, nanoseconds(start))))
     }
 
+    /// The rows of a lookup [in tiles](Lookup::prepare_tiles), for the step that reads and updates
+    /// them, at learning rate `rate`; `None` where they were read before. `copies: [places, width]`
+    #[must_use]
+    pub fn rows_for_step<'a>(
+        &'a self,
+        lookup: &'a Lookup,
+        copies: &'a mut [f32],
+        rate: f32,
+    ) -> Option<TiledRows<'a>> {
+        let (Way::Local(partition, _, worker), Some(plan)) = (&self.way, lookup.tile_plan()) else {
+            return None;
+        };
+        let table = partition.table().at(lookup.clock, *worker);
+        let optimizer = &self.layout.optimizer;
+        Some(TiledRows { table, optimizer, rate, plan, copies, refused: 0 })
+    }
+
     /// Pushes the gradients of a lookup's rows, or of its bags' vectors; none, to leave the rows as
-    /// they are. `gradients: [rows, width]` or `[0]`
+    /// they are, or where the step has updated them. `gradients: [rows, width]` or `[0]`
     pub fn push(&mut self, lookup: &Lookup, gradients: &[f32], rate: f32) {
         let width = self.layout.width;
         match &mut self.way {
-            Way::Local(..) if gradients.is_empty() => {}
+            Way::Local(..) if gradients.is_empty() || lookup.tiles.is_some() => {}
             Way::Local(partition, pooling, worker) if lookup.is_direct => {
                 let Lookup { batch, cut, direct, .. } = lookup;
                 let bags = (cut.instead(batch.batch().bags), *pooling);

@@ -4,7 +4,7 @@ use core::ops::Range;
 
 use umbra_core::batch::Jagged;
 use umbra_core::model::Input;
-use umbra_core::sparse::Partitioning;
+use umbra_core::sparse::{Partitioning, Places, TilePlan, plan_tiles};
 use umbra_datasets::BatchBuffer;
 
 use crate::memory::Lines;
@@ -21,7 +21,8 @@ pub struct Lookup {
     pub(super) cut: CutBags,
     /// Index into the rows, for every value of the [input](Self::input)'s bags.
     pub(super) slot: Vec<u32>,
-    /// Values of the distinct rows, or the vectors of bags; complete once taken. `[rows, width]`
+    /// Values of the distinct rows, or the vectors of bags; complete once taken, unless a step
+    /// reads them. `[rows, width]`
     pub rows: Lines,
     /// Row numbers of the distinct rows. `[rows]`
     pub(super) unique: Vec<u32>,
@@ -35,6 +36,8 @@ pub struct Lookup {
     pub(super) direct: Direct,
     /// Whether those of this batch are.
     pub(super) is_direct: bool,
+    /// Where a step reads rows and updates them, tile by tile.
+    pub(super) tiles: Option<Tiles>,
     /// By destination: rows that its answer has before this lookup's.
     pub(super) before: Vec<u32>,
     pub(super) clock: u32,
@@ -44,7 +47,36 @@ pub struct Lookup {
     pub(super) awaited: usize,
 }
 
+/// Where the rows of a batch stand as its tiles pass.
+#[derive(Debug, Default)]
+pub struct Tiles {
+    /// Place of every distinct row. `[rows]`
+    place: Vec<u32>,
+    /// Where those end that a tile is the first to name. `[tiles]`
+    ends: Vec<u32>,
+    places: Places,
+}
+
 impl Lookup {
+    /// Prepares a step in tiles of `length` examples, if it is to read the rows and to update them.
+    /// Returns the places that their copies take, and their gradients.
+    pub fn prepare_tiles(&mut self, length: usize) -> Option<usize> {
+        let Self { batch, cut, slot, unique, tiles, .. } = self;
+        let Tiles { place, ends, places } = tiles.as_mut()?;
+        let (examples, bags) = (batch.len(), cut.instead(batch.batch().bags));
+        let fields = (bags.offsets.len() - 1) / examples.max(1);
+        place.resize(unique.len(), 0);
+        ends.resize(examples.div_ceil(length.max(1)), 0);
+        *places = plan_tiles((bags.offsets, length * fields), slot, place, ends);
+        Some(places.len)
+    }
+
+    /// The rows as a step reads and updates them.
+    pub(super) fn tile_plan(&self) -> Option<TilePlan<'_>> {
+        let Tiles { place, ends, places } = self.tiles.as_ref()?;
+        Some(TilePlan { rows: &self.unique, place, ends, places: *places })
+    }
+
     /// Rows that are looked up: the batch's distinct ones; where bags are pooled from the table,
     /// that of every value.
     #[must_use]

@@ -14,6 +14,8 @@ pub struct StepBuffers {
     pub gradient_of_part: Lines,
     /// Gradients of the batch's distinct rows. `[rows_max, width]`
     pub row_gradients: Lines,
+    /// Copies of rows that a step reads itself. `[places, width]`
+    pub row_copies: Lines,
     /// Logits of an evaluation. `[batch_max]`
     pub logits: Vec<f32>,
     /// Scratch of sums over the global batch.
@@ -68,6 +70,7 @@ impl StepBuffers {
             },
             gradient_of_part: Lines::default(),
             row_gradients: Lines::zeros(rows_max * model.row_width()),
+            row_copies: Lines::default(),
             logits: vec![0.0; batch_max],
             sums: vec![],
             workspace: OwnedWorkspace {

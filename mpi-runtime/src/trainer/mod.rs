@@ -310,7 +310,7 @@ impl Worker {
         &mut self,
         trainer: &Trainer,
         step_end: StepEnd<'_>,
-        lookup: Lookup,
+        mut lookup: Lookup,
         step: u64,
         reading: &mut Reading,
     ) -> bool {
@@ -328,7 +328,7 @@ impl Worker {
         if trainer.stop_step == Some(step) && self.local == 0 {
             trainer.signals.request_stop(libc::SIGUSR1);
         }
-        let stop = self.step(trainer, step_end, &lookup, step, reading);
+        let stop = self.step(trainer, step_end, &mut lookup, step, reading);
         let batch = self.client.recycle(lookup);
         if let Some(batches) = &mut self.batches {
             batches.recycle(batch);
@@ -348,12 +348,20 @@ impl Worker {
         &mut self,
         trainer: &Trainer,
         step_end: StepEnd<'_>,
-        lookup: &Lookup,
+        lookup: &mut Lookup,
         step: u64,
         reading: &mut Reading,
     ) -> bool {
         let buffers = &mut self.buffers;
         let (model, local) = (&trainer.model, self.local);
+        let places = lookup.prepare_tiles(model.tile_len(lookup.batch.len(), false));
+        let lookup = &*lookup;
+        let rows_len = places.map_or(lookup.rows.len(), |places| places * model.row_width());
+        // Room for all rows, so that no batch needs more than the one before.
+        buffers.row_copies.fit(places.map_or(0, |_| buffers.row_gradients.len()));
+        buffers.row_copies.fit(places.map_or(0, |_| rows_len));
+        let (copies, rate) = (&mut buffers.row_copies, trainer.rates(step).1);
+        let mut tiled = self.client.rows_for_step(lookup, copies, rate);
         let batch = lookup.batch.batch();
         let input = lookup.input();
         let (mut calls, sums) = (0, &mut buffers.sums);
@@ -385,18 +393,22 @@ impl Worker {
                 None => &mut contribution.gradient,
             },
             update,
-            rows: &mut buffers.row_gradients[..lookup.rows.len()],
+            rows: &mut buffers.row_gradients[..rows_len],
             statistics: &mut contribution.statistics,
             logits: &mut buffers.logits[..batch.len()],
         };
         let (replica, workspace) = (step_end.replica(trainer), &mut buffers.workspace.lend());
         let key = StepKey { seed: trainer.seed, step };
-        let (loss, crossing) = match &mut self.parts {
-            None => {
+        let (loss, crossing) = match (&mut self.parts, &mut tiled) {
+            (None, None) => {
                 let out = &mut gradients;
                 (model.train_step(replica, &input, key, &mut reduce, workspace, out), 0)
             }
-            Some(parts) => {
+            (None, Some(rows)) => {
+                let (by, out) = ((&mut reduce as &mut dyn FnMut(&mut [f64]), rows), &mut gradients);
+                (model.train_on_table(replica, &input, key, by, workspace, out), 0)
+            }
+            (Some(parts), _) => {
                 let on = (replica, &input, key);
                 part::train(parts, on, &mut reduce, workspace, &mut gradients, &trainer.watch)
             }
@@ -411,13 +423,15 @@ impl Worker {
         reading.compute_ns = nanoseconds(began) - waited;
         // A step without a finite loss has changed nothing, and must not move rows either; one
         // whose row gradients are not finite would spoil them for all; one without weights has
-        // gradients of 0, and would move their state all the same.
-        let row_gradients = &buffers.row_gradients[..lookup.rows.len()];
+        // gradients of 0, and would move their state all the same. Where the step has updated rows
+        // those without a finite gradient have stayed as they were.
+        let row_gradients = &buffers.row_gradients[..rows_len];
         let changed = updated && loss.loss_sum.is_finite();
         if updated && !changed {
             trainer.updates.fetch_sub(1, Relaxed);
         }
-        let sound = loss.loss_sum.is_finite() && all_finite(row_gradients);
+        let finite = tiled.map_or_else(|| all_finite(row_gradients), |rows| rows.refused == 0);
+        let sound = loss.loss_sum.is_finite() && finite;
         // Of the ranks of a replica one speaks: all have found the same.
         let speaks = self.parts.as_ref().is_none_or(Parts::is_first);
         let scored = speaks && sound && lookup.batch.epoch == 0;
@@ -428,7 +442,7 @@ impl Worker {
             (reading.loss_sum, reading.weight_sum) = (loss.loss_sum, loss.weight_sum);
         }
         let pushed = if speaks && sound && loss.weight_sum > 0.0 { row_gradients } else { &[] };
-        self.client.push(lookup, pushed, trainer.rates(step).1);
+        self.client.push(lookup, pushed, rate);
         let mut contribution = core::mem::take(&mut buffers.contribution);
         let stop = match step_end {
             StepEnd::Sum(bsp) => {
