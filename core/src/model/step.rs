@@ -213,9 +213,9 @@ impl Model {
     }
 
     /// [`train_step`](Self::train_step) with rows of a table at hand: each is read when the first
-    /// tile comes that names it, and updated when the last has gone, but for those whose gradient
-    /// is not finite. Nothing is updated where the weights of all examples are 0. When the loss is
-    /// not finite, the rows that none but the tiles before name have been updated.
+    /// tile comes that names it, and updated when the last has gone. No row is updated where the
+    /// weights of all examples are 0, nor from the first tile on whose loss, or whose gradient of a
+    /// row, is not finite.
     ///
     /// # Panics
     /// When a buffer does not have the length told, or the workspace is too short.

@@ -14,6 +14,7 @@
 use core::ops::Range;
 
 use super::Table;
+use crate::kernel::words::all_finite;
 use crate::optim::SparseOptimizer;
 
 /// Places of copies and gradients: those of rows that one tile names, from 0 on in every tile, and
@@ -100,8 +101,8 @@ pub struct TiledRows<'a> {
     pub plan: TilePlan<'a>,
     /// Copies of their values. `[places, width]`
     pub copies: &'a mut [f32],
-    /// Rows that stayed as they were, since their gradient was not finite.
-    pub refused: usize,
+    /// Whether a gradient was not finite: from there on no row was updated.
+    pub spoilt: bool,
 }
 
 impl TiledRows<'_> {
@@ -119,25 +120,32 @@ impl TiledRows<'_> {
         (self.copies, named.len())
     }
 
-    /// Updates the rows that tile `tile` alone names, the last first: where the addresses of all do
-    /// not stay in the processor's table of pages, those of the last do. Asks for the rows of the
-    /// next tile meanwhile. `gradients: [places, width]`
+    /// Updates the rows that tile `tile` alone names, if all their gradients are finite. The last
+    /// come first: where the addresses of all do not stay in the processor's table of pages, those
+    /// of the last do. Asks for the rows of the next tile meanwhile. `gradients: [places, width]`
     pub(crate) fn update(&mut self, tile: usize, gradients: &[f32]) {
-        let carried = self.plan.places.carried;
-        let own = self.plan.at(self.named_by(tile)).rev();
-        let own = own.filter(move |(_, place)| *place < carried);
+        let (carried, named) = (self.plan.places.carried, self.named_by(tile));
+        self.spoilt |= !all_finite(&gradients[..named.len() * self.table.width()]);
+        if self.spoilt {
+            return;
+        }
+        let own = self.plan.at(named).rev().filter(move |(_, place)| *place < carried);
         let after = if tile + 1 < self.plan.ends.len() { self.named_by(tile + 1) } else { 0..0 };
         let rows = (own, self.plan.at(after).map(|(row, _)| row));
-        self.refused += self.table.update_before(self.optimizer, self.rate, rows, gradients);
+        let _ = self.table.update_before(self.optimizer, self.rate, rows, gradients);
     }
 
-    /// Updates the carried rows. `gradients: [places, width]`
+    /// Updates the carried rows, if all their gradients are finite. `gradients: [places, width]`
     pub(crate) fn update_carried(&mut self, gradients: &[f32]) {
         let Places { carried, len } = self.plan.places;
-        if carried < len {
+        if carried == len {
+            return;
+        }
+        self.spoilt |= !all_finite(&gradients[carried * self.table.width()..]);
+        if !self.spoilt {
             let all = self.plan.at(0..self.plan.rows.len());
             let rows = all.filter(move |(_, place)| *place >= carried);
-            self.refused += self.table.update_from(self.optimizer, self.rate, rows, gradients);
+            let _ = self.table.update_from(self.optimizer, self.rate, rows, gradients);
         }
     }
 }

@@ -239,7 +239,7 @@ impl Client {
         };
         let table = partition.table().at(lookup.clock, *worker);
         let optimizer = &self.layout.optimizer;
-        Some(TiledRows { table, optimizer, rate, plan, copies, refused: 0 })
+        Some(TiledRows { table, optimizer, rate, plan, copies, spoilt: false })
     }
 
     /// Pushes the gradients of a lookup's rows, or of its bags' vectors; none, to leave the rows as

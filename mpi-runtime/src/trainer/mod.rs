@@ -423,14 +423,14 @@ impl Worker {
         reading.compute_ns = nanoseconds(began) - waited;
         // A step without a finite loss has changed nothing, and must not move rows either; one
         // whose row gradients are not finite would spoil them for all; one without weights has
-        // gradients of 0, and would move their state all the same. Where the step has updated rows
-        // those without a finite gradient have stayed as they were.
+        // gradients of 0, and would move their state all the same. A step that updates rows itself
+        // sees to that.
         let row_gradients = &buffers.row_gradients[..rows_len];
         let changed = updated && loss.loss_sum.is_finite();
         if updated && !changed {
             trainer.updates.fetch_sub(1, Relaxed);
         }
-        let finite = tiled.map_or_else(|| all_finite(row_gradients), |rows| rows.refused == 0);
+        let finite = tiled.map_or_else(|| all_finite(row_gradients), |rows| !rows.spoilt);
         let sound = loss.loss_sum.is_finite() && finite;
         // Of the ranks of a replica one speaks: all have found the same.
         let speaks = self.parts.as_ref().is_none_or(Parts::is_first);
