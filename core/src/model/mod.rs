@@ -14,8 +14,8 @@
 //! - `step.rs`: a training step and an evaluation, tile by tile
 //!
 //! A model holds no numbers. The *replica* is one flat buffer: trainable parameters, then the
-//! running statistics of batch norms. Embedding rows come in gathered: every distinct row of the
-//! batch once.
+//! running statistics of batch norms. Embedding rows come in gathered, every distinct row of the
+//! batch once, or a step reads them from their table and updates them.
 //!
 //! Letters: n examples, D dense features, S sparse fields, d elements of an embedding vector,
 //! U distinct rows, F interacting vectors.

@@ -194,6 +194,7 @@ impl Bench {
                     let Some(batch) = batches.pop_front() else { break };
                     let ids = batch.values.len();
                     let start = thread_time();
+                    // A training step would read its rows itself, and update them.
                     client.ask_now(batch, 0);
                     let asked = thread_time();
                     let Ok(Some((lookup, _))) = client.take() else { break };

@@ -58,8 +58,8 @@ pub struct Tiles {
 }
 
 impl Lookup {
-    /// Prepares a step in tiles of `length` examples, if it is to read the rows and to update them.
-    /// Returns the places that their copies take, and their gradients.
+    /// Prepares a step in tiles of `length` examples, if it is to read the rows and to update them:
+    /// once for a lookup. Returns the places that their copies take, and their gradients.
     pub fn prepare_tiles(&mut self, length: usize) -> Option<usize> {
         let Self { batch, cut, slot, unique, tiles, .. } = self;
         let Tiles { place, ends, places } = tiles.as_mut()?;

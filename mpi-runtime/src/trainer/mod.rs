@@ -357,9 +357,11 @@ impl Worker {
         let places = lookup.prepare_tiles(model.tile_len(lookup.batch.len(), false));
         let lookup = &*lookup;
         let rows_len = places.map_or(lookup.rows.len(), |places| places * model.row_width());
-        // Room for all rows, so that no batch needs more than the one before.
-        buffers.row_copies.fit(places.map_or(0, |_| buffers.row_gradients.len()));
-        buffers.row_copies.fit(places.map_or(0, |_| rows_len));
+        if places.is_some() {
+            // Room for all rows, so that no batch needs more than the one before.
+            buffers.row_copies.fit(buffers.row_gradients.len());
+            buffers.row_copies.fit(rows_len);
+        }
         let (copies, rate) = (&mut buffers.row_copies, trainer.rates(step).1);
         let mut tiled = self.client.rows_for_step(lookup, copies, rate);
         let batch = lookup.batch.batch();
