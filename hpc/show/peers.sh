@@ -10,6 +10,7 @@
 #     UMBRA_BENCH             what to run as `umbra bench`
 #     PHASES=2                one and two cores with SGD alone: about 10 minutes
 #     PHASES=rows             models whose time goes into rows instead, over nn.EmbeddingBag and TorchRec: about 20
+#     SHAPES="rows64 bags10"  which of those models
 #     FULL=1                  every variant, longer samples and more rounds: about an hour
 set -euo pipefail
 cd "$(dirname "$0")/../.."

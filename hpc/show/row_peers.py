@@ -1,7 +1,8 @@
 """Models whose time goes into rows: umbra over nn.EmbeddingBag and over TorchRec, on one core and on two.
 
 umbra, a peer and umbra again, each in a process of its own: tables of 13 GB are there once at a time. A ratio is umbra's mean rate
-before and after over the peer's. Usage: row_peers.py PYTHON TORCHREC_PYTHON; hpc/show/peers.sh sets the rest.
+before and after over the peer's. Usage: row_peers.py PYTHON TORCHREC_PYTHON; hpc/show/peers.sh sets the rest. SHAPES names the
+models, all without it.
 """
 
 import json
@@ -15,7 +16,8 @@ from load import Load
 from peers import SECONDS, Peer, Server
 from show import Show
 
-SHAPES, OPTIMIZERS = ("rows64", "rows128", "bags10", "bags50"), ("sgd", "rowwise_adagrad")
+SHAPES = os.environ.get("SHAPES", "rows64 rows128 bags10 bags50").split()
+OPTIMIZERS = ("sgd", "rowwise_adagrad")
 BATCH = 2048
 # The least ratio over each that is asked for.
 BOUNDS = {"bags": ("ratio_embeddingbag_rows_min", 3), "torchrec": ("ratio_torchrec_rows_min", 2)}
