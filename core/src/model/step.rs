@@ -29,9 +29,9 @@ use crate::sparse::bag::{Bags, RowGradients};
 /// through a layer together ([`examples_at_once`]): there the layers' matrices take longer to come.
 ///
 /// It is an eighth as long where parameters are no more than the numbers of such a tile: then no
-/// matrix is waited for, and presumably the pages of its rows are still known when they are updated.
-/// Steps that read and update rows themselves, 26 of 64, were 1.12 times as fast by tiles of 16 as
-/// of 32, on such a core.
+/// matrix is waited for, and presumably the pages of its rows are still known when they are
+/// updated. Steps that read and update rows themselves, 26 of 64, were 1.12 times as fast by tiles
+/// of 16 as of 32, on such a core.
 const MANY_NUMBERS: usize = 1024;
 
 /// A batch and the rows it names.
