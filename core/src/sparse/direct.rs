@@ -8,6 +8,7 @@
 use super::Table;
 use super::bag::Pooling;
 use super::group::Use;
+use super::table::BURST;
 use crate::batch::Jagged;
 use crate::kernel::Precision;
 use crate::kernel::isa::{Isa, Kernel, Source, run};
@@ -135,9 +136,11 @@ impl RowLoop for Apply<'_> {
         let (width, usage, ahead) = (table.width(), table.usage().of_a_call(), table.ahead());
         let mut start = 0;
         for (i, (row, end)) in rows.iter().zip(ends).enumerate() {
-            if let Some(index) = rows.get(i + ahead) {
-                table.prefetch(*index as usize);
-                usage.prefetch(*index as usize);
+            if i.is_multiple_of(BURST) {
+                for index in rows.iter().skip(i + ahead).take(BURST) {
+                    table.prefetch(*index as usize);
+                    usage.prefetch(*index as usize);
+                }
             }
             // Bags follow one another no more than rows do.
             if let Some(of) = all.get(start + GRADIENTS_AHEAD) {

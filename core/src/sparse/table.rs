@@ -132,7 +132,7 @@ impl<'a> Table<'a> {
         self.update_before(optimizer, rate, (rows, [].into_iter()), gradients)
     }
 
-    /// The same; asks for a record at one of the indices in `next` with every row.
+    /// The same; asks for the records at the indices in `next` meanwhile, as many as there are rows.
     pub(super) fn update_before(
         &self,
         optimizer: &SparseOptimizer,
@@ -220,6 +220,14 @@ impl<'a> Table<'a> {
 
 /// Words of a cache line.
 const LINE: usize = 16;
+
+/// Records that are asked for at once where records are written. A request whose page has to be
+/// looked up first keeps what follows it from being completed; presumably, where each is followed by
+/// the stores of a row, too few are under way. Measured in turn on an Intel core whose pages are of
+/// 4 KiB, with rows of 256 bytes: steps that read and update 26 rows an example took .76 of the time
+/// of those that asked for one with every row, and steps of bags of 10 ids .88, with 24 to 96; 8 are
+/// too few. Where rows are only read there is no difference.
+pub(super) const BURST: usize = 24;
 
 struct Read<'a, T> {
     table: Table<'a>,
@@ -309,12 +317,10 @@ impl<T: Iterator<Item = (usize, usize)> + Clone, N: Iterator<Item = usize>> RowL
             usage.prefetch(index);
         };
         ahead.by_ref().take(table.ahead()).for_each(prefetch);
-        for (index, place) in rows {
-            if let Some(row) = ahead.next() {
-                prefetch(row);
-            }
-            if let Some(index) = next.next() {
-                table.prefetch(index);
+        for (number, (index, place)) in rows.enumerate() {
+            if number.is_multiple_of(BURST) {
+                ahead.by_ref().take(BURST).for_each(prefetch);
+                next.by_ref().take(BURST).for_each(|index| table.prefetch(index));
             }
             let gradient = &gradients[place * table.width()..][..table.width()];
             if table.update_one(isa, (rule, rate), index, gradient) {
@@ -338,9 +344,9 @@ impl<T: Iterator<Item = usize> + Clone> Kernel for Touch<'_, T> {
         for write in [false, true] {
             let mut ahead = indices.clone();
             ahead.by_ref().take(table.ahead()).for_each(|index| table.prefetch(index));
-            for index in indices.clone() {
-                if let Some(index) = ahead.next() {
-                    table.prefetch(index);
+            for (number, index) in indices.clone().enumerate() {
+                if number.is_multiple_of(BURST) {
+                    ahead.by_ref().take(BURST).for_each(|index| table.prefetch(index));
                 }
                 core::hint::black_box(touch_with(isa, table.record(index), write));
             }
