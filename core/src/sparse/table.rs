@@ -132,7 +132,7 @@ impl<'a> Table<'a> {
         self.update_before(optimizer, rate, (rows, [].into_iter()), gradients)
     }
 
-    /// The same; asks for the records at the indices in `next` meanwhile, as many as there are rows.
+    /// The same; asks for records at the indices in `next` meanwhile, as many as there are rows.
     pub(super) fn update_before(
         &self,
         optimizer: &SparseOptimizer,
@@ -222,11 +222,11 @@ impl<'a> Table<'a> {
 const LINE: usize = 16;
 
 /// Records that are asked for at once where records are written. A request whose page has to be
-/// looked up first keeps what follows it from being completed; presumably, where each is followed by
-/// the stores of a row, too few are under way. Measured in turn on an Intel core whose pages are of
-/// 4 KiB, with rows of 256 bytes: steps that read and update 26 rows an example took .76 of the time
-/// of those that asked for one with every row, and steps of bags of 10 ids .88, with 24 to 96; 8 are
-/// too few. Where rows are only read there is no difference.
+/// looked up first keeps what follows it from being completed; presumably, where each is followed
+/// by the stores of a row, too few are under way. Measured in turn on an Intel core whose pages are
+/// of 4 KiB, with rows of 256 bytes: steps that read and update 26 rows an example took .75 of the
+/// time of those that asked for one with every row, and steps of bags of 10 ids .80 to .88, with 24
+/// to 96; 8 are too few. Where rows are only read there is no difference.
 pub(super) const BURST: usize = 24;
 
 struct Read<'a, T> {
