@@ -195,6 +195,18 @@ fn strips_are_rows_like_any() {
     }
 }
 
+/// Where an example's rows have many numbers and there are few parameters, tiles are shorter.
+#[test]
+fn tiles_of_many_numbers_are_short() {
+    for (width, length) in [(8, 128), (48, 16), (96, 10)] {
+        let config =
+            ModelConfig { fields: 26, embedding_dim: width, bottom: &[width], top: &[], ..ALL[0] };
+        let case = Case::new(&config, None, 300, 0);
+        assert_eq!(case.model.tile_len(300, false), length, "rows of {width}");
+        assert_eq!(case.step(true), case.step(false), "{}", case.what);
+    }
+}
+
 /// Examples without a weight leave rows and their state as they were.
 #[test]
 fn without_weights_nothing_is_updated() {
