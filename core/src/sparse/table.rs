@@ -132,7 +132,8 @@ impl<'a> Table<'a> {
         self.update_before(optimizer, rate, (rows, [].into_iter()), gradients)
     }
 
-    /// The same; asks for records at the indices in `next` meanwhile, as many as there are rows.
+    /// The same; asks for records at the indices in `next` meanwhile, as many as there are rows or
+    /// a few more.
     pub(super) fn update_before(
         &self,
         optimizer: &SparseOptimizer,
