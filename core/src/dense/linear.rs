@@ -4,21 +4,39 @@
 //! offsets into the parameters, never numbers.
 //!
 //! Its products may be of bf16s (`kernel/operand.rs`): W once a step, X and d_Y where they are
-//! multiplied. Everything else is f32: W itself, sums, gradients, Y.
+//! multiplied. Everything else is f32: W itself, sums, gradients, Y. Those of f32s are of thirds
+//! (`kernel/thirds`) where the processor is faster with them, in training steps; evaluation
+//! multiplies f32s as they are.
 
 use core::ops::Range;
 use core::sync::atomic::AtomicU32;
 
 use super::replica::Update;
 use crate::kernel::{
-    Activations, ActivationsMut, Mask, Precision, Transposed, bias_gradient, blocked_len,
-    data_gradient, forward, forward_halves, half_panels_len, round_activations, round_weight,
-    transpose, weight_gradient,
+    Activations, ActivationsMut, EXAMPLES, Factors, Mask, PANEL, Precision, Thirds, Transposed,
+    bias_gradient, blocked_len, data_gradient, data_gradient_of_thirds, examples_at_once, forward,
+    forward_halves, forward_of_thirds, half_panels_len, multiplies_thirds, round_activations,
+    round_weight, split_columns, split_examples, thirds_len, transpose, weight_gradient,
 };
 
 /// Layers narrower than this on either side stay f32: half their words would be empty, or their
 /// vectors.
 const NARROW: usize = 32;
+
+/// With fewer examples splitting W takes longer than thirds gain.
+const FEW: usize = 48;
+
+/// How the operands of a layer's products stand.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Form {
+    /// f32s as they are.
+    #[default]
+    Whole,
+    /// f32s as sums of three bf16s.
+    Thirds,
+    /// bf16s.
+    Halves,
+}
 
 /// Shapes and offsets into the parameters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,8 +49,18 @@ pub struct Linear {
     pub matrix: usize,
     /// Offset of b `[outputs]`.
     pub bias: Option<usize>,
-    /// Of the products of a training step.
-    pub precision: Precision,
+    /// In a training step.
+    form: Form,
+}
+
+/// d_Y, for the gradient of X.
+#[derive(Clone, Copy)]
+enum Columns<'a> {
+    Whole(Activations<'a>),
+    /// In words of two columns.
+    Halves(Activations<'a>),
+    /// Only if that gradient will be asked for.
+    Thirds(Option<Thirds<'a>>),
 }
 
 /// What a backward pass multiplies.
@@ -40,10 +68,10 @@ pub struct Linear {
 pub struct Operands<'a> {
     /// d_Y, for its sums over examples. `[n, outputs]`
     d_y: Activations<'a>,
-    /// d_Y, for the gradient of X: as it is, or words of two columns.
-    columns: Activations<'a>,
-    /// X and d_Y, for the gradient of W: as they are, or words of two examples.
-    examples: [Activations<'a>; 2],
+    /// For the gradient of X.
+    columns: Columns<'a>,
+    /// For the gradient of W.
+    examples: Factors<'a>,
 }
 
 impl Linear {
@@ -53,18 +81,62 @@ impl Linear {
         self.outputs * self.inputs
     }
 
-    /// Makes its products `precision`, if it is wide enough.
-    pub(super) const fn set_precision(&mut self, precision: Precision) {
-        let narrow = self.inputs < NARROW || self.outputs < NARROW;
-        self.precision = if narrow { Precision::F32 } else { precision };
+    /// One whose products are of f32s as they are.
+    #[must_use]
+    pub const fn new(
+        (outputs, inputs): (usize, usize),
+        matrix: usize,
+        bias: Option<usize>,
+    ) -> Self {
+        Self { inputs, outputs, matrix, bias, form: Form::Whole }
     }
 
-    /// f32s that a step makes of W: Wᵀ, or W and Wᵀ in bf16.
+    /// Makes its products `precision`, if it is wide enough, in the way that is the fastest with
+    /// the instruction set that is selected now.
+    pub(super) fn set_precision(&mut self, precision: Precision) {
+        let narrow = self.inputs < NARROW || self.outputs < NARROW;
+        self.form = match precision {
+            _ if narrow => Form::Whole,
+            Precision::Bf16 => Form::Halves,
+            Precision::F32 if multiplies_thirds() => Form::Thirds,
+            Precision::F32 => Form::Whole,
+        };
+    }
+
+    /// Multiplies f32s as they are, on every processor.
+    pub(super) const fn set_whole(&mut self) {
+        if matches!(self.form, Form::Thirds) {
+            self.form = Form::Whole;
+        }
+    }
+
+    /// Examples that go through it together.
+    pub(super) fn examples_at_once(&self) -> usize {
+        match self.form {
+            Form::Whole => EXAMPLES,
+            Form::Thirds | Form::Halves => examples_at_once(),
+        }
+    }
+
+    /// How operands stand in the products of a pass of `n` examples.
+    const fn form_of(&self, n: usize) -> Form {
+        match self.form {
+            Form::Thirds if n < FEW => Form::Whole,
+            form => form,
+        }
+    }
+
+    /// f32s that a step makes of W: Wᵀ, or W and Wᵀ in bf16, or thirds of a panel of W or Wᵀ,
+    /// behind which a panel of Wᵀ stands.
     #[must_use]
     pub const fn prepared_len(&self) -> usize {
-        match self.precision {
-            Precision::F32 => self.matrix_len(),
-            Precision::Bf16 => {
+        match self.form {
+            Form::Whole => self.matrix_len(),
+            Form::Thirds => {
+                let depth = larger(self.outputs, self.inputs);
+                larger(self.matrix_len(), thirds_len(PANEL, depth) + PANEL * self.outputs)
+            }
+            Form::Halves => {
                 half_panels_len(self.outputs, self.inputs)
                     + half_panels_len(self.inputs, self.outputs)
             }
@@ -74,22 +146,36 @@ impl Linear {
     /// f32s kept of X from forward to backward: none, or X in words of two of `n` examples.
     #[must_use]
     pub const fn kept_len(&self, n: usize) -> usize {
-        match self.precision {
-            Precision::F32 => 0,
-            Precision::Bf16 => blocked_len(n.div_ceil(2), self.inputs),
+        match self.form {
+            Form::Whole | Form::Thirds => 0,
+            Form::Halves => blocked_len(n.div_ceil(2), self.inputs),
         }
     }
 
-    /// f32s of scratch of a pass: none, or X in words of two columns, or d_Y in both forms.
+    /// f32s of scratch of a pass: none, or X for sums over columns, or d_Y for both sums.
     #[must_use]
     pub fn scratch_len(&self, n: usize) -> usize {
-        match self.precision {
-            Precision::F32 => 0,
-            Precision::Bf16 => {
+        match self.form {
+            Form::Whole => 0,
+            Form::Thirds => {
+                let d_y = thirds_len(n, self.outputs) + thirds_len(self.outputs, n);
+                d_y.max(thirds_len(n, self.inputs))
+            }
+            Form::Halves => {
                 let d_y = blocked_len(n, self.outputs.div_ceil(2))
                     + blocked_len(n.div_ceil(2), self.outputs);
                 d_y.max(blocked_len(n, self.inputs.div_ceil(2)))
             }
+        }
+    }
+
+    /// The layer of some of its outputs, from a multiple of a panel's on.
+    pub(super) fn part(&self, outputs: Range<usize>) -> Self {
+        Self {
+            outputs: outputs.len(),
+            matrix: self.matrix + outputs.start * self.inputs,
+            bias: self.bias.map(|bias| bias + outputs.start),
+            ..*self
         }
     }
 
@@ -105,21 +191,26 @@ impl Linear {
     }
 
     /// As [`Self::forward`], in the layer's precision, of some of the examples of `x` and `y`; they
-    /// begin with an even one. `prepared` is that of [`Self::round`]; `kept: [kept_len(n)]` is
-    /// written for backward.
+    /// begin with an even one. `prepared: [prepared_len]` is that of [`Self::round`], or scratch;
+    /// `kept: [kept_len(n)]` is written for backward.
     pub fn forward_in_training(
         &self,
         parameters: &[AtomicU32],
-        prepared: &[f32],
+        prepared: &mut [f32],
         (x, some): (Activations<'_>, Range<usize>),
         relu: bool,
         y: &mut ActivationsMut<'_>,
         (kept, scratch): (&mut [f32], &mut [f32]),
     ) {
         let (n, x, mut y) = (x.n(), x.examples(some.clone()), y.examples(some.clone()));
-        match self.precision {
-            Precision::F32 => self.forward(parameters, x, relu, &mut y),
-            Precision::Bf16 => {
+        match self.form_of(n) {
+            Form::Whole => self.forward(parameters, x, relu, &mut y),
+            Form::Thirds => {
+                let x = split_columns(x, scratch);
+                let bias = self.b(parameters);
+                forward_of_thirds(x, self.w(parameters), bias, relu, &mut y, prepared);
+            }
+            Form::Halves => {
                 let mut columns = ActivationsMut::blocked(scratch, x.n(), self.inputs.div_ceil(2));
                 let mut kept = ActivationsMut::blocked(kept, n.div_ceil(2), self.inputs);
                 let mut examples = kept.examples(in_pairs(some));
@@ -133,7 +224,7 @@ impl Linear {
     /// Writes W and Wᵀ in bf16, if the layer's products are: before the first forward pass of a
     /// step. `prepared: [prepared_len]`
     pub fn round(&self, parameters: &[AtomicU32], prepared: &mut [f32]) {
-        if self.precision == Precision::Bf16 {
+        if self.form == Form::Halves {
             let (outputs, inputs) = (self.outputs, self.inputs);
             let (panels, transposed) = prepared.split_at_mut(half_panels_len(outputs, inputs));
             round_weight(self.w(parameters), (outputs, inputs), panels, transposed);
@@ -145,21 +236,26 @@ impl Linear {
         transpose(self.w(parameters), self.outputs, self.inputs, transposed);
     }
 
-    /// The panels of Wᵀ for the gradient of X: in the first backward pass of a step, for which
-    /// there are the `parameters`, to be written, unless [`Self::round`] did; then those of that
-    /// pass, if it was told that they are needed `again`. `prepared: [prepared_len]`
+    /// The panels of Wᵀ for the gradient of X of a pass of `n` examples: in the `first` one of a
+    /// step to be written, unless [`Self::round`] did; then those of that pass, if it was told that
+    /// they are needed `again`. Those of thirds are written every time. `prepared: [prepared_len]`
     pub fn transposed<'a>(
         &self,
-        parameters: Option<&'a [AtomicU32]>,
-        again: bool,
+        parameters: &'a [AtomicU32],
+        n: usize,
+        (first, again): (bool, bool),
         prepared: &'a mut [f32],
     ) -> Transposed<'a> {
-        match (self.precision, parameters) {
-            (Precision::F32, Some(parameters)) => {
-                Transposed::Fresh { weight: self.w(parameters), panels: prepared, again }
+        let weight = self.w(parameters);
+        match self.form_of(n) {
+            // Another pass of the step may have had enough examples for thirds.
+            Form::Whole if first || self.form == Form::Thirds => {
+                let again = again && self.form == Form::Whole;
+                Transposed::Fresh { weight, panels: &mut prepared[..self.matrix_len()], again }
             }
-            (Precision::F32, None) => Transposed::Made(prepared),
-            (Precision::Bf16, _) => {
+            Form::Whole => Transposed::Made(&prepared[..self.matrix_len()]),
+            Form::Thirds => Transposed::Fresh { weight, panels: prepared, again: false },
+            Form::Halves => {
                 Transposed::Made(&prepared[half_panels_len(self.outputs, self.inputs)..])
             }
         }
@@ -176,9 +272,18 @@ impl Linear {
         kept: &'a [f32],
         scratch: &'a mut [f32],
     ) -> Operands<'a> {
-        match self.precision {
-            Precision::F32 => Operands { d_y, columns: d_y, examples: [x.examples(some), d_y] },
-            Precision::Bf16 => {
+        match self.form_of(x.n()) {
+            Form::Whole => {
+                let examples = Factors::Whole(x.examples(some), d_y);
+                Operands { d_y, columns: Columns::Whole(d_y), examples }
+            }
+            Form::Thirds => {
+                let (columns, examples) = scratch.split_at_mut(thirds_len(d_y.n(), self.outputs));
+                let columns = Columns::Thirds(d_x.then(|| split_columns(d_y, columns)));
+                let examples = Factors::Thirds(x.examples(some), split_examples(d_y, examples));
+                Operands { d_y, columns, examples }
+            }
+            Form::Halves => {
                 let (n, half, width) = (d_y.n(), d_y.n().div_ceil(2), self.outputs.div_ceil(2));
                 let (columns, examples) = scratch.split_at_mut(blocked_len(n, width));
                 {
@@ -190,7 +295,8 @@ impl Linear {
                 let x = Activations::blocked(kept, x.n().div_ceil(2), self.inputs);
                 let x = x.examples(in_pairs(some));
                 let d = Activations::blocked(examples, half, self.outputs);
-                Operands { d_y, columns, examples: [x, d] }
+                let columns = Columns::Halves(columns);
+                Operands { d_y, columns, examples: Factors::Halves(x, d) }
             }
         }
     }
@@ -203,7 +309,18 @@ impl Linear {
         mask: Option<Mask<'_>>,
         d_x: &mut ActivationsMut<'_>,
     ) {
-        data_gradient(self.precision, of.columns, transposed, mask, d_x);
+        match (of.columns, transposed) {
+            (Columns::Whole(d_y), transposed) => {
+                data_gradient(Precision::F32, d_y, transposed, mask, d_x);
+            }
+            (Columns::Halves(d_y), transposed) => {
+                data_gradient(Precision::Bf16, d_y, transposed, mask, d_x);
+            }
+            (Columns::Thirds(Some(d_y)), Transposed::Fresh { weight, panels, .. }) => {
+                data_gradient_of_thirds(d_y, weight, mask, d_x, panels);
+            }
+            (Columns::Thirds(_), _) => unreachable!("thirds of d_Y and of W are made where asked"),
+        }
     }
 
     /// Sets d_W and d_b in the gradient of the parameters, or adds to them unless `fresh`; where
@@ -219,11 +336,10 @@ impl Linear {
             bias_gradient(of.d_y, fresh, &mut d_parameters[bias..bias + self.outputs]);
         }
         let d_w = &mut d_parameters[self.matrix..self.matrix + self.matrix_len()];
-        let (precision, [x, d_y]) = (self.precision, of.examples);
         let Some(update) = update else {
-            return weight_gradient(precision, x, d_y, fresh, d_w);
+            return weight_gradient(of.examples, fresh, d_w);
         };
-        update.apply_product((precision, self.matrix), x, d_y, fresh, d_w);
+        update.apply_product(self.matrix, of.examples, fresh, d_w);
         if let Some(bias) = self.bias {
             update.apply(bias, &d_parameters[bias..bias + self.outputs]);
         }
@@ -236,6 +352,11 @@ impl Linear {
     fn b<'a>(&self, parameters: &'a [AtomicU32]) -> Option<&'a [AtomicU32]> {
         self.bias.map(|bias| &parameters[bias..bias + self.outputs])
     }
+}
+
+/// The larger of two lengths.
+const fn larger(a: usize, b: usize) -> usize {
+    if a > b { a } else { b }
 }
 
 /// The words of two examples that have these, the first of them even.

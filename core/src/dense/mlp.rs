@@ -18,7 +18,7 @@ use super::norm::{Norm, Reduce};
 use super::replica::Update;
 use super::split::{Boundary, Crossing, Exchange, PartOf, is_worth_it};
 use super::tiles::{Normalized, Output, Place, tiles};
-use crate::kernel::{Activations, ActivationsMut, Mask, Precision, blocked_len, examples_at_once};
+use crate::kernel::{Activations, ActivationsMut, Mask, Precision, blocked_len};
 
 /// Most layers in one chain.
 pub const MAX_LAYERS: usize = 16;
@@ -176,10 +176,15 @@ impl Mlp {
         }
     }
 
+    /// Multiplies f32s as they are, on every processor.
+    pub fn set_whole(&mut self) {
+        self.layers[..self.count].iter_mut().for_each(|layer| layer.linear.set_whole());
+    }
+
     /// Examples that go through a layer together.
     fn examples_at_once(&self) -> usize {
-        let precisions = self.layers().iter().map(|layer| layer.linear.precision);
-        precisions.map(examples_at_once).max().unwrap_or(examples_at_once(Precision::F32))
+        let lengths = self.layers().iter().map(|layer| layer.linear.examples_at_once());
+        lengths.max().unwrap_or(1)
     }
 
     /// f32s that a step makes of the matrices.
@@ -363,8 +368,9 @@ impl Mlp {
                     of.apply_gradient(stored.parameters, examples.clone(), sums, &mut d_y);
                 }
                 let d_y = d_y.view().columns(layer.columns());
-                let fresh = (out.fresh && first).then_some(stored.parameters);
-                let transposed = own.transposed(fresh, out.update.is_none() || !last, prepared);
+                let again = out.update.is_none() || !last;
+                let when = (out.fresh && first, again);
+                let transposed = own.transposed(stored.parameters, n, when, prepared);
                 let on = (x, examples.clone());
                 let of = own.operands(on, d_y, wants_d_x, operand, scratch.operands);
                 match (below, &mut d_x) {
@@ -426,15 +432,8 @@ impl Layer {
     /// What this part computes of the linear part.
     #[must_use]
     pub fn own(&self) -> Linear {
-        let Linear { inputs, matrix, bias, precision, .. } = self.linear;
         let Range { start, end } = self.columns();
-        Linear {
-            inputs,
-            outputs: end - start,
-            matrix: matrix + start * inputs,
-            bias: bias.map(|bias| bias + start),
-            precision,
-        }
+        self.linear.part(start..end)
     }
 
     /// The gradient of ReLU and dropout, given their output.

@@ -9,7 +9,7 @@ use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use crate::kernel::update::{Elements, update as update_elements};
 pub use crate::kernel::words::{add, all_finite, interpolate, load, load_finite, store};
-use crate::kernel::{Activations, Precision, weight_update};
+use crate::kernel::{Factors, weight_update};
 use crate::optim::{Optimizer, StepRule, StepSize};
 
 /// One word as a number.
@@ -77,14 +77,13 @@ impl<'a> Update<'a> {
     /// (`kernel::weight_update`).
     pub(crate) fn apply_product(
         &self,
-        (precision, at): (Precision, usize),
-        x: Activations<'_>,
-        d_y: Activations<'_>,
+        at: usize,
+        of: Factors<'_>,
         fresh: bool,
         d_weight: &mut [f32],
     ) {
         let weight = self.elements.part(at, d_weight.len());
-        weight_update(precision, x, d_y, fresh, d_weight, &self.rule, weight);
+        weight_update(of, fresh, d_weight, &self.rule, weight);
     }
 }
 

@@ -21,7 +21,7 @@ use super::operand::{Halves, Operand, Precision, Whole};
 use super::tile::{Epilogue, Left, Lines, Right, even, load, put_each, store, tile};
 use super::transpose::transpose_panel;
 use super::update::sum_of_lanes;
-use super::weight::{EXAMPLES, examples_at_most};
+use super::weight::{EXAMPLES, EXAMPLES_AT_MOST};
 use super::words::prefetch_at;
 
 /// Y = X·Wᵀ + b, cut below at 0 if `relu`. `weight`: panels of `[outputs, inputs]`
@@ -106,11 +106,7 @@ pub fn data_gradient(
     if let Transposed::Fresh { weight, panels, .. } = &transposed {
         assert_eq!(weight.len(), panels.len(), "length of W");
     }
-    if let Some(Mask { y, .. }) = mask {
-        let (mine, its) = (d_x.view(), y);
-        assert_eq!((mine.n(), mine.width()), (its.n(), its.width()), "shape of the mask");
-        assert_eq!(mine.strides(), its.strides(), "layout of the mask");
-    }
+    check_mask(mask, d_x);
     let made = matches!(transposed, Transposed::Made(_));
     assert!(made || precision == Precision::F32, "panels in bf16 are made before");
     match precision {
@@ -132,6 +128,15 @@ fn check_forward(x: Activations<'_>, weight: usize, y: &ActivationsMut<'_>) {
     let y = y.view();
     assert_eq!(x.n(), y.n(), "examples of X and of Y");
     assert_eq!(weight, x.width() * y.width(), "length of W");
+}
+
+/// A mask has the shape of what it is laid on, and its layout.
+pub(super) fn check_mask(mask: Option<Mask<'_>>, d_x: &ActivationsMut<'_>) {
+    if let Some(Mask { y, .. }) = mask {
+        let (mine, its) = (d_x.view(), y);
+        assert_eq!((mine.n(), mine.width()), (its.n(), its.width()), "shape of the mask");
+        assert_eq!(mine.strides(), its.strides(), "layout of the mask");
+    }
 }
 
 /// The tile's rows of activations, as the left operand of a product over their columns.
@@ -165,7 +170,7 @@ unsafe fn product<I: Isa, O: Operand, E: Epilogue>(
         let (rows, epilogue) = (|row| rows_of(a, row), |row| epilogue(row, 0));
         let panel = (panel.address(), width);
         // SAFETY: the set says so; the rest is the caller's promise.
-        return unsafe { amx::product(isa, (a.n(), depth), rows, panel, epilogue) };
+        return unsafe { amx::halves::product(isa, (a.n(), depth), rows, panel, epilogue) };
     }
     let tiles = a.n().div_ceil(I::ROWS);
     for (number, (row, rows)) in even(a.n(), I::ROWS).enumerate() {
@@ -190,7 +195,7 @@ fn tiles(a: Activations<'_>, most: usize) -> impl Iterator<Item = (usize, Activa
 /// Examples that a panel is multiplied with.
 const fn examples_of_a_panel<I: Isa, O: Operand>() -> usize {
     let by_matrices = I::TILES && O::HALVES;
-    examples_at_most(if by_matrices { Precision::Bf16 } else { Precision::F32 })
+    if by_matrices { EXAMPLES_AT_MOST } else { EXAMPLES }
 }
 
 /// The panel behind one of `depth` rows: W has them one after another.
@@ -269,11 +274,11 @@ impl Kernel for ForwardOne<'_, '_> {
 }
 
 #[derive(Clone, Copy)]
-struct Affine {
-    bias: Option<*const AtomicU32>,
-    relu: bool,
-    to: *mut f32,
-    row: usize,
+pub(super) struct Affine {
+    pub(super) bias: Option<*const AtomicU32>,
+    pub(super) relu: bool,
+    pub(super) to: *mut f32,
+    pub(super) row: usize,
 }
 
 impl Epilogue for Affine {
@@ -370,10 +375,10 @@ impl<O: Operand> Kernel for DataGradient<'_, '_, O> {
 }
 
 #[derive(Clone, Copy)]
-struct Masked {
-    mask: Option<(*const f32, f32)>,
-    to: *mut f32,
-    row: usize,
+pub(super) struct Masked {
+    pub(super) mask: Option<(*const f32, f32)>,
+    pub(super) to: *mut f32,
+    pub(super) row: usize,
 }
 
 impl Epilogue for Masked {

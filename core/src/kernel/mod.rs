@@ -3,10 +3,12 @@
 //! From the outside in:
 //! - `linear.rs`: the products of a linear layer, forward and back; `weight.rs`: the gradients of
 //!   its parameters
-//! - `tile.rs`: the micro-kernel under them; `amx.rs`: that of bf16s where registers are matrices
+//! - `tile.rs`: the micro-kernel under them; `amx/`: those where registers are matrices of
+//!   bf16s
 //! - `dot.rs`: pairwise dot products, `dot_backward.rs`: their gradient; `second_order.rs`: those
 //!   of a factorization machine
-//! - `operand.rs`: what is multiplied, f32s or bf16s; `round.rs`: bf16s from f32s
+//! - `operand.rs`: what is multiplied, f32s or bf16s; `round.rs`: bf16s from f32s;
+//!   `thirds/`: f32s as sums of three bf16s, and their products
 //! - `transpose.rs`: panels of transposed matrices
 //! - `update.rs`: optimizer updates, in a pass, of a row, or as the end of a weight gradient
 //! - `pool.rs`: sums of rows; `row_values.rs`: rows of f32s or bf16s, and how these are rounded
@@ -35,6 +37,7 @@ mod round;
 pub(crate) mod row_values;
 mod second_order;
 mod simd;
+mod thirds;
 mod tile;
 mod transpose;
 pub(crate) mod update;
@@ -51,10 +54,16 @@ pub use operand::Precision;
 pub use peak::peak_burst;
 pub use round::{half_panels_len, round_activations, round_weight};
 pub use second_order::{second_order, second_order_backward};
-pub use simd::{NAMES, Simd, UnknownSimd, UnsupportedSimd, multiplies_halves, select, selected};
+pub use simd::{
+    NAMES, Simd, UnknownSimd, UnsupportedSimd, multiplies_halves, multiplies_thirds, select,
+    selected,
+};
+pub use thirds::{
+    Thirds, data_gradient_of_thirds, forward_of_thirds, split_columns, split_examples, thirds_len,
+};
 pub use transpose::transpose;
-pub use weight::{bias_gradient, weight_gradient};
-pub(crate) use weight::{examples_at_most, examples_at_once, weight_update};
+pub(crate) use weight::{EXAMPLES, EXAMPLES_AT_MOST, examples_at_once, weight_update};
+pub use weight::{Factors, bias_gradient, weight_gradient};
 pub use words::shared;
 
 #[cfg(test)]

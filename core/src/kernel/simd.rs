@@ -109,6 +109,12 @@ pub fn multiplies_halves() -> bool {
     }
 }
 
+/// Whether the set in use is at its fastest with f32s split into three bf16s (`thirds/mod.rs`).
+#[must_use]
+pub fn multiplies_thirds() -> bool {
+    selected() == Simd::Amx
+}
+
 /// Keeps an answer: a virtual machine leaves the processor at each CPUID, and every product asks.
 fn kept(answer: &AtomicU8, ask: impl Fn() -> bool) -> bool {
     match answer.load(Ordering::Relaxed) {

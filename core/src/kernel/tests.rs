@@ -19,6 +19,7 @@ mod halves;
 mod pairs;
 mod rows;
 mod sums;
+mod thirds;
 
 fn numbers(stream: u32, len: usize) -> Vec<f32> {
     let stream = Stream::new(5, Purpose::Test(stream));

@@ -8,32 +8,77 @@
 
 #[cfg(target_arch = "x86_64")]
 use super::amx;
-use super::isa::{InPlace, Isa, Kernel, run, run_halves};
+use super::isa::{InPlace, Isa, Kernel, run, run_halves, run_tiles};
 use super::layout::{Activations, PANEL, place, width_at};
-use super::operand::{Halves, Operand, Precision, Whole};
+use super::operand::{Halves, Operand, Whole};
 use super::simd::{Simd, selected};
+use super::thirds::{GradientOfThirds, Thirds, UpdateOfThirds};
 use super::tile::{Epilogue, Left, Right, Sum, even, load, store, tile};
 use super::update::{Apply, Elements, Rule};
 
-/// d_W = d_Yᵀ·X, or d_W += d_Yᵀ·X unless `fresh`. `d_weight`: panels of `[outputs, inputs]`; in
-/// bf16 `x` and `d_y` are words of neighbouring examples
+/// X `[n, inputs]` and d_Y `[n, outputs]`, whose product is over examples.
+#[derive(Clone, Copy, Debug)]
+pub enum Factors<'a> {
+    /// As they are.
+    Whole(Activations<'a>, Activations<'a>),
+    /// In words of neighbouring examples ([`super::round_activations`]).
+    Halves(Activations<'a>, Activations<'a>),
+    /// X as it is, d_Y of [`super::split_examples`]; at most 256 examples.
+    Thirds(Activations<'a>, Thirds<'a>),
+}
+
+impl<'a> Factors<'a> {
+    /// Examples, or words of two.
+    const fn n(&self) -> usize {
+        match self {
+            Self::Whole(x, _) | Self::Halves(x, _) | Self::Thirds(x, _) => x.n(),
+        }
+    }
+
+    /// The last block of the sum, and those before it, if there are any.
+    fn last_block(self) -> (Option<Self>, Self) {
+        let last = (self.n() - 1) / EXAMPLES * EXAMPLES;
+        let cut = |x: Activations<'a>| (x.examples(0..last), x.examples(last..x.n()));
+        match self {
+            Self::Whole(x, d_y) if last > 0 => {
+                let ((x, last_x), (d_y, last_d_y)) = (cut(x), cut(d_y));
+                (Some(Self::Whole(x, d_y)), Self::Whole(last_x, last_d_y))
+            }
+            Self::Halves(x, d_y) if last > 0 => {
+                let ((x, last_x), (d_y, last_d_y)) = (cut(x), cut(d_y));
+                (Some(Self::Halves(x, d_y)), Self::Halves(last_x, last_d_y))
+            }
+            _ => (None, self),
+        }
+    }
+
+    fn check(&self, d_weight: usize) {
+        let ((n, inputs), (d_n, outputs)) = match self {
+            Self::Whole(x, d_y) | Self::Halves(x, d_y) => {
+                ((x.n(), x.width()), (d_y.n(), d_y.width()))
+            }
+            Self::Thirds(x, d_y) => ((x.n(), x.width()), (d_y.depth(), d_y.count())),
+        };
+        assert_eq!(n, d_n, "examples of X and of d_Y");
+        assert_eq!(d_weight, inputs * outputs, "length of d_W");
+    }
+}
+
+/// d_W = d_Yᵀ·X, or d_W += d_Yᵀ·X unless `fresh`. `d_weight`: panels of `[outputs, inputs]`
 ///
 /// # Panics
 /// When shapes do not fit together.
-pub fn weight_gradient(
-    precision: Precision,
-    x: Activations<'_>,
-    d_y: Activations<'_>,
-    fresh: bool,
-    d_weight: &mut [f32],
-) {
-    check_gradient(x, d_y, d_weight.len());
-    if x.n() == 0 && fresh {
+pub fn weight_gradient(of: Factors<'_>, fresh: bool, d_weight: &mut [f32]) {
+    of.check(d_weight.len());
+    if of.n() == 0 && fresh {
         d_weight.fill(0.0);
     }
-    match precision {
-        Precision::F32 => run(WeightGradient { operand: Whole, x, d_y, fresh, d_weight }),
-        Precision::Bf16 => run_halves(WeightGradient { operand: Halves, x, d_y, fresh, d_weight }),
+    match of {
+        Factors::Whole(x, d_y) => run(WeightGradient { operand: Whole, x, d_y, fresh, d_weight }),
+        Factors::Halves(x, d_y) => {
+            run_halves(WeightGradient { operand: Halves, x, d_y, fresh, d_weight });
+        }
+        Factors::Thirds(x, d_y) => run_tiles(GradientOfThirds { x, d_y, fresh, d_weight }),
     }
 }
 
@@ -44,29 +89,28 @@ pub fn weight_gradient(
 /// # Panics
 /// When shapes do not fit together, or there are no examples.
 pub(crate) fn weight_update(
-    precision: Precision,
-    x: Activations<'_>,
-    d_y: Activations<'_>,
+    of: Factors<'_>,
     fresh: bool,
     d_weight: &mut [f32],
     rule: &impl Rule,
     weight: Elements<'_>,
 ) {
-    check_gradient(x, d_y, d_weight.len());
-    assert!(x.n() > 0, "an update needs examples");
+    of.check(d_weight.len());
+    assert!(of.n() > 0, "an update needs examples");
     assert_eq!(weight.len(), d_weight.len(), "length of W");
-    let last = (x.n() - 1) / EXAMPLES * EXAMPLES;
-    if last > 0 {
-        let (x, d_y) = (x.examples(0..last), d_y.examples(0..last));
-        weight_gradient(precision, x, d_y, fresh, d_weight);
+    let (first, last) = of.last_block();
+    if let Some(first) = first {
+        weight_gradient(first, fresh, d_weight);
     }
-    let (x, d_y) = (x.examples(last..x.n()), d_y.examples(last..x.n()));
-    let before = (!fresh || last > 0).then_some(&*d_weight);
-    match precision {
-        Precision::F32 => run(WeightUpdate { operand: Whole, x, d_y, before, rule, weight }),
-        Precision::Bf16 => {
+    let before = (!fresh || first.is_some()).then_some(&*d_weight);
+    match last {
+        Factors::Whole(x, d_y) => {
+            run(WeightUpdate { operand: Whole, x, d_y, before, rule, weight });
+        }
+        Factors::Halves(x, d_y) => {
             run_halves(WeightUpdate { operand: Halves, x, d_y, before, rule, weight });
         }
+        Factors::Thirds(x, d_y) => run_tiles(UpdateOfThirds { x, d_y, before, rule, weight }),
     }
 }
 
@@ -86,28 +130,18 @@ pub fn bias_gradient(d_y: Activations<'_>, fresh: bool, d_bias: &mut [f32]) {
     run(BiasGradient { d_y, d_bias });
 }
 
-fn check_gradient(x: Activations<'_>, d_y: Activations<'_>, d_weight: usize) {
-    assert_eq!(x.n(), d_y.n(), "examples of X and of d_Y");
-    assert_eq!(d_weight, x.width() * d_y.width(), "length of d_W");
-}
-
 /// Examples of a block of the sum over examples, or words of two: a block's columns of X and d_Y
 /// stay in the first cache level.
-pub(super) const EXAMPLES: usize = 128;
+pub(crate) const EXAMPLES: usize = 128;
 
-/// Examples that go through the products of a layer together. Where these are several times as
-/// fast (`amx.rs`), a matrix from the third cache level is to serve as many more.
-pub(crate) fn examples_at_once(precision: Precision) -> usize {
-    if selected() == Simd::Amx { examples_at_most(precision) } else { EXAMPLES }
+/// Examples that go through the products of a layer together in training. Where these are several
+/// times as fast (`amx/mod.rs`), a matrix from the third cache level is to serve as many more.
+pub(crate) fn examples_at_once() -> usize {
+    if selected() == Simd::Amx { EXAMPLES_AT_MOST } else { EXAMPLES }
 }
 
 /// [`examples_at_once`], of the instruction set where they are most.
-pub(crate) const fn examples_at_most(precision: Precision) -> usize {
-    match precision {
-        Precision::F32 => EXAMPLES,
-        Precision::Bf16 => 2 * EXAMPLES,
-    }
-}
+pub(crate) const EXAMPLES_AT_MOST: usize = 2 * EXAMPLES;
 
 pub(super) struct WeightGradient<'a, O> {
     pub(super) operand: O,
@@ -127,7 +161,7 @@ impl<O: Operand> Kernel for WeightGradient<'_, O> {
             let add = !self.fresh || start > 0;
             let (x, d_y) = (self.x.examples(examples.clone()), self.d_y.examples(examples));
             let epilogue = |at, _, row| Sum { add, to: to.wrapping_add(at), row };
-            // SAFETY: d_W has the shape of the product, as `check_gradient` saw.
+            // SAFETY: d_W has the shape of the product, as [`Factors::check`] saw.
             unsafe { outer((isa, self.operand), x, d_y, epilogue) }
         }
     }
@@ -170,7 +204,7 @@ unsafe fn outer<I: Isa, O: Operand, E: Epilogue>(
     #[cfg(target_arch = "x86_64")]
     if I::TILES && O::HALVES {
         // SAFETY: the set says so; the rest is the caller's promise.
-        return unsafe { amx::outer(isa, x, d_y, epilogue) };
+        return unsafe { amx::halves::outer(isa, x, d_y, epilogue) };
     }
     let (inputs, outputs) = (x.width(), d_y.width());
     let (xs, ys) = (x.strides(), d_y.strides());

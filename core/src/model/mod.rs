@@ -49,6 +49,7 @@ pub use step::{Gradients, Input, StepLoss};
 pub use strips::StripShape;
 pub use tensor::{Initial, Tensor, TensorName};
 
+use crate::dense::mlp::Mlp;
 use body::Body;
 use strips::Strips;
 
@@ -139,11 +140,20 @@ pub struct Model {
 
 impl Model {
     /// The same model, whose products are `precision` in training steps: those of its MLPs and of
-    /// DLRM's interaction. Its numbers are f32 still, and so is all that evaluation computes.
+    /// DLRM's interaction. Its numbers are f32 still, and so is all that evaluation computes. What
+    /// is the fastest way to multiply them is asked now: of the instruction set that is selected.
     #[must_use]
     pub fn with_precision(mut self, precision: Precision) -> Self {
         self.body.set_precision(precision);
         self.precision = precision;
+        self
+    }
+
+    /// The same model, whose products of f32s are of f32s as they are on every processor, and not of
+    /// thirds (`kernel/thirds`), which have other bits.
+    #[must_use]
+    pub fn without_thirds(mut self) -> Self {
+        self.body.chains_mut().into_iter().flatten().for_each(Mlp::set_whole);
         self
     }
 

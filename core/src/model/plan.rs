@@ -120,7 +120,7 @@ impl Model {
         }
         let mut layout = Layout { config, parameters: 0, statistics: 0, layers: 0 };
         let body = Body::plan(config, &mut layout)?;
-        Ok(Self {
+        let model = Self {
             kind: config.kind,
             dense_features: config.dense_features,
             fields: config.fields,
@@ -132,7 +132,8 @@ impl Model {
             strips: None,
             parameters_len: layout.parameters,
             statistics_len: layout.statistics,
-        })
+        };
+        Ok(model.with_precision(Precision::F32))
     }
 }
 
@@ -242,13 +243,8 @@ impl Layout<'_> {
     }
 
     fn linear(&mut self, inputs: usize, outputs: usize, biased: bool) -> Linear {
-        Linear {
-            inputs,
-            outputs,
-            matrix: self.parameter(outputs * inputs),
-            bias: biased.then(|| self.parameter(outputs)),
-            precision: Precision::F32,
-        }
+        let matrix = self.parameter(outputs * inputs);
+        Linear::new((outputs, inputs), matrix, biased.then(|| self.parameter(outputs)))
     }
 
     fn layer(&mut self, inputs: usize, outputs: usize, hidden: bool, biased: bool) -> Layer {

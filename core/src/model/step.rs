@@ -18,19 +18,19 @@ use crate::dense::mlp::{Replica, Training};
 use crate::dense::norm::Reduce;
 use crate::dense::replica::Update;
 use crate::dense::split::Exchange;
-use crate::kernel::{Precision, examples_at_most, examples_at_once};
+use crate::kernel::{EXAMPLES, EXAMPLES_AT_MOST, Precision, examples_at_once};
 use crate::sparse::TiledRows;
 use crate::sparse::bag::{Bags, RowGradients};
 
 /// Numbers of an example's rows from which on a tile is half as long: the vectors of more examples,
 /// which are copied, multiplied and given gradients one after the other, would leave the second
 /// cache level in between. Steps of models of little else, 26 vectors of 128 or of 64, were 1.4 and
-/// 1.1 times as fast by that on a core with 2 MiB of it. Not of bf16s where more examples go
-/// through a layer together ([`examples_at_once`]): there the layers' matrices take longer to come.
+/// 1.1 times as fast by that on a core with 2 MiB of it. Not where more examples go through a layer
+/// together ([`examples_at_once`]), which are waiting for its matrices.
 ///
 /// It is an eighth as long where parameters are no more than the numbers of such a tile: then no
 /// matrix is waited for, and presumably the pages of its rows are still known when they are
-/// updated. Steps that read and update rows themselves, 26 of 64, were 1.12 times as fast by tiles
+/// updated; but not of bf16s there. Steps that read and update rows themselves, 26 of 64, were 1.12 times as fast by tiles
 /// of 16 as of 32, on such a core. A twelfth where there are twice as many numbers: such steps of
 /// 26 rows of 128 took .93 (SGD) and .96 (row-wise Adagrad) of the time by tiles of 11 as by those
 /// of 16, .95 and .97 by those of 8; of 26 of 64, 1.05 and 1.11 (SGD).
@@ -344,13 +344,12 @@ impl Model {
     /// Examples of a full tile of a batch of `n`.
     #[must_use]
     pub fn tile_len(&self, n: usize, evaluation: bool) -> usize {
-        let precision = if evaluation { Precision::F32 } else { self.precision };
-        self.tile_of(n, evaluation, examples_at_once(precision))
+        self.tile_of(n, evaluation, if evaluation { EXAMPLES } else { examples_at_once() })
     }
 
     /// The most that [`Self::tile_len`] is in training, whatever instruction set is selected.
     pub(super) fn tile_len_most(&self, n: usize) -> usize {
-        self.tile_of(n, false, examples_at_most(self.precision))
+        self.tile_of(n, false, EXAMPLES_AT_MOST)
     }
 
     fn tile_of(&self, n: usize, evaluation: bool, at_once: usize) -> usize {
@@ -359,12 +358,19 @@ impl Model {
             return n;
         }
         let numbers = self.bags() * self.row_width();
-        let halved = numbers > MANY_NUMBERS && at_once == examples_at_most(Precision::F32);
-        n.min(match halved {
-            true if self.parameters_len > at_once / 8 * numbers => at_once / 2,
-            true if numbers > 2 * MANY_NUMBERS => at_once / 12,
-            true => at_once / 8,
+        let by_matrices = at_once > EXAMPLES;
+        n.min(match numbers > MANY_NUMBERS {
             false => at_once,
+            true if self.parameters_len > EXAMPLES / 8 * numbers => {
+                if by_matrices {
+                    at_once
+                } else {
+                    EXAMPLES / 2
+                }
+            }
+            true if by_matrices && self.precision == Precision::Bf16 => at_once,
+            true if numbers > 2 * MANY_NUMBERS => EXAMPLES / 12,
+            true => EXAMPLES / 8,
         })
     }
 

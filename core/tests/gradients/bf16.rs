@@ -10,7 +10,7 @@ use crate::models::{ALL, DCN_V2, DEEPFM, DLRM, WIDE_DEEP, train};
 use crate::twin::{Data, KEY};
 
 /// Layers that are wide enough, of odd widths, and some that are not.
-const fn wide(config: ModelConfig<'static>) -> ModelConfig<'static> {
+pub(crate) const fn wide(config: ModelConfig<'static>) -> ModelConfig<'static> {
     ModelConfig { bottom: &[47, 64, 5], top: &[65, 33, 12], ..config }
 }
 
@@ -60,7 +60,7 @@ fn gradients_are_those_of_f32_to_the_precision_of_operands() {
 }
 
 /// |got - expected| / |expected|
-fn relative(got: &[f32], expected: &[f32]) -> f64 {
+pub(crate) fn relative(got: &[f32], expected: &[f32]) -> f64 {
     let square = |x: f64| x * x;
     let of = |(a, b): (&f32, &f32)| square(f64::from(*a) - f64::from(*b));
     let wrong: f64 = got.iter().zip(expected).map(of).sum();
@@ -86,14 +86,18 @@ fn scores_are_of_f32() {
     }
 }
 
-/// A step that updates layer by layer has the bits of one that writes the gradient first.
+/// A step that updates layer by layer has the bits of one that writes the gradient first, in both
+/// precisions; the last tile may have too few examples for thirds.
 #[test]
 fn an_update_in_the_product_is_that_by_its_gradient() {
     let optimizer = Optimizer { kind: OptimizerKind::Sgd, weight_decay: 0.0 };
     let size = StepSize { rate: 0.1, count: 1 };
     let normed = ModelConfig { batch_norm: true, ..DLRM };
-    for config in [DLRM, DEEPFM, normed].map(wide) {
-        let model = Model::new(&config).unwrap().with_precision(Precision::Bf16);
+    let configs = [DLRM, DEEPFM, normed].map(wide).into_iter();
+    for (config, precision) in
+        configs.flat_map(|config| [Precision::F32, Precision::Bf16].map(|it| (config, it)))
+    {
+        let model = Model::new(&config).unwrap().with_precision(precision);
         let data = Data::new(&config, &model, 60, N);
         let gradient = train(&model, &data, &mut |_| {}).parameters;
         let (mut expected, len) = (data.replica.clone(), model.parameters_len());
@@ -113,6 +117,6 @@ fn an_update_in_the_product_is_that_by_its_gradient() {
             logits: &mut [],
         };
         model.train_step(replica, &data.input(), KEY, &mut |_| {}, &mut workspace, &mut out);
-        assert_eq!(words, expected, "{config:?}");
+        assert_eq!(words, expected, "{config:?} {precision:?}");
     }
 }

@@ -56,7 +56,7 @@ fn check_layer_of(
     let norm =
         Norm { units: outputs, scale: matrix, shift: matrix + outputs, mean: 0, variance: outputs };
     let layer = Layer {
-        linear: Linear { inputs, outputs, bias: biased.then_some(matrix), ..Linear::default() },
+        linear: Linear::new((outputs, inputs), 0, biased.then_some(matrix)),
         norm: normed.then_some(norm),
         relu,
         dropout,

@@ -10,6 +10,7 @@
 //! - `twin.rs`: the models in f64 - `layers.rs`: one layer at a time - `models.rs`: whole models
 //! - `split.rs`: a batch cut in two over two workers - `parts.rs`: layers dealt to several parts
 //! - `masked.rs`: vectors of which a part was sent - `bf16.rs`: products of bf16s
+//! - `thirds.rs`: products of f32s as sums of bf16s
 //! - `strips.rs`: tables of several widths - `on_table.rs`: rows that a step reads and updates
 #![allow(
     missing_docs,
@@ -27,6 +28,7 @@ mod on_table;
 mod parts;
 mod split;
 mod strips;
+mod thirds;
 mod twin;
 
 /// Step of the differences.

@@ -235,7 +235,8 @@ fn a_share_of_what_crosses_is_left() {
 #[test]
 fn parts_score_with_what_passes_and_with_all() {
     let config = ModelConfig { top: &[64, 256, 256, 8], ..DEEPFM };
-    let model = Model::new(&config).unwrap();
+    // As in an evaluation.
+    let model = Model::new(&config).unwrap().without_thirds();
     let data = Data::new(&config, &model, 8, 64);
     let whole = scored(&model, &data, &mut |_| {});
     for (share, values) in [(0.1, Values::Bf16), (0.5, Values::F8), (1.0, Values::Bf16)] {
@@ -290,7 +291,7 @@ fn mlp() -> (Mlp, usize) {
     for (pair, relu) in WIDTHS.windows(2).zip([true, true, true, false]) {
         let (inputs, outputs) = (pair[0], pair[1]);
         let (matrix, bias) = (at, at + inputs * outputs);
-        let linear = Linear { inputs, outputs, matrix, bias: Some(bias), ..Linear::default() };
+        let linear = Linear::new((outputs, inputs), matrix, Some(bias));
         mlp.push(Layer { linear, relu, ..Layer::default() }).unwrap();
         at = bias + outputs;
     }

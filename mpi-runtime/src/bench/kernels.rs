@@ -10,8 +10,8 @@ use std::collections::{BTreeSet, VecDeque};
 
 use umbra_core::dense::replica;
 use umbra_core::kernel::{
-    Activations, ActivationsMut, DotShape, Mask, Precision, Transposed, blocked_len, data_gradient,
-    dot, dot_backward, forward, shared, transpose, weight_gradient,
+    Activations, ActivationsMut, DotShape, Factors, Mask, Precision, Transposed, blocked_len,
+    data_gradient, dot, dot_backward, forward, shared, transpose, weight_gradient,
 };
 use umbra_core::optim::StepSize;
 use umbra_datasets::BatchBuffer;
@@ -150,7 +150,7 @@ impl Bench {
         self.calls(("weight_gradient", shape()), Rate::Flop, flop, || {
             let x = Activations::blocked(&x, n, inputs);
             let d_y = Activations::blocked(&y, n, outputs);
-            weight_gradient(Precision::F32, x, d_y, true, &mut gradient);
+            weight_gradient(Factors::Whole(x, d_y), true, &mut gradient);
         });
     }
 

@@ -17,7 +17,7 @@ use core::arch::x86_64::{
 use core::sync::atomic::AtomicU32;
 
 use super::x86::{one_instruction, shared_memory};
-use super::{FLUSHED_BELOW, HALVES_FLUSHED_BELOW, Isa, QUIET, Source, UPPER_HALF};
+use super::{FLUSHED_BELOW, HALF_OF_A_BF16, HALVES_FLUSHED_BELOW, Isa, QUIET, Source, UPPER_HALF};
 
 /// Proof that the machine has AVX-512 F; `HALVES`: and BW and BF16; `TILES`: and AMX's for bf16,
 /// which the process may use.
@@ -166,6 +166,46 @@ impl<const HALVES: bool, const TILES: bool> Isa for Avx512<HALVES, TILES> {
         }
     }
 
+    /// Numbers that are none make some in what is left of them, so nothing is asked.
+    #[inline(always)]
+    fn thirds(self, x: __m512) -> [__m512; 3] {
+        // SAFETY: as above.
+        let nearest = |x: __m512| unsafe {
+            let half = _mm512_set1_epi32(HALF_OF_A_BF16.cast_signed());
+            let sum = _mm512_add_epi32(_mm512_castps_si512(x), half);
+            let upper = _mm512_set1_epi32(UPPER_HALF.cast_signed());
+            _mm512_castsi512_ps(_mm512_and_si512(sum, upper))
+        };
+        let first = nearest(x);
+        let rest = self.sub(x, first);
+        let second = nearest(rest);
+        [first, second, self.sub(rest, second)]
+    }
+
+    #[inline(always)]
+    fn upper_halves(self, low: __m512, high: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe {
+            if HALVES {
+                return upper_halves(low, high);
+            }
+            let of = |x| _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(_mm512_castps_si512(x)));
+            let low = _mm512_castsi256_si512(of(low));
+            _mm512_castsi512_ps(_mm512_inserti64x4::<1>(low, of(high)))
+        }
+    }
+
+    #[inline(always)]
+    fn pair_upper(self, a: __m512, b: __m512) -> __m512 {
+        // SAFETY: as above.
+        unsafe {
+            let upper = _mm512_set1_epi32(UPPER_HALF.cast_signed());
+            let upper = _mm512_and_si512(_mm512_castps_si512(b), upper);
+            let lower = _mm512_srli_epi32::<16>(_mm512_castps_si512(a));
+            _mm512_castsi512_ps(_mm512_or_si512(lower, upper))
+        }
+    }
+
     #[inline(always)]
     fn dot_halves(self, a: __m512, b: __m512, c: __m512) -> __m512 {
         // SAFETY: as above.
@@ -304,6 +344,25 @@ const PAIRS: [[u32; 16]; 2] = {
     }
     pairs
 };
+
+/// The upper halves of thirty-two lanes: 1, 3, 5 and so on.
+const UPPER: [u32; 16] = {
+    let (mut upper, mut at) = ([0; 16], 0);
+    while at < 16 {
+        upper[at as usize] = 4 * at + 1 | (4 * at + 3) << 16;
+        at += 1;
+    }
+    upper
+};
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn upper_halves(low: __m512, high: __m512) -> __m512 {
+    let (low, high) = (_mm512_castps_si512(low), _mm512_castps_si512(high));
+    // SAFETY: sixteen words are read.
+    let upper = unsafe { _mm512_loadu_si512(UPPER.as_ptr().cast()) };
+    _mm512_castsi512_ps(_mm512_permutex2var_epi16(low, upper, high))
+}
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]

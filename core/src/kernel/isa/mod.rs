@@ -51,6 +51,8 @@ pub(crate) const FLUSHED_BELOW: f32 = 1e-30;
 /// for 0, others do not, and with this they all compute the same.
 pub(crate) const HALVES_FLUSHED_BELOW: f32 = 1.0 / (1u64 << 56) as f32;
 
+/// Half of the distance of two bf16s, in the bits of an f32.
+const HALF_OF_A_BF16: u32 = 0x8000;
 /// The bit that makes a NaN of bf16, whatever its others.
 const QUIET: u32 = 0x0040_0000;
 /// The bits of an f32 that a bf16 has.
@@ -66,7 +68,7 @@ pub(crate) trait Isa: Copy {
     /// Most rows of a tile of two vectors per row: its sums, two vectors and one broadcast fit the
     /// registers.
     const ROWS: usize;
-    /// Linear layers multiply halves by the instructions of `amx.rs`.
+    /// Linear layers multiply halves by the instructions of `amx/mod.rs`.
     const TILES: bool = false;
 
     /// All zeros.
@@ -101,6 +103,34 @@ pub(crate) trait Isa: Copy {
     /// Words of the halves of `a`, in the lower half, and of `b` at the same places: the words of
     /// the first `LANES` halves, then those of the others.
     fn pair(self, a: Self::Vector, b: Self::Vector) -> [Self::Vector; 2];
+    /// Three bf16s, as f32s, whose sum is `x`: the nearest to it, the nearest to what is left, and
+    /// the rest (`thirds/mod.rs`).
+    #[inline(always)]
+    fn thirds(self, x: Self::Vector) -> [Self::Vector; 3] {
+        let half = self.splat(f32::from_bits(HALF_OF_A_BF16));
+        let first = self.round_by(x, half);
+        let rest = self.sub(x, first);
+        let second = self.round_by(rest, half);
+        [first, second, self.sub(rest, second)]
+    }
+    /// The upper halves of the lanes of `low`, then of those of `high`: two to a word, the first in
+    /// the lower half.
+    #[inline(always)]
+    fn upper_halves(self, low: Self::Vector, high: Self::Vector) -> Self::Vector {
+        let words = [const { AtomicU32::new(0) }; 16];
+        // SAFETY: no set has more lanes, and half as many words are those of one vector.
+        unsafe {
+            self.store_halves(words.as_ptr(), low);
+            self.store_halves(words[Self::LANES / 2..].as_ptr(), high);
+            self.load_shared(words.as_ptr())
+        }
+    }
+    /// Words of the upper halves of the lanes of `a`, in the lower half, and of `b`.
+    #[inline(always)]
+    fn pair_upper(self, a: Self::Vector, b: Self::Vector) -> Self::Vector {
+        let halves = |x| self.upper_halves(x, self.zero());
+        self.pair(halves(a), halves(b))[0]
+    }
     /// `c` plus the product of the upper halves of every word, rounded, plus that of the lower
     /// halves, rounded. The products are exact.
     fn dot_halves(self, a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
@@ -352,6 +382,22 @@ pub(crate) fn run_halves(kernel: impl Kernel) {
     run(kernel);
 }
 
+/// Runs a kernel that multiplies by the instructions of `amx/mod.rs`.
+///
+/// # Panics
+/// When this process may not use them.
+#[inline]
+pub(crate) fn run_tiles(kernel: impl Kernel) {
+    assert!(Simd::Amx.is_supported(), "no matrices in registers");
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: just checked.
+    unsafe {
+        run_amx(kernel);
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = kernel;
+}
+
 /// As [`run_halves`] with the instructions of AVX-512, whatever set is selected and however slow
 /// they are: for tests.
 #[cfg(all(test, target_arch = "x86_64"))]
@@ -359,14 +405,6 @@ pub(crate) fn run_halves_on_avx512(kernel: impl Kernel) {
     assert!(super::simd::has_halves());
     // SAFETY: just checked.
     unsafe { run_avx512_bf16(kernel) }
-}
-
-/// As [`run_halves`] on [`Simd::Amx`]: for tests.
-#[cfg(all(test, target_arch = "x86_64"))]
-pub(crate) fn run_halves_on_amx(kernel: impl Kernel) {
-    assert!(Simd::Amx.is_supported());
-    // SAFETY: just checked.
-    unsafe { run_amx(kernel) }
 }
 
 /// Runs a kernel with the given instruction set: for tests, since `select` is one for the process.

@@ -38,7 +38,7 @@ impl Way {
             #[cfg(target_arch = "x86_64")]
             Self::Halves => crate::kernel::isa::run_halves_on_avx512(kernel),
             #[cfg(target_arch = "x86_64")]
-            Self::Tiles => crate::kernel::isa::run_halves_on_amx(kernel),
+            Self::Tiles => crate::kernel::isa::run_tiles(kernel),
         }
     }
 
