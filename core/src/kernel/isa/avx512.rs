@@ -347,10 +347,10 @@ const PAIRS: [[u32; 16]; 2] = {
 
 /// The upper halves of thirty-two lanes: 1, 3, 5 and so on.
 const UPPER: [u32; 16] = {
-    let (mut upper, mut at) = ([0; 16], 0);
+    let (mut upper, mut at, mut word) = ([0; 16], 0, 1 | 3 << 16);
     while at < 16 {
-        upper[at as usize] = 4 * at + 1 | (4 * at + 3) << 16;
-        at += 1;
+        upper[at] = word;
+        (at, word) = (at + 1, word + 0x4_0004);
     }
     upper
 };
