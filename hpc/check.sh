@@ -37,8 +37,9 @@ stage_simd() {
             *) tests+=(--test "$name") ;;
         esac
     done
-    for set in plain avx2; do
-        if [ $set = plain ] || grep -qw $set /proc/cpuinfo; then
+    for set in plain avx2 avx512; do
+        # Where AMX was chosen, AVX-512 was not.
+        if case $set in plain) ;; avx512) grep -qw amx_bf16 /proc/cpuinfo ;; *) grep -qw $set /proc/cpuinfo ;; esac; then
             echo "-- UMBRA_SIMD=$set"
             UMBRA_SIMD=$set cargo test -p umbra-core -p umbra-tests --no-fail-fast --lib --bins "${tests[@]}" || return 1
         fi

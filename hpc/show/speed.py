@@ -82,19 +82,21 @@ def parts():
     report = bench("--optimizer", "sgd", "--workers", "1", "--batch", "128,2048", "--seconds", str(2 * ROUNDS), "--samples", str(ROUNDS),
                    whole=True)
     rates = {(figure["kernel"], figure["shape"]): figure for figure in report["kernels"]}
-    # Products of this model are made in tiles of 128 examples, whatever the batch.
     shares = {}
     for batch, step in ((figure["batch"], figure) for figure in report["steps"]):
         flop = took = 0
+        # Examples of a tile.
+        n = max(n for n in (128, 256) if n <= batch and ("dot", f"{n}x27x{WIDTH}") in rates)
         for number, (inputs, outputs) in enumerate(LAYERS):
             names = ["forward", "weight_gradient"] + ["data_gradient"] * (number > 0)
             for name in names:
                 own = 2 * inputs * outputs
-                flop, took = flop + own, took + own / rates[name, f"128x{outputs}x{inputs}"]["gflops"] / 1e9
-            if number > 0:
-                took += 8 * inputs * outputs / rates["transpose", f"{outputs}x{inputs}"]["gb_per_second"] / 1e9 / batch
+                flop, took = flop + own, took + own / rates[name, f"{n}x{outputs}x{inputs}"]["gflops"] / 1e9
+            transpose = rates.get(("transpose", f"{outputs}x{inputs}"))
+            if number > 0 and transpose:
+                took += 8 * inputs * outputs / transpose["gb_per_second"] / 1e9 / batch
         for name, own in (("dot", 2 * PAIRS * WIDTH), ("dot_backward", 4 * PAIRS * WIDTH)):
-            flop, took = flop + own, took + own / rates[name, f"128x27x{WIDTH}"]["gflops"] / 1e9
+            flop, took = flop + own, took + own / rates[name, f"{n}x27x{WIDTH}"]["gflops"] / 1e9
         floors = flop / report["peak_gflops"] / 1e9
         rows = step["row_floor_share"] / step["examples_per_cpu_second"]
         shares[batch] = floors / (took + rows)

@@ -118,6 +118,13 @@ impl Linear {
         }
     }
 
+    /// Whether the fastest products of f32s in a pass of `n` examples are those of thirds.
+    #[must_use]
+    pub fn splits(mut self, n: usize) -> bool {
+        self.set_precision(Precision::F32);
+        self.form_of(n) == Form::Thirds
+    }
+
     /// How operands stand in the products of a pass of `n` examples.
     const fn form_of(&self, n: usize) -> Form {
         match self.form {

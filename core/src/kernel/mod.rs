@@ -18,9 +18,10 @@
 //!
 //! [`Simd`] is the instruction set, chosen once for the process (`simd.rs`). The same source is
 //! compiled once per set. Sets with a fused multiply-add round once where [`Simd::Plain`] rounds
-//! twice, and products of bf16s are summed in another order by [`Simd::Amx`], so bits differ
-//! between sets, never within one: a row of a product depends on its row of the left operand, the
-//! right operand and the set alone, not on its place among the rows or on their number.
+//! twice, and [`Simd::Amx`] sums linear layers' products in another order, those of f32s by their
+//! parts, so bits differ between sets, never within one: a row of a product depends on its row of
+//! the left operand, the right operand and the set alone, not on its place among the rows or on
+//! their number.
 #![allow(unsafe_code)]
 
 #[cfg(target_arch = "x86_64")]

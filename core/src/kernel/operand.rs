@@ -10,7 +10,7 @@
 //! A step of a product of halves adds the term of the upper halves and then that of the lower ones,
 //! each sum rounded to f32, as VDPBF16PS does; terms are exact. Operands are never so small that a
 //! sum could be denormal (`isa/mod.rs`), so every instruction set gives the same bits, but for the
-//! linear layers of [`super::Simd::Amx`], whose sums have an order of their own (`amx.rs`).
+//! linear layers of [`super::Simd::Amx`], whose sums have an order of their own (`amx/mod.rs`).
 
 use super::isa::Isa;
 

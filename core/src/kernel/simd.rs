@@ -15,10 +15,10 @@ pub enum Simd {
     Avx2 = 2,
     /// 512-bit vectors.
     Avx512 = 3,
-    /// Those, and registers of 16 × 16 words that are multiplied as matrices of bf16s, where a
-    /// linear layer's products are: their sums are rounded in an order of their own (`amx.rs`). All
-    /// else has the bits of [`Self::Avx512`]. Only on Linux and with feature `std`: a process has
-    /// to ask the system for them.
+    /// Those, and registers of 16 × 16 words that are multiplied as matrices of bf16s, in linear
+    /// layers' products in training: of bf16s, and of f32s as sums of three. Their sums are rounded
+    /// in an order of their own (`amx/mod.rs`). All else has the bits of [`Self::Avx512`]. Only on
+    /// Linux and with feature `std`: a process has to ask the system for them.
     Amx = 4,
     /// The vectors of every aarch64 processor: 128 bits, with fused multiply-add.
     Neon = 5,

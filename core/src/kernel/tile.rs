@@ -134,6 +134,7 @@ pub(super) trait Epilogue {
 
     /// Asks for the `len` elements of the tile, which lie together, to change them soon.
     #[inline(always)]
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "of matrices in registers"))]
     fn ask(&self, _len: usize) {}
 
     /// Takes all sums of rows of the tile from `row` on; the last vector of a row has `part`
@@ -210,6 +211,7 @@ impl Epilogue for Sum {
 
 /// Asks for elements that will be changed.
 #[inline(always)]
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "of matrices in registers"))]
 pub(super) fn ask(from: *const f32, len: usize) {
     #[cfg(target_arch = "x86_64")]
     for at in (0..len).step_by(LINE) {

@@ -149,8 +149,8 @@ impl Model {
         self
     }
 
-    /// The same model, whose products of f32s are of f32s as they are on every processor, and not of
-    /// thirds (`kernel/thirds`), which have other bits.
+    /// The same model, whose products of f32s are of f32s as they are on every processor, and not
+    /// of thirds (`kernel/thirds`), which have other bits.
     #[must_use]
     pub fn without_thirds(mut self) -> Self {
         self.body.chains_mut().into_iter().flatten().for_each(Mlp::set_whole);

@@ -30,10 +30,10 @@ use crate::sparse::bag::{Bags, RowGradients};
 ///
 /// It is an eighth as long where parameters are no more than the numbers of such a tile: then no
 /// matrix is waited for, and presumably the pages of its rows are still known when they are
-/// updated; but not of bf16s there. Steps that read and update rows themselves, 26 of 64, were 1.12 times as fast by tiles
-/// of 16 as of 32, on such a core. A twelfth where there are twice as many numbers: such steps of
-/// 26 rows of 128 took .93 (SGD) and .96 (row-wise Adagrad) of the time by tiles of 11 as by those
-/// of 16, .95 and .97 by those of 8; of 26 of 64, 1.05 and 1.11 (SGD).
+/// updated; but not of bf16s there. Steps that read and update rows themselves, 26 of 64, were 1.12
+/// times as fast by tiles of 16 as of 32, on such a core. A twelfth where there are twice as many
+/// numbers: such steps of 26 rows of 128 took .93 (SGD) and .96 (row-wise Adagrad) of the time by
+/// tiles of 11 as by those of 16, .95 and .97 by those of 8; of 26 of 64, 1.05 and 1.11 (SGD).
 const MANY_NUMBERS: usize = 1024;
 
 /// A batch and the rows it names.

@@ -1,5 +1,5 @@
-//! Training steps whose products are of thirds, where the processor multiplies them: beside those of
-//! f32s as they are.
+//! Training steps whose products are of thirds, where the processor multiplies them: beside those
+//! of f32s as they are.
 
 use umbra_core::kernel::multiplies_thirds;
 use umbra_core::model::{Model, ModelConfig};
@@ -8,8 +8,8 @@ use crate::bf16::{relative, wide};
 use crate::models::{ALL, train};
 use crate::twin::Data;
 
-/// Of the difference of gradients, relative in the square mean: sums in another order, of which some
-/// cancel to a hundredth. Wrong wiring is wrong by a part of 1.
+/// Of the difference of gradients, relative in the square mean: sums in another order, of which
+/// some cancel to a hundredth. Wrong wiring is wrong by a part of 1.
 const BOUND: f64 = 1e-4;
 
 /// One tile, and more than one, of which the last has too few examples.

@@ -8,10 +8,13 @@
 use core::time::Duration;
 use std::collections::{BTreeSet, VecDeque};
 
+use umbra_core::dense::linear::Linear;
 use umbra_core::dense::replica;
 use umbra_core::kernel::{
-    Activations, ActivationsMut, DotShape, Factors, Mask, Precision, Transposed, blocked_len,
-    data_gradient, dot, dot_backward, forward, shared, transpose, weight_gradient,
+    Activations, ActivationsMut, DotShape, Factors, Mask, PANEL, Precision, Transposed,
+    blocked_len, data_gradient, data_gradient_of_thirds, dot, dot_backward, forward,
+    forward_of_thirds, shared, split_columns, split_examples, thirds_len, transpose,
+    weight_gradient,
 };
 use umbra_core::optim::StepSize;
 use umbra_datasets::BatchBuffer;
@@ -118,8 +121,11 @@ impl Bench {
         self.figures.push(KernelFigure::new((kernel, shape), rate, rates, share));
     }
 
-    /// The products of a layer for a tile of `n` examples.
+    /// The products of a layer for a tile of `n` examples, as a step makes them here.
     fn layer(&mut self, layer: &LinearLayer, n: usize) {
+        if Linear::new((layer.outputs, layer.inputs), 0, None).splits(n) {
+            return self.layer_of_thirds(layer, n);
+        }
         let (inputs, outputs) = (layer.inputs, layer.outputs);
         let flop = 2 * n * outputs * inputs;
         let shape = || format!("{n}x{outputs}x{inputs}");
@@ -151,6 +157,40 @@ impl Bench {
             let x = Activations::blocked(&x, n, inputs);
             let d_y = Activations::blocked(&y, n, outputs);
             weight_gradient(Factors::Whole(x, d_y), true, &mut gradient);
+        });
+    }
+
+    /// The same of thirds: everything is split where it is multiplied.
+    fn layer_of_thirds(&mut self, layer: &LinearLayer, n: usize) {
+        let (inputs, outputs) = (layer.inputs, layer.outputs);
+        let flop = 2 * n * outputs * inputs;
+        let shape = || format!("{n}x{outputs}x{inputs}");
+        let mut x = numbers(blocked_len(n, inputs));
+        let mut y = numbers(blocked_len(n, outputs));
+        let (mut weight, mut bias) = (numbers(outputs * inputs), numbers(outputs));
+        let (weight, bias) = (shared(&mut weight), shared(&mut bias));
+        let of_columns = thirds_len(n, inputs.max(outputs));
+        let mut split = numbers(of_columns.max(thirds_len(outputs, n)));
+        let mut panel = numbers(thirds_len(PANEL, inputs.max(outputs)) + PANEL * outputs);
+        self.calls(("forward", shape()), Rate::Flop, flop, || {
+            let x = split_columns(Activations::blocked(&x, n, inputs), &mut split);
+            let y = &mut ActivationsMut::blocked(&mut y, n, outputs);
+            forward_of_thirds(x, weight, Some(bias), true, y, &mut panel);
+        });
+        let below = numbers(blocked_len(n, inputs));
+        if layer.passes_gradient {
+            self.calls(("data_gradient", shape()), Rate::Flop, flop, || {
+                let d_y = split_columns(Activations::blocked(&y, n, outputs), &mut split);
+                let mask = Mask { y: Activations::blocked(&below, n, inputs), scale: 1.0 };
+                let d_x = &mut ActivationsMut::blocked(&mut x, n, inputs);
+                data_gradient_of_thirds(d_y, weight, Some(mask), d_x, &mut panel);
+            });
+        }
+        let mut gradient = numbers(outputs * inputs);
+        self.calls(("weight_gradient", shape()), Rate::Flop, flop, || {
+            let d_y = split_examples(Activations::blocked(&y, n, outputs), &mut split);
+            let x = Activations::blocked(&x, n, inputs);
+            weight_gradient(Factors::Thirds(x, d_y), true, &mut gradient);
         });
     }
 

@@ -3,9 +3,9 @@
 //! One instruction, TDPBF16PS, adds to a matrix of sums the product of sixteen rows of A, sixteen
 //! words each, and sixteen rows of B; a word is two bf16s. *A sum is rounded in another order than
 //! by the tiles of `tile.rs`*: for each sixteen words, the products of their lower halves are added
-//! up from 0, and those of their upper halves as well, and the sum of the two is added to what there
-//! was. Everything is rounded to nearest. Where the depth is no multiple of sixteen words, zeros
-//! follow. So [`super::Simd::Amx`] has bits of its own, for which tests have plain twins.
+//! up from 0, and those of their upper halves as well, and the sum of the two is added to what
+//! there was. Everything is rounded to nearest. Where the depth is no multiple of sixteen words,
+//! zeros follow. So [`super::Simd::Amx`] has bits of its own, for which tests have plain twins.
 //!
 //! - `halves.rs`: of bf16s, in the layouts of every other set
 //! - `thirds.rs`: of f32s as sums of three bf16s each, in a layout of their own

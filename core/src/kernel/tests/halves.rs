@@ -174,8 +174,8 @@ fn both_forms_of_activations_hold_their_halves() {
 /// A sum over so many products of the halves of two operands.
 type SumOf = fn(usize, &dyn Fn(usize) -> f32, &dyn Fn(usize) -> f32) -> f32;
 
-/// The twin of `amx.rs`: for each sixteen words, the lower and the upper halves are added up by
-/// themselves, then both.
+/// The twin of `amx/halves.rs`: for each sixteen words, the lower and the upper halves are added up
+/// by themselves, then both.
 #[cfg(target_arch = "x86_64")]
 fn sum_of_sixteens(depth: usize, a: &dyn Fn(usize) -> f32, b: &dyn Fn(usize) -> f32) -> f32 {
     (0..depth).step_by(32).fold(0.0, |sum, first| {

@@ -1,12 +1,12 @@
 //! f32s as sums of three bf16s, for processors that multiply matrices of bf16s many times as fast.
 //!
 //! After Henry, Tang and Heinecke, "Leveraging the bfloat16 Artificial Intelligence Datatype For
-//! Higher-Precision Computations" (arXiv 1904.06376): x = x₀ + x₁ + x₂, where x₀ is the bf16 nearest
-//! to x, x₁ that nearest to what is left, and x₂ the rest, which is a bf16 itself where nothing is
-//! denormal: 24 bits are three times 8. Of the nine products of the parts of a and b the three
-//! smallest are left out, together at most 2⁻²⁴ (1 + 2⁻⁹) of |a b|, as much as one rounding of an
-//! f32. Sums are f32, as ever, but for their order (`amx/mod.rs`). What is infinite or no number
-//! makes NaNs; a part below 2⁻¹²⁶ is 0, so an operand below 2⁻¹⁰² has fewer bits.
+//! Higher-Precision Computations" (arXiv 1904.06376): x = x₀ + x₁ + x₂, where x₀ is the bf16
+//! nearest to x, x₁ that nearest to what is left, and x₂ the rest, which is a bf16 itself where
+//! nothing is denormal: 24 bits are three times 8. Of the nine products of the parts of a and b the
+//! three smallest are left out, together at most 2⁻²⁴ (1 + 2⁻⁹) of |a b|, as much as one rounding
+//! of an f32. Sums are f32, as ever, but for their order (`amx/mod.rs`). What is infinite or no
+//! number makes NaNs; a part below 2⁻¹²⁶ is 0, so an operand below 2⁻¹⁰² has fewer bits.
 //!
 //! Operands stand as the registers are loaded: rows of A, or columns of B, thirty-two at a time, a
 //! *tile*; of a tile one *step* of thirty-two elements of the sum after another; of a step three
@@ -15,22 +15,23 @@
 //! last element of the sum zeros follow, to the end of the step; rows and columns behind the last
 //! are left as they are, and so is what the registers make of them.
 //!
-//! - `split.rs`: the parts of activations and of panels
+//! - `split.rs`: the parts of activations and of panels; `turned.rs`: of columns over examples
 //! - `products.rs`: the products of a linear layer
 
 mod products;
 mod split;
+#[cfg(target_arch = "x86_64")]
+mod turned;
 
 pub(super) use products::{GradientOfThirds, UpdateOfThirds};
 pub use products::{data_gradient_of_thirds, forward_of_thirds};
-#[cfg(target_arch = "x86_64")]
-pub(super) use split::Turned;
 #[cfg(test)]
 pub(super) use split::{SplitColumns, SplitExamples};
 pub use split::{split_columns, split_examples};
+#[cfg(target_arch = "x86_64")]
+pub(super) use turned::Turned;
 
 use super::layout::PANEL;
-use super::weight::EXAMPLES_AT_MOST;
 
 /// Rows, or words of a row, of a register.
 const SIDE: usize = 16;
@@ -51,6 +52,10 @@ pub const fn thirds_len(count: usize, depth: usize) -> usize {
 /// An operand. `[count, depth]` of A, `[depth, count]` of B
 #[derive(Clone, Copy, Debug)]
 pub struct Thirds<'a> {
+    #[cfg_attr(
+        not(target_arch = "x86_64"),
+        expect(dead_code, reason = "of matrices in registers")
+    )]
     words: &'a [f32],
     count: usize,
     depth: usize,
@@ -74,11 +79,13 @@ impl<'a> Thirds<'a> {
     }
 
     /// Steps of a tile.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "of matrices in registers"))]
     pub(super) const fn steps(self) -> usize {
         self.depth.div_ceil(DEPTH)
     }
 
     /// The tile that begins with row or column `first`.
+    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "of matrices in registers"))]
     pub(super) fn tile(self, first: usize) -> *const f32 {
         let len = self.steps() * STEP;
         self.words[first / PANEL * len..][..len].as_ptr()

@@ -173,6 +173,7 @@ impl<R: Rule> Kernel for UpdateOfThirds<'_, R> {
 /// # Safety
 /// The epilogues fit their tiles.
 #[inline(always)]
+#[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables, reason = "there is no such set"))]
 unsafe fn product<I: Isa, E: Epilogue>(
     isa: I,
     a: Thirds<'_>,
@@ -192,6 +193,7 @@ unsafe fn product<I: Isa, E: Epilogue>(
 /// # Safety
 /// The epilogues fit their tiles.
 #[inline(always)]
+#[cfg_attr(not(target_arch = "x86_64"), expect(unused_variables, reason = "there is no such set"))]
 unsafe fn outer<I: Isa, E: Epilogue>(
     isa: I,
     x: Activations<'_>,
