@@ -349,24 +349,29 @@ def auc():
     if frappe is not None:
         tasks["frappe"] = ("hpc/jobs/frappe.toml", {f"data.{split}": path for split, path in frappe.items()})
 
-    ways = {"f32": {}, "bf16": {"train.precision": "bf16"}, "bf16_rows": {"embedding.precision": "bf16"}}
+    ways = {"f32": ({}, []), "bf16": ({"train.precision": "bf16"}, []), "bf16_rows": ({"embedding.precision": "bf16"}, [])}
+    pairs = [("bf16", "f32", "bf16"), ("bf16_rows", "f32", "bf16_rows")]
+    if "amx_bf16" in Path("/proc/cpuinfo").read_text():
+        # Where f32s are multiplied as sums of three bf16s: against f32s as they are.
+        ways["avx512"] = ({}, ["env", "UMBRA_SIMD=avx512"])
+        pairs.append(("f32", "avx512", "thirds"))
 
     def train(job):
         task, seed, way = job
-        path, sets = tasks[task]
-        return runs.train(f"{task}-{way}-{seed}", path, {"seed": seed, **ways[way], **sets}, [])["test"]
+        (path, sets), (own, launch) = tasks[task], ways[way]
+        return runs.train(f"{task}-{way}-{seed}", path, {"seed": seed, **own, **sets}, launch)["test"]
 
     jobs = [(task, seed, way) for task in tasks for seed in SEEDS for way in ways]
     # Every run has one worker thread.
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         figures = dict(zip(jobs, pool.map(train, jobs)))
-    for task, way in [(task, way) for task in tasks for way in ("bf16", "bf16_rows")]:
-        of = lambda figure: [figures[task, seed, way][figure] - figures[task, seed, "f32"][figure] for seed in SEEDS]
+    for task, (way, base, name) in [(task, pair) for task in tasks for pair in pairs]:
+        of = lambda figure: [figures[task, seed, way][figure] - figures[task, seed, base][figure] for seed in SEEDS]
         more, losses = of("auc"), of("logloss")
         error = stdev(more) / len(more) ** 0.5
-        show.row(what=f"{task}, {way} - f32", auc=mean(more), auc_error=error, logloss=mean(losses),
-                 logloss_error=stdev(losses) / len(losses) ** 0.5, auc_f32=mean(figures[task, seed, "f32"]["auc"] for seed in SEEDS))
-        show.at_most(f"auc_difference_{way}_{task}", abs(mean(more)), max(0.0003, 2 * error))
+        show.row(what=f"{task}, {way} - {base}", auc=mean(more), auc_error=error, logloss=mean(losses),
+                 logloss_error=stdev(losses) / len(losses) ** 0.5, auc_base=mean(figures[task, seed, base]["auc"] for seed in SEEDS))
+        show.at_most(f"auc_difference_{name}_{task}", abs(mean(more)), max(0.0003, 2 * error))
 
 
 for phase in phases(steps, parts, norm, rows, ranks, sent, bf16, inlined, auc, more=[half_rows, strips, peers, row_peers]):

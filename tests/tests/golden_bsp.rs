@@ -4,6 +4,7 @@
 
 use std::path::Path;
 
+use umbra_core::kernel::Simd;
 use umbra_tests::{Folder, LIMIT, SavedModel, program, start};
 
 const ROWS: &str = "20000";
@@ -57,14 +58,22 @@ fn golden(simd: &str) -> [u32; 2] {
 
 /// Trains on 1, 2 and 4 ranks with an instruction set.
 fn keeps_its_bits(simd: &str) {
+    for (ranks, got) in digests(simd, GLOBAL_BATCH, &[]) {
+        assert_eq!(got, golden(simd), "{simd} on {ranks} ranks: {got:08x?}");
+    }
+}
+
+/// Digests of what is trained on 1, 2 and 4 ranks, dense and rows.
+fn digests(simd: &str, global_batch: usize, more: &[&str]) -> [(usize, [u32; 2]); 3] {
     let folder = Folder::new();
     let synth =
         ["synth", "--output", "train.h5", "--rows", ROWS, "--preset", "small", "--seed", "1"];
     drop(folder.umbra(1, &synth).fine());
     folder.write("job.toml", JOB);
-    for ranks in [1, 2, 4] {
-        let (run, batch) = (format!("run-{ranks}"), GLOBAL_BATCH / ranks);
-        let sets = Folder::sets(&run, &[&format!("train.batch_size={batch}")]);
+    [1, 2, 4].map(|ranks| {
+        let (run, batch) = (format!("run-{ranks}"), global_batch / ranks);
+        let batch = format!("train.batch_size={batch}");
+        let sets = Folder::sets(&run, &[&[&*batch], more].concat());
         let arguments: Vec<&str> = ["train", "-c", "job.toml"]
             .into_iter()
             .chain(sets.iter().map(String::as_str))
@@ -74,9 +83,8 @@ fn keeps_its_bits(simd: &str) {
         drop(job.wait(LIMIT).fine());
         let SavedModel { dense, rows } =
             SavedModel::read(&folder.path(&format!("{run}/checkpoints/last")));
-        let got = [crc32(dense.into_iter()), crc32(rows.into_iter().flatten())];
-        assert_eq!(got, golden(simd), "{simd} on {ranks} ranks: {got:08x?}");
-    }
+        (ranks, [crc32(dense.into_iter()), crc32(rows.into_iter().flatten())])
+    })
 }
 
 #[test]
@@ -93,4 +101,18 @@ fn bsp_keeps_its_bits_on_avx2() {
     if has("avx2") && has("fma") {
         keeps_its_bits("avx2");
     }
+}
+
+/// Slices of enough examples, and layers wide enough, that f32s are multiplied as sums of bf16s
+/// where the machine does so.
+#[test]
+fn bsp_of_thirds_has_the_same_bits_on_any_number_of_ranks() {
+    if !Simd::Amx.is_supported() {
+        return;
+    }
+    let wide = ["model.bottom=[64,32,8]", "model.top=[64,48]", "model.batch_norm=false"];
+    let [one, two, four] = digests("amx", 1024, &wide).map(|(_, got)| got);
+    assert_eq!((two, four), (one, one));
+    let [whole, ..] = digests("avx512", 1024, &wide).map(|(_, got)| got);
+    assert_ne!(whole, one, "products of thirds have bits of their own");
 }

@@ -94,10 +94,28 @@ fn bits_are_those_of_all_elements_and_repeat() {
         assert!((0.01..0.1).contains(&share), "{share}");
         let ratio = figure("activation_bytes_uncoded") / figure("activation_bytes_coded");
         assert!(ratio > 15.0, "{ratio}");
-        // Not the same to rounding, and what was learnt with is scored better.
-        let logloss = |which: &str| first[which]["logloss"].as_f64().unwrap();
-        assert!(logloss("test_masked") < logloss("test") - 1e-4, "{ranks} ranks");
+        // Not the same to rounding.
+        assert!(more_than_masked(&first).abs() > 1e-4, "{ranks} ranks");
     }
+}
+
+/// How much larger the loss of a test is with all activations than with those that pass.
+fn more_than_masked(summary: &Value) -> f64 {
+    let logloss = |which: &str| summary[which]["logloss"].as_f64().unwrap();
+    logloss("test") - logloss("test_masked")
+}
+
+/// Activations that were learnt with are scored better than all there are, in the mean: of one run
+/// it need not be so.
+#[test]
+fn what_was_learnt_with_is_scored_better() {
+    let folder = JOB.folder(64 * 2 * STEPS, 500);
+    let runs = [1, 2, 3, 4].map(|seed: u32| {
+        let seed = format!("seed={seed}");
+        let few = ["compress.mp_keep=0.05", "compress.refresh_every=20", &seed];
+        more_than_masked(&train(&folder, (4, 2), "few", &few))
+    });
+    assert!(runs.iter().sum::<f64>() / 4.0 > 0.02, "{runs:?}");
 }
 
 /// A rank holds what it computes of the replica, its optimizer state and its gradient; all of the

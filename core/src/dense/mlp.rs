@@ -18,7 +18,7 @@ use super::norm::{Norm, Reduce};
 use super::replica::Update;
 use super::split::{Boundary, Crossing, Exchange, PartOf, is_worth_it};
 use super::tiles::{Normalized, Output, Place, tiles};
-use crate::kernel::{Activations, ActivationsMut, Mask, Precision, blocked_len};
+use crate::kernel::{Activations, ActivationsMut, EXAMPLES_AT_MOST, Mask, Precision, blocked_len};
 
 /// Most layers in one chain.
 pub const MAX_LAYERS: usize = 16;
@@ -193,9 +193,11 @@ impl Mlp {
         self.layers().iter().map(|layer| layer.own().prepared_len()).sum()
     }
 
-    /// f32s of scratch for operands in bf16 of `n` examples.
+    /// f32s of scratch for operands of `n` examples, in bf16 or as thirds: of those that go through
+    /// a layer together.
     #[must_use]
     pub fn operands_len(&self, n: usize) -> usize {
+        let n = n.min(EXAMPLES_AT_MOST);
         self.layers().iter().map(|layer| layer.own().scratch_len(n)).max().unwrap_or(0)
     }
 

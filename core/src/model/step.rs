@@ -26,11 +26,11 @@ use crate::sparse::bag::{Bags, RowGradients};
 /// which are copied, multiplied and given gradients one after the other, would leave the second
 /// cache level in between. Steps of models of little else, 26 vectors of 128 or of 64, were 1.4 and
 /// 1.1 times as fast by that on a core with 2 MiB of it. Not where more examples go through a layer
-/// together ([`examples_at_once`]), which are waiting for its matrices.
+/// together ([`examples_at_once`]) and it is those that take the time, or of bf16s.
 ///
 /// It is an eighth as long where parameters are no more than the numbers of such a tile: then no
 /// matrix is waited for, and presumably the pages of its rows are still known when they are
-/// updated; but not of bf16s there. Steps that read and update rows themselves, 26 of 64, were 1.12
+/// updated. Steps that read and update rows themselves, 26 of 64, were 1.12
 /// times as fast by tiles of 16 as of 32, on such a core. A twelfth where there are twice as many
 /// numbers: such steps of 26 rows of 128 took .93 (SGD) and .96 (row-wise Adagrad) of the time by
 /// tiles of 11 as by those of 16, .95 and .97 by those of 8; of 26 of 64, 1.05 and 1.11 (SGD).
@@ -358,17 +358,12 @@ impl Model {
             return n;
         }
         let numbers = self.bags() * self.row_width();
-        let by_matrices = at_once > EXAMPLES;
+        let dense = self.parameters_len > EXAMPLES / 8 * numbers;
+        let by_matrices = at_once > EXAMPLES && (dense || self.precision == Precision::Bf16);
         n.min(match numbers > MANY_NUMBERS {
-            false => at_once,
-            true if self.parameters_len > EXAMPLES / 8 * numbers => {
-                if by_matrices {
-                    at_once
-                } else {
-                    EXAMPLES / 2
-                }
-            }
-            true if by_matrices && self.precision == Precision::Bf16 => at_once,
+            _ if by_matrices => at_once,
+            false => EXAMPLES,
+            true if dense => EXAMPLES / 2,
             true if numbers > 2 * MANY_NUMBERS => EXAMPLES / 12,
             true => EXAMPLES / 8,
         })
