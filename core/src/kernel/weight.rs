@@ -57,7 +57,10 @@ impl<'a> Factors<'a> {
             Self::Whole(x, d_y) | Self::Halves(x, d_y) => {
                 ((x.n(), x.width()), (d_y.n(), d_y.width()))
             }
-            Self::Thirds(x, d_y) => ((x.n(), x.width()), (d_y.depth(), d_y.count())),
+            Self::Thirds(x, d_y) => {
+                assert!(x.n() <= EXAMPLES_AT_MOST, "{} examples of thirds at once", x.n());
+                ((x.n(), x.width()), (d_y.depth(), d_y.count()))
+            }
         };
         assert_eq!(n, d_n, "examples of X and of d_Y");
         assert_eq!(d_weight, inputs * outputs, "length of d_W");
@@ -67,7 +70,7 @@ impl<'a> Factors<'a> {
 /// d_W = d_Yᵀ·X, or d_W += d_Yᵀ·X unless `fresh`. `d_weight`: panels of `[outputs, inputs]`
 ///
 /// # Panics
-/// When shapes do not fit together.
+/// When shapes do not fit together, or there are more examples of thirds than go together.
 pub fn weight_gradient(of: Factors<'_>, fresh: bool, d_weight: &mut [f32]) {
     of.check(d_weight.len());
     if of.n() == 0 && fresh {

@@ -49,7 +49,8 @@ pub const fn thirds_len(count: usize, depth: usize) -> usize {
     count.div_ceil(PANEL) * depth.div_ceil(DEPTH) * STEP
 }
 
-/// An operand. `[count, depth]` of A, `[depth, count]` of B
+/// An operand, as [`split_columns`] or [`split_examples`] made it. `[count, depth]` of A, `[depth,
+/// count]` of B
 #[derive(Clone, Copy, Debug)]
 pub struct Thirds<'a> {
     #[cfg_attr(

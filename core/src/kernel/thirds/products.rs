@@ -141,7 +141,7 @@ impl Kernel for GradientOfThirds<'_> {
     fn run<I: Isa>(self, isa: I) {
         let (add, to) = (!self.fresh, self.d_weight.as_mut_ptr());
         let epilogue = |at, _, row| Sum { add, to: to.wrapping_add(at), row };
-        // SAFETY: d_W has the shape of the product, as `check_gradient` saw.
+        // SAFETY: d_W has the shape of the product, as `Factors::check` saw.
         unsafe { outer(isa, self.x, self.d_y, epilogue) }
     }
 }
@@ -163,7 +163,7 @@ impl<R: Rule> Kernel for UpdateOfThirds<'_, R> {
             let before = self.before.map(|before| before.as_ptr().wrapping_add(at));
             Apply::new(*self.rule, self.weight.part(at, len), before, row)
         };
-        // SAFETY: W and the gradient so far have the shape of the product, as `weight_update` saw.
+        // SAFETY: W and the gradient so far have the shape of the product, as `Factors::check` saw.
         unsafe { outer(isa, self.x, self.d_y, epilogue) }
     }
 }
