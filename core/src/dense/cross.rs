@@ -179,8 +179,8 @@ impl CrossNetwork {
             let mut of_x = ActivationsMut::new(&mut *d_x, n, width, strides);
             match layer.down {
                 None => {
-                    let of = layer.up.operands((x, 0..n), of_u, true, &[], &mut []);
-                    layer.up.data_gradient(of, Transposed::Made(transposed), None, &mut of_x);
+                    let mut of = layer.up.operands((x, 0..n), of_u, true, &[], &mut []);
+                    layer.up.data_gradient(&mut of, Transposed::Made(transposed), None, &mut of_x);
                     layer.up.gradient(of, fresh, update, parameters);
                 }
                 Some(down) => {
@@ -189,11 +189,11 @@ impl CrossNetwork {
                     let low = &from.stored[start + 2 * len..][..blocked_len(n, rank)];
                     let low = Activations::blocked(low, n, rank);
                     let mut d_low = ActivationsMut::blocked(&mut *scratch, n, rank);
-                    let of = layer.up.operands((low, 0..n), of_u, true, &[], &mut []);
-                    layer.up.data_gradient(of, Transposed::Made(of_up), None, &mut d_low);
+                    let mut of = layer.up.operands((low, 0..n), of_u, true, &[], &mut []);
+                    layer.up.data_gradient(&mut of, Transposed::Made(of_up), None, &mut d_low);
                     layer.up.gradient(of, fresh, update, parameters);
-                    let of = down.operands((x, 0..n), d_low.view(), true, &[], &mut []);
-                    down.data_gradient(of, Transposed::Made(of_down), None, &mut of_x);
+                    let mut of = down.operands((x, 0..n), d_low.view(), true, &[], &mut []);
+                    down.data_gradient(&mut of, Transposed::Made(of_down), None, &mut of_x);
                     down.gradient(of, fresh, update, parameters);
                 }
             }

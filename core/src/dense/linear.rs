@@ -13,10 +13,10 @@ use core::sync::atomic::AtomicU32;
 
 use super::replica::Update;
 use crate::kernel::{
-    Activations, ActivationsMut, EXAMPLES, Factors, Mask, PANEL, Precision, Thirds, Transposed,
+    Activations, ActivationsMut, EXAMPLES, Factors, Mask, PANEL, Precision, Transposed,
     bias_gradient, blocked_len, data_gradient, data_gradient_of_thirds, examples_at_once, forward,
     forward_halves, forward_of_thirds, half_panels_len, multiplies_thirds, round_activations,
-    round_weight, split_columns, split_examples, thirds_len, transpose, weight_gradient,
+    round_weight, split_examples, thirds_len, transpose, weight_gradient,
 };
 
 /// Layers narrower than this on either side stay f32: half their words would be empty, or their
@@ -55,17 +55,15 @@ pub struct Linear {
 }
 
 /// d_Y, for the gradient of X.
-#[derive(Clone, Copy)]
 enum Columns<'a> {
     Whole(Activations<'a>),
     /// In words of two columns.
     Halves(Activations<'a>),
-    /// Only if that gradient will be asked for.
-    Thirds(Option<Thirds<'a>>),
+    /// As it is, and scratch for its thirds.
+    Thirds(&'a mut [f32]),
 }
 
 /// What a backward pass multiplies.
-#[derive(Clone, Copy)]
 pub struct Operands<'a> {
     /// d_Y, for its sums over examples. `[n, outputs]`
     d_y: Activations<'a>,
@@ -134,15 +132,15 @@ impl Linear {
         }
     }
 
-    /// f32s that a step makes of W: Wᵀ, or W and Wᵀ in bf16, or thirds of a panel of W or Wᵀ,
-    /// behind which a panel of Wᵀ stands.
+    /// f32s that a step makes of W: Wᵀ, or W and Wᵀ in bf16, or thirds of two panels of W or
+    /// Wᵀ.
     #[must_use]
     pub const fn prepared_len(&self) -> usize {
         match self.form {
             Form::Whole => self.matrix_len(),
             Form::Thirds => {
                 let depth = larger(self.outputs, self.inputs);
-                larger(self.matrix_len(), thirds_len(PANEL, depth) + PANEL * self.outputs)
+                larger(self.matrix_len(), thirds_len(2 * PANEL, depth))
             }
             Form::Halves => {
                 half_panels_len(self.outputs, self.inputs)
@@ -214,9 +212,8 @@ impl Linear {
         match self.form_of(n) {
             Form::Whole => self.forward(parameters, x, relu, &mut y),
             Form::Thirds => {
-                let x = split_columns(x, scratch);
-                let bias = self.b(parameters);
-                forward_of_thirds(x, self.w(parameters), bias, relu, &mut y, prepared);
+                let (weight, bias) = (self.w(parameters), self.b(parameters));
+                forward_of_thirds(x, weight, bias, relu, &mut y, (scratch, prepared));
             }
             Form::Halves => {
                 let mut columns = ActivationsMut::blocked(scratch, x.n(), self.inputs.div_ceil(2));
@@ -287,7 +284,7 @@ impl Linear {
             }
             Form::Thirds => {
                 let (columns, examples) = scratch.split_at_mut(thirds_len(d_y.n(), self.outputs));
-                let columns = Columns::Thirds(d_x.then(|| split_columns(d_y, columns)));
+                let columns = Columns::Thirds(columns);
                 let examples = Factors::Thirds(x.examples(some), split_examples(d_y, examples));
                 Operands { d_y, columns, examples }
             }
@@ -312,22 +309,22 @@ impl Linear {
     /// Writes d_X = d_Y·W, times the mask.
     pub fn data_gradient(
         &self,
-        of: Operands<'_>,
+        of: &mut Operands<'_>,
         transposed: Transposed<'_>,
         mask: Option<Mask<'_>>,
         d_x: &mut ActivationsMut<'_>,
     ) {
-        match (of.columns, transposed) {
+        match (&mut of.columns, transposed) {
             (Columns::Whole(d_y), transposed) => {
-                data_gradient(Precision::F32, d_y, transposed, mask, d_x);
+                data_gradient(Precision::F32, *d_y, transposed, mask, d_x);
             }
             (Columns::Halves(d_y), transposed) => {
-                data_gradient(Precision::Bf16, d_y, transposed, mask, d_x);
+                data_gradient(Precision::Bf16, *d_y, transposed, mask, d_x);
             }
-            (Columns::Thirds(Some(d_y)), Transposed::Fresh { weight, panels, .. }) => {
-                data_gradient_of_thirds(d_y, weight, mask, d_x, panels);
+            (Columns::Thirds(scratch), Transposed::Fresh { weight, panels, .. }) => {
+                data_gradient_of_thirds(of.d_y, weight, mask, d_x, (scratch, panels));
             }
-            (Columns::Thirds(_), _) => unreachable!("thirds of d_Y and of W are made where asked"),
+            (Columns::Thirds(_), _) => unreachable!("thirds of W are made where asked"),
         }
     }
 

@@ -374,19 +374,19 @@ impl Mlp {
                 let when = (out.fresh && first, again);
                 let transposed = own.transposed(stored.parameters, n, when, prepared);
                 let on = (x, examples.clone());
-                let of = own.operands(on, d_y, wants_d_x, operand, scratch.operands);
+                let mut of = own.operands(on, d_y, wants_d_x, operand, scratch.operands);
                 match (below, &mut d_x) {
                     (Some(below), _) => {
                         let mask = below.relu.then(|| below.mask(x.examples(examples.clone())));
                         let mut d_x = ActivationsMut::blocked(&mut *other, n, inputs);
                         let mut d_x = d_x.examples(examples.clone());
-                        own.data_gradient(of, transposed, mask, &mut d_x);
+                        own.data_gradient(&mut of, transposed, mask, &mut d_x);
                         if let (Some(below), false) = (&norm_below, layer.is_split()) {
                             below.add_products(d_x.view(), examples, sums_below);
                         }
                     }
                     (None, Some(d_x)) => {
-                        own.data_gradient(of, transposed, None, &mut d_x.examples(examples));
+                        own.data_gradient(&mut of, transposed, None, &mut d_x.examples(examples));
                     }
                     (None, None) => {}
                 }

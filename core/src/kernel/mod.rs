@@ -59,9 +59,7 @@ pub use simd::{
     NAMES, Simd, UnknownSimd, UnsupportedSimd, multiplies_halves, multiplies_thirds, select,
     selected,
 };
-pub use thirds::{
-    Thirds, data_gradient_of_thirds, forward_of_thirds, split_columns, split_examples, thirds_len,
-};
+pub use thirds::{Thirds, data_gradient_of_thirds, forward_of_thirds, split_examples, thirds_len};
 pub use transpose::transpose;
 pub(crate) use weight::{EXAMPLES, EXAMPLES_AT_MOST, examples_at_once, weight_update};
 pub use weight::{Factors, bias_gradient, weight_gradient};

@@ -13,8 +13,7 @@ use umbra_core::dense::replica;
 use umbra_core::kernel::{
     Activations, ActivationsMut, DotShape, Factors, Mask, PANEL, Precision, Transposed,
     blocked_len, data_gradient, data_gradient_of_thirds, dot, dot_backward, forward,
-    forward_of_thirds, shared, split_columns, split_examples, thirds_len, transpose,
-    weight_gradient,
+    forward_of_thirds, shared, split_examples, thirds_len, transpose, weight_gradient,
 };
 use umbra_core::optim::StepSize;
 use umbra_datasets::BatchBuffer;
@@ -171,19 +170,19 @@ impl Bench {
         let (weight, bias) = (shared(&mut weight), shared(&mut bias));
         let of_columns = thirds_len(n, inputs.max(outputs));
         let mut split = numbers(of_columns.max(thirds_len(outputs, n)));
-        let mut panel = numbers(thirds_len(PANEL, inputs.max(outputs)) + PANEL * outputs);
+        let mut panels = numbers(thirds_len(2 * PANEL, inputs.max(outputs)));
         self.calls(("forward", shape()), Rate::Flop, flop, || {
-            let x = split_columns(Activations::blocked(&x, n, inputs), &mut split);
+            let x = Activations::blocked(&x, n, inputs);
             let y = &mut ActivationsMut::blocked(&mut y, n, outputs);
-            forward_of_thirds(x, weight, Some(bias), true, y, &mut panel);
+            forward_of_thirds(x, weight, Some(bias), true, y, (&mut split, &mut panels));
         });
         let below = numbers(blocked_len(n, inputs));
         if layer.passes_gradient {
             self.calls(("data_gradient", shape()), Rate::Flop, flop, || {
-                let d_y = split_columns(Activations::blocked(&y, n, outputs), &mut split);
+                let d_y = Activations::blocked(&y, n, outputs);
                 let mask = Mask { y: Activations::blocked(&below, n, inputs), scale: 1.0 };
                 let d_x = &mut ActivationsMut::blocked(&mut x, n, inputs);
-                data_gradient_of_thirds(d_y, weight, Some(mask), d_x, &mut panel);
+                data_gradient_of_thirds(d_y, weight, Some(mask), d_x, (&mut split, &mut panels));
             });
         }
         let mut gradient = numbers(outputs * inputs);

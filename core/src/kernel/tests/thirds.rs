@@ -3,7 +3,9 @@
 
 use super::*;
 use crate::kernel::linear::{Forward, Mask};
-use crate::kernel::thirds::{PLANE, STEP, SplitColumns, SplitExamples, Thirds};
+use crate::kernel::thirds::{
+    Columns, MakeAll, PLANE, Panels, Rows, STEP, SplitExamples, TransposedPanels,
+};
 
 /// An instruction set, the twin of all, or the one that multiplies thirds.
 #[derive(Clone, Copy, Debug)]
@@ -86,7 +88,7 @@ fn operands_stand_as_registers_are_loaded() {
             let placed = Placed::of(&x, n, width, blocked);
             let what = format!("{way:?} {n} x {width} blocked {blocked}");
             let mut left = vec![f32::NAN; thirds_len(n, width)];
-            way.run(SplitColumns { x: placed.view(), to: &mut left });
+            way.run(MakeAll { make: Rows(placed.view()), to: &mut left });
             check_words(
                 &what,
                 &left,
@@ -99,6 +101,36 @@ fn operands_stand_as_registers_are_loaded() {
             let place =
                 |column: usize, word: usize| column % 32 / 16 * 256 + word * 16 + column % 16;
             check_words(&what, &right, (width, n), place, |f, i| x[i * width + f]);
+            let mut columns = vec![f32::NAN; thirds_len(width, n)];
+            way.run(MakeAll { make: Columns::new(placed.view()), to: &mut columns });
+            check_words(
+                &what,
+                &columns,
+                (width, n),
+                |row, word| row % 32 * 16 + word,
+                |f, i| x[i * width + f],
+            );
+        }
+    }
+}
+
+#[test]
+fn panels_stand_as_registers_are_loaded() {
+    for (outputs, inputs) in SIZES {
+        let w = of_many_sizes(63, outputs * inputs);
+        let mut weight = panels(outputs, inputs, &w);
+        let weight = shared(&mut weight);
+        let place = |column: usize, word: usize| column % 32 / 16 * 256 + word * 16 + column % 16;
+        for way in ways() {
+            let what = format!("{way:?} {outputs} x {inputs}");
+            let mut to = vec![f32::NAN; thirds_len(outputs, inputs)];
+            let make = Panels { weight, depth: inputs, count: outputs };
+            way.run(MakeAll { make, to: &mut to });
+            check_words(&what, &to, (outputs, inputs), place, |o, p| w[o * inputs + p]);
+            let mut to = vec![f32::NAN; thirds_len(inputs, outputs)];
+            let make = TransposedPanels::new(weight, outputs, inputs);
+            way.run(MakeAll { make, to: &mut to });
+            check_words(&what, &to, (inputs, outputs), place, |p, o| w[o * inputs + p]);
         }
     }
 }
@@ -129,7 +161,7 @@ fn what_is_no_number_is_none_in_parts() {
         for way in ways() {
             let mut words = vec![0.0; thirds_len(1, 2)];
             let placed = Placed::of(&[1.0, x], 1, 2, false);
-            way.run(SplitColumns { x: placed.view(), to: &mut words });
+            way.run(MakeAll { make: Rows(placed.view()), to: &mut words });
             let of_x = [0, 1, 2].map(|plane| of_word(words[plane * PLANE])[1]);
             assert!(of_x.iter().any(|part| !part.is_finite()), "{way:?} {x}: {of_x:?}");
         }
@@ -175,10 +207,10 @@ impl Case {
         let (mut weight, mut bias) = (panels(outputs, inputs, &self.w), self.b.clone());
         let mut y = Placed::new(n, outputs, true);
         let mut to = vec![f32::NAN; thirds_len(n, inputs)];
-        let mut scratch = vec![f32::NAN; thirds_len(PANEL, inputs)];
-        let x = split_columns(x.view(), &mut to);
+        let mut scratch = vec![f32::NAN; thirds_len(2 * PANEL, inputs)];
         let (weight, bias) = (shared(&mut weight), Some(shared(&mut bias)));
-        forward_of_thirds(x, weight, bias, true, &mut y.view_mut(), &mut scratch);
+        let scratch = (&mut to[..], &mut scratch[..]);
+        forward_of_thirds(x.view(), weight, bias, true, &mut y.view_mut(), scratch);
         y.elements()
     }
 
@@ -188,11 +220,11 @@ impl Case {
         let mut weight = panels(outputs, inputs, &self.w);
         let mut d_x = Placed::new(n, inputs, true);
         let mut to = vec![f32::NAN; thirds_len(n, outputs)];
-        let mut scratch = vec![f32::NAN; thirds_len(PANEL, outputs) + PANEL * outputs];
-        let d = split_columns(d.view(), &mut to);
+        let mut scratch = vec![f32::NAN; thirds_len(2 * PANEL, outputs)];
         let mask = mask.map(|y| Mask { y: y.view(), scale: 1.25 });
         let (weight, d_x_view) = (shared(&mut weight), &mut d_x.view_mut());
-        data_gradient_of_thirds(d, weight, mask, d_x_view, &mut scratch);
+        let scratch = (&mut to[..], &mut scratch[..]);
+        data_gradient_of_thirds(d.view(), weight, mask, d_x_view, scratch);
         d_x.elements()
     }
 
@@ -329,8 +361,7 @@ fn layers_of_thirds_are_as_accurate_as_layers_of_f32s() {
 fn operands_of_other_widths_are_refused() {
     let x = Placed::of(&numbers(91, 64), 2, 32, true);
     let mut words = vec![0.0; thirds_len(2, 32)];
-    let x: Thirds<'_> = split_columns(x.view(), &mut words);
     let (mut weight, mut y) = (vec![0.0; 33], Placed::new(2, 1, true));
-    let scratch = &mut vec![0.0; thirds_len(PANEL, 32)];
-    forward_of_thirds(x, shared(&mut weight), None, false, &mut y.view_mut(), scratch);
+    let scratch = (&mut words[..], &mut vec![0.0; thirds_len(2 * PANEL, 32)][..]);
+    forward_of_thirds(x.view(), shared(&mut weight), None, false, &mut y.view_mut(), scratch);
 }

@@ -15,21 +15,22 @@
 //! last element of the sum zeros follow, to the end of the step; rows and columns behind the last
 //! are left as they are, and so is what the registers make of them.
 //!
-//! - `split.rs`: the parts of activations and of panels; `turned.rs`: of columns over examples
+//! - `split.rs`: the parts of f32s; `made.rs`: operands that are made beside products
 //! - `products.rs`: the products of a linear layer
 
+mod made;
 mod products;
 mod split;
-#[cfg(target_arch = "x86_64")]
-mod turned;
 
+#[cfg(target_arch = "x86_64")]
+pub(super) use made::Make;
+#[cfg(test)]
+pub(super) use made::{Columns, MakeAll, Panels, Rows, TransposedPanels};
 pub(super) use products::{GradientOfThirds, UpdateOfThirds};
 pub use products::{data_gradient_of_thirds, forward_of_thirds};
 #[cfg(test)]
-pub(super) use split::{SplitColumns, SplitExamples};
-pub use split::{split_columns, split_examples};
-#[cfg(target_arch = "x86_64")]
-pub(super) use turned::Turned;
+pub(super) use split::SplitExamples;
+pub use split::split_examples;
 
 use super::layout::PANEL;
 
@@ -49,8 +50,7 @@ pub const fn thirds_len(count: usize, depth: usize) -> usize {
     count.div_ceil(PANEL) * depth.div_ceil(DEPTH) * STEP
 }
 
-/// An operand, as [`split_columns`] or [`split_examples`] made it. `[count, depth]` of A, `[depth,
-/// count]` of B
+/// An operand, as [`split_examples`] made it. `[depth, count]` of B
 #[derive(Clone, Copy, Debug)]
 pub struct Thirds<'a> {
     #[cfg_attr(
@@ -79,16 +79,9 @@ impl<'a> Thirds<'a> {
         self.depth
     }
 
-    /// Steps of a tile.
+    /// Its steps, tile by tile.
     #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "of matrices in registers"))]
-    pub(super) const fn steps(self) -> usize {
-        self.depth.div_ceil(DEPTH)
-    }
-
-    /// The tile that begins with row or column `first`.
-    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "of matrices in registers"))]
-    pub(super) fn tile(self, first: usize) -> *const f32 {
-        let len = self.steps() * STEP;
-        self.words[first / PANEL * len..][..len].as_ptr()
+    pub(super) fn steps(self) -> *const [f32; STEP] {
+        self.words.as_ptr().cast()
     }
 }

@@ -1,20 +1,11 @@
 //! The parts of f32s, in the order of `thirds/mod.rs`.
 
+use core::ops::Range;
+
 use super::super::isa::{InPlace, Isa, Kernel, Source, run_halves};
 use super::super::layout::{Activations, PANEL, place, width_at};
 use super::super::tile::load;
 use super::{DEPTH, PLANE, SIDE, STEP, Thirds, thirds_len};
-
-/// X `[n, width]` as a left operand whose sums are over columns.
-///
-/// # Panics
-/// When `to` is shorter than [`thirds_len`] says.
-pub fn split_columns<'a>(x: Activations<'_>, to: &'a mut [f32]) -> Thirds<'a> {
-    let (n, width) = (x.n(), x.width());
-    let to = &mut to[..thirds_len(n, width)];
-    run_halves(SplitColumns { x, to });
-    Thirds::new(to, n, width)
-}
 
 /// X `[n, width]` as a right operand whose sums are over examples.
 ///
@@ -27,42 +18,19 @@ pub fn split_examples<'a>(x: Activations<'_>, to: &'a mut [f32]) -> Thirds<'a> {
     Thirds::new(to, width, n)
 }
 
-pub(in super::super) struct SplitColumns<'a, 't> {
-    pub(in super::super) x: Activations<'a>,
-    pub(in super::super) to: &'t mut [f32],
-}
-
-impl Kernel for SplitColumns<'_, '_> {
-    #[inline(always)]
-    fn run<I: Isa>(self, isa: I) {
-        let (n, width, strides) = (self.x.n(), self.x.width(), self.x.strides());
-        let len = width.div_ceil(DEPTH) * STEP;
-        for tile in (0..n).step_by(PANEL) {
-            let rows = PANEL.min(n - tile);
-            let steps = self.to[tile / PANEL * len..][..len].chunks_mut(STEP);
-            for (first, step) in (0..width).step_by(DEPTH).zip(steps) {
-                let from = InPlace(self.x.as_ptr().wrapping_add(place(strides, tile, first)));
-                let size = (rows, width_at(width, first));
-                // SAFETY: the rows' columns of the block.
-                unsafe { split_rows(isa, size, (from, strides.row), step) }
-            }
-        }
-    }
-}
-
-/// A step of a left operand, of rows of `columns` elements that are `stride` apart.
+/// Some rows of a step of a left operand, of `columns` elements that are `stride` apart.
 ///
 /// # Safety
-/// `from` is good for reading them.
+/// `from` is good for reading them, from its first row on.
 #[inline(always)]
 pub(super) unsafe fn split_rows<I: Isa>(
     isa: I,
-    (rows, columns): (usize, usize),
+    rows: Range<usize>,
+    columns: usize,
     (from, stride): (impl Source, usize),
-    step: &mut [f32],
+    step: &mut [f32; STEP],
 ) {
-    assert!(step.len() == STEP && rows <= PANEL, "a step");
-    for row in 0..rows {
+    for row in rows {
         for at in (0..DEPTH).step_by(2 * I::LANES) {
             let part = |at: usize| match columns.saturating_sub(at).min(I::LANES) {
                 0 => isa.zero(),
@@ -88,45 +56,48 @@ impl Kernel for SplitExamples<'_, '_> {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
         let (n, width, strides) = (self.x.n(), self.x.width(), self.x.strides());
-        let len = n.div_ceil(DEPTH) * STEP;
-        for first in (0..width).step_by(PANEL) {
-            let from = InPlace(self.x.as_ptr().wrapping_add(place(strides, 0, first)));
-            let tile = &mut self.to[first / PANEL * len..][..len];
-            // SAFETY: these columns of all examples.
-            unsafe { split_panel(isa, (n, width_at(width, first)), (from, strides.row), tile) }
+        let (steps, _) = self.to.as_chunks_mut();
+        let len = n.div_ceil(DEPTH);
+        for (first, steps) in (0..width).step_by(PANEL).zip(steps.chunks_exact_mut(len)) {
+            let columns = width_at(width, first);
+            for (start, step) in (0..n).step_by(DEPTH).zip(steps) {
+                let from = InPlace(self.x.as_ptr().wrapping_add(place(strides, start, first)));
+                let size = (DEPTH.min(n - start), columns);
+                // SAFETY: these columns of some examples.
+                unsafe { split_pairs(isa, 0..SIDE, size, (from, strides.row), step) }
+            }
         }
     }
 }
 
-/// A tile of a right operand, of `depth` rows of `width` elements that are `stride` apart.
+/// Some pairs of rows of a step of a right operand, which has `rows` rows of `width` elements that
+/// are `stride` apart.
 ///
 /// # Safety
 /// `from` is good for reading them.
 #[inline(always)]
-pub(super) unsafe fn split_panel<I: Isa>(
+pub(super) unsafe fn split_pairs<I: Isa>(
     isa: I,
-    (depth, width): (usize, usize),
+    pairs: Range<usize>,
+    (rows, width): (usize, usize),
     (from, stride): (impl Source, usize),
-    tile: &mut [f32],
+    step: &mut [f32; STEP],
 ) {
-    assert!(tile.len() == depth.div_ceil(DEPTH) * STEP && width <= PANEL, "a tile");
-    for (first, step) in (0..depth).step_by(DEPTH).zip(tile.chunks_exact_mut(STEP)) {
-        for pair in 0..SIDE {
-            let row = first + 2 * pair;
-            for at in (0..width).step_by(I::LANES) {
-                let count = I::LANES.min(width - at);
-                let part = |row: usize| match row < depth {
-                    // SAFETY: the caller's promise.
-                    true => unsafe { load(isa, from.advance(row * stride + at), count) },
-                    false => isa.zero(),
-                };
-                let (lower, upper) = (isa.thirds(part(row)), isa.thirds(part(row + 1)));
-                let place = at / SIDE * (PLANE / 2) + pair * SIDE + at % SIDE;
-                for (plane, (lower, upper)) in lower.into_iter().zip(upper).enumerate() {
-                    let to = step[plane * PLANE + place..].as_mut_ptr();
-                    // SAFETY: as many words of the row.
-                    unsafe { isa.store(to, isa.pair_upper(lower, upper)) }
-                }
+    for pair in pairs {
+        let row = 2 * pair;
+        for at in (0..width).step_by(I::LANES) {
+            let count = I::LANES.min(width - at);
+            let part = |row: usize| match row < rows {
+                // SAFETY: the caller's promise.
+                true => unsafe { load(isa, from.advance(row * stride + at), count) },
+                false => isa.zero(),
+            };
+            let (lower, upper) = (isa.thirds(part(row)), isa.thirds(part(row + 1)));
+            let place = at / SIDE * (PLANE / 2) + pair * SIDE + at % SIDE;
+            for (plane, (lower, upper)) in lower.into_iter().zip(upper).enumerate() {
+                let to = step[plane * PLANE + place..].as_mut_ptr();
+                // SAFETY: as many words of the row.
+                unsafe { isa.store(to, isa.pair_upper(lower, upper)) }
             }
         }
     }
