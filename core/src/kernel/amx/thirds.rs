@@ -139,9 +139,9 @@ struct Making<'a, M> {
     tile: &'a mut [[f32; STEP]],
     /// Its first row or column.
     first: usize,
-    /// The next part of which step.
-    step: usize,
-    part: usize,
+    /// Parts that are made of it, and how many there are.
+    made: usize,
+    all: usize,
     /// Parts at once.
     parts: usize,
 }
@@ -150,45 +150,39 @@ impl<'a, M: Make> Making<'a, M> {
     /// Of the first tile; `calls` of [`Self::some`] for each step are to do.
     #[inline(always)]
     fn new(make: M, tile: &'a mut [[f32; STEP]], calls: usize) -> Self {
-        Self { make, tile, first: 0, step: 0, part: 0, parts: M::PARTS.div_ceil(calls) }
+        let (all, parts) = (tile.len() * M::PARTS, M::PARTS.div_ceil(calls));
+        Self { make, tile, first: 0, made: 0, all, parts }
     }
 
     /// Begins with the tile whose first row or column this is, if there is one.
+    #[inline(always)]
     fn begin(&mut self, first: usize) {
         self.first = first;
-        self.part = 0;
-        self.step = if first < self.make.count() { 0 } else { self.tile.len() };
+        self.made = if first < self.make.count() { 0 } else { self.all };
     }
 
     #[inline(always)]
-    fn one<I: Isa>(&mut self, isa: I) {
-        let (at, to) = ((self.step, self.part), &mut self.tile[self.step]);
-        self.make.part(isa, self.first, at, to);
-        self.part += 1;
-        if self.part == M::PARTS {
-            self.part = 0;
-            self.step += 1;
+    fn make<I: Isa>(&mut self, isa: I, parts: usize) {
+        if M::PARTS == 0 {
+            return;
+        }
+        for _ in 0..parts.min(self.all - self.made) {
+            let at = (self.made / M::PARTS, self.made % M::PARTS);
+            self.make.part(isa, self.first, at, &mut self.tile[at.0]);
+            self.made += 1;
         }
     }
 
     /// Makes some parts.
     #[inline(always)]
     fn some<I: Isa>(&mut self, isa: I) {
-        if M::PARTS > 0 && self.step < self.tile.len() {
-            for _ in 0..self.parts {
-                if self.step < self.tile.len() {
-                    self.one(isa);
-                }
-            }
-        }
+        self.make(isa, self.parts);
     }
 
     /// Makes what is left.
     #[inline(always)]
     fn all<I: Isa>(&mut self, isa: I) {
-        while M::PARTS > 0 && self.step < self.tile.len() {
-            self.one(isa);
-        }
+        self.make(isa, self.all);
     }
 }
 

@@ -5,8 +5,9 @@
 use core::sync::atomic::AtomicU32;
 
 use super::super::isa::{InPlace, Isa, Source};
-use super::super::layout::{Activations, PANEL, place, width_at};
+use super::super::layout::{Activations, LINE, PANEL, place, width_at};
 use super::super::transpose::transpose_part;
+use super::super::words::prefetch_at;
 use super::split::{split_pairs, split_rows};
 use super::{DEPTH, SIDE, STEP, Thirds};
 
@@ -57,6 +58,16 @@ const PAIRS: usize = 2;
 const SPLITS: usize = SIDE / PAIRS;
 /// Parts of a step that is transposed first: a square of registers each.
 const QUARTERS: usize = 4;
+/// Rows of the next step that each of them asks for.
+const ROWS_OF_QUARTER: usize = PANEL / QUARTERS;
+
+/// Asks for a row of W that the next step will need: it is far away, and not always behind the row
+/// before.
+#[inline(always)]
+fn ask(row: *const f32) {
+    prefetch_at(row);
+    prefetch_at(row.wrapping_add(LINE));
+}
 
 /// The panels of W: B of `depth` inputs and `count` outputs.
 pub(in super::super) struct Panels<'a> {
@@ -90,6 +101,9 @@ impl Make for Panels<'_> {
         let rows = DEPTH.min(self.depth - start);
         let from = self.weight[first * self.depth + start * width..][..rows * width].as_ptr();
         let pairs = part * PAIRS..(part + 1) * PAIRS;
+        for row in 2 * pairs.start..2 * pairs.end {
+            ask(from.wrapping_add((DEPTH + row) * width).cast());
+        }
         // SAFETY: as many rows of the panel.
         unsafe { split_pairs(isa, pairs, (rows, width), (from, width), to) }
     }
@@ -141,6 +155,10 @@ impl Make for TransposedPanels<'_> {
         let (outputs, inputs) = (width_at(self.depth, step * DEPTH), width_at(self.count, first));
         let from = &self.weight[step * DEPTH * self.count + first * outputs..][..inputs * outputs];
         if part < QUARTERS {
+            for row in part * ROWS_OF_QUARTER..(part + 1) * ROWS_OF_QUARTER {
+                let row = DEPTH * self.count + row * outputs;
+                ask(from.as_ptr().wrapping_add(row).cast());
+            }
             let size = (inputs, outputs);
             // SAFETY: a step's rows of W's panel.
             unsafe { turn(isa, part, size, (from.as_ptr(), outputs), &mut self.square) }

@@ -27,8 +27,31 @@ pub(super) unsafe fn split_rows<I: Isa>(
     isa: I,
     rows: Range<usize>,
     columns: usize,
-    (from, stride): (impl Source, usize),
+    from: (impl Source, usize),
     step: &mut [f32; STEP],
+) {
+    assert!(rows.end <= PANEL, "rows of a step");
+    // SAFETY: the caller's promise.
+    unsafe {
+        // What a whole row is, the compiler is to know.
+        match columns {
+            DEPTH => rows_of_step(isa, rows, DEPTH, from, step.as_mut_ptr()),
+            columns => rows_of_step(isa, rows, columns, from, step.as_mut_ptr()),
+        }
+    }
+}
+
+/// [`split_rows`].
+///
+/// # Safety
+/// As there; `step` is good for writing one.
+#[inline(always)]
+unsafe fn rows_of_step<I: Isa>(
+    isa: I,
+    rows: Range<usize>,
+    columns: usize,
+    (from, stride): (impl Source, usize),
+    step: *mut f32,
 ) {
     for row in rows {
         for at in (0..DEPTH).step_by(2 * I::LANES) {
@@ -39,7 +62,7 @@ pub(super) unsafe fn split_rows<I: Isa>(
             };
             let (low, high) = (isa.thirds(part(at)), isa.thirds(part(at + I::LANES)));
             for (plane, (low, high)) in low.into_iter().zip(high).enumerate() {
-                let to = step[plane * PLANE + row * SIDE + at / 2..].as_mut_ptr();
+                let to = step.wrapping_add(plane * PLANE + row * SIDE + at / 2);
                 // SAFETY: as many words of the row.
                 unsafe { isa.store(to, isa.upper_halves(low, high)) }
             }
@@ -79,9 +102,31 @@ impl Kernel for SplitExamples<'_, '_> {
 pub(super) unsafe fn split_pairs<I: Isa>(
     isa: I,
     pairs: Range<usize>,
+    size: (usize, usize),
+    from: (impl Source, usize),
+    step: &mut [f32; STEP],
+) {
+    assert!(pairs.end <= SIDE && size.1 <= PANEL, "pairs of a step");
+    // SAFETY: the caller's promise.
+    unsafe {
+        match size {
+            (DEPTH, PANEL) => pairs_of_step(isa, pairs, (DEPTH, PANEL), from, step.as_mut_ptr()),
+            size => pairs_of_step(isa, pairs, size, from, step.as_mut_ptr()),
+        }
+    }
+}
+
+/// [`split_pairs`].
+///
+/// # Safety
+/// As there; `step` is good for writing one.
+#[inline(always)]
+unsafe fn pairs_of_step<I: Isa>(
+    isa: I,
+    pairs: Range<usize>,
     (rows, width): (usize, usize),
     (from, stride): (impl Source, usize),
-    step: &mut [f32; STEP],
+    step: *mut f32,
 ) {
     for pair in pairs {
         let row = 2 * pair;
@@ -95,7 +140,7 @@ pub(super) unsafe fn split_pairs<I: Isa>(
             let (lower, upper) = (isa.thirds(part(row)), isa.thirds(part(row + 1)));
             let place = at / SIDE * (PLANE / 2) + pair * SIDE + at % SIDE;
             for (plane, (lower, upper)) in lower.into_iter().zip(upper).enumerate() {
-                let to = step[plane * PLANE + place..].as_mut_ptr();
+                let to = step.wrapping_add(plane * PLANE + place);
                 // SAFETY: as many words of the row.
                 unsafe { isa.store(to, isa.pair_upper(lower, upper)) }
             }
