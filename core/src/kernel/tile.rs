@@ -211,7 +211,6 @@ impl Epilogue for Sum {
 
 /// Asks for elements that will be changed.
 #[inline(always)]
-#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "of matrices in registers"))]
 pub(super) fn ask(from: *const f32, len: usize) {
     #[cfg(target_arch = "x86_64")]
     for at in (0..len).step_by(LINE) {

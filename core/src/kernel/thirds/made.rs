@@ -12,7 +12,10 @@ use super::split::{split_pairs, split_rows};
 use super::{DEPTH, SIDE, STEP, Thirds};
 
 /// An operand, tile by tile.
-#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "of matrices in registers"))]
+#[cfg_attr(
+    not(any(target_arch = "x86_64", test)),
+    expect(dead_code, reason = "of matrices in registers")
+)]
 pub(in super::super) trait Make {
     /// Parts of a step: none of one that is made already.
     const PARTS: usize;

@@ -53,10 +53,6 @@ pub const fn thirds_len(count: usize, depth: usize) -> usize {
 /// An operand, as [`split_examples`] made it. `[depth, count]` of B
 #[derive(Clone, Copy, Debug)]
 pub struct Thirds<'a> {
-    #[cfg_attr(
-        not(target_arch = "x86_64"),
-        expect(dead_code, reason = "of matrices in registers")
-    )]
     words: &'a [f32],
     count: usize,
     depth: usize,
@@ -80,7 +76,6 @@ impl<'a> Thirds<'a> {
     }
 
     /// Its steps, tile by tile.
-    #[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "of matrices in registers"))]
     pub(super) fn steps(self) -> *const [f32; STEP] {
         self.words.as_ptr().cast()
     }

@@ -33,8 +33,8 @@ pub fn forward_of_thirds(
     run_tiles(ForwardOfThirds { x, weight, bias, relu, y, scratch });
 }
 
-/// As [`super::super::data_gradient`]. Scratch: [`thirds_len`] of the examples over the outputs, and
-/// that of two panels, `2 * PANEL` inputs over the outputs
+/// As [`super::super::data_gradient`]. Scratch: [`thirds_len`] of the examples over the outputs,
+/// and that of two panels, `2 * PANEL` inputs over the outputs
 ///
 /// # Panics
 /// When shapes do not fit together, or the machine cannot multiply thirds.
