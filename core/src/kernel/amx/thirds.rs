@@ -20,9 +20,9 @@ trait Beside {
 }
 
 /// The sums of a tile for which the registers are configured, over so many steps, where [`store`]
-/// finds them. The order of the
-/// products: with the first parts of f32s numbered 0 and the last ones 2, those of A and B are
-/// (2, 0), (0, 0), (0, 2), (0, 1), (1, 1), (1, 0), so that a part is mostly loaded once a step.
+/// finds them. The order of the products: with the first parts of f32s numbered 0 and the last ones
+/// 2, those of A and B are (2, 0), (0, 0), (0, 2), (0, 1), (1, 1), (1, 0), so that a part is mostly
+/// loaded once a step.
 ///
 /// Between the assembly of two parts of a step there is code of the compiler's, which has no use
 /// for matrices: it leaves their registers as they are.
@@ -139,26 +139,26 @@ struct Making<'a, M> {
     tile: &'a mut [[f32; STEP]],
     /// Its first row or column.
     first: usize,
-    /// Parts that are made of it, and how many there are.
+    /// Parts of it that were made, and how many there are.
     made: usize,
-    all: usize,
+    count: usize,
     /// Parts at once.
     parts: usize,
 }
 
 impl<'a, M: Make> Making<'a, M> {
-    /// Of the first tile; `calls` of [`Self::some`] for each step are to do.
+    /// Of the first tile. So many calls of [`Self::make_some`] for each of its steps make it all.
     #[inline(always)]
     fn new(make: M, tile: &'a mut [[f32; STEP]], calls: usize) -> Self {
-        let (all, parts) = (tile.len() * M::PARTS, M::PARTS.div_ceil(calls));
-        Self { make, tile, first: 0, made: 0, all, parts }
+        let (count, parts) = (tile.len() * M::PARTS, M::PARTS.div_ceil(calls));
+        Self { make, tile, first: 0, made: 0, count, parts }
     }
 
     /// Begins with the tile whose first row or column this is, if there is one.
     #[inline(always)]
     fn begin(&mut self, first: usize) {
         self.first = first;
-        self.made = if first < self.make.count() { 0 } else { self.all };
+        self.made = if first < self.make.count() { 0 } else { self.count };
     }
 
     #[inline(always)]
@@ -166,23 +166,23 @@ impl<'a, M: Make> Making<'a, M> {
         if M::PARTS == 0 {
             return;
         }
-        for _ in 0..parts.min(self.all - self.made) {
+        for _ in 0..parts.min(self.count - self.made) {
             let at = (self.made / M::PARTS, self.made % M::PARTS);
             self.make.part(isa, self.first, at, &mut self.tile[at.0]);
             self.made += 1;
         }
     }
 
-    /// Makes some parts.
+    /// Makes the next parts.
     #[inline(always)]
-    fn some<I: Isa>(&mut self, isa: I) {
+    fn make_some<I: Isa>(&mut self, isa: I) {
         self.make(isa, self.parts);
     }
 
     /// Makes what is left.
     #[inline(always)]
-    fn all<I: Isa>(&mut self, isa: I) {
-        self.make(isa, self.all);
+    fn make_rest<I: Isa>(&mut self, isa: I) {
+        self.make(isa, self.count);
     }
 }
 
@@ -213,7 +213,7 @@ impl<E: Epilogue> Last<E> {
 
     /// Gives the epilogue what is left.
     #[inline(always)]
-    fn put_all<I: Isa>(&mut self, isa: I) {
+    fn put_rest<I: Isa>(&mut self, isa: I) {
         while self.epilogue.is_some() {
             self.put_some(isa);
         }
@@ -226,7 +226,7 @@ impl<E: Epilogue> Last<E> {
     /// As for [`store`]; the epilogue fits the tile.
     #[inline(always)]
     unsafe fn store<I: Isa>(&mut self, isa: I, (rows, columns): (usize, usize), epilogue: E) {
-        self.put_all(isa);
+        self.put_rest(isa);
         // SAFETY: the caller's promise.
         unsafe {
             store(&mut self.sums);
@@ -251,8 +251,8 @@ impl<I: Isa, M: Make, O: Make, E: Epilogue> Beside for Others<'_, I, M, O, E> {
     #[inline(always)]
     fn part(&mut self) {
         self.last.put_some(self.isa);
-        self.swept.some(self.isa);
-        self.other.some(self.isa);
+        self.swept.make_some(self.isa);
+        self.other.make_some(self.isa);
     }
 }
 
@@ -274,6 +274,9 @@ pub(in super::super) unsafe fn sweep<I: Isa, M: Make, O: Make, E: Epilogue, cons
 ) {
     assert!(swept.depth() == other.depth(), "sums over the same depth");
     let (count, with, steps) = (swept.count(), other.count(), other.depth().div_ceil(TILE));
+    if count == 0 || with == 0 {
+        return;
+    }
     let tile_at = |first: usize| to.wrapping_add(first / TILE * steps);
     let tile_of_other = |first| match O::PARTS {
         0 => Default::default(),
@@ -287,8 +290,8 @@ pub(in super::super) unsafe fn sweep<I: Isa, M: Make, O: Make, E: Epilogue, cons
         swept: Making::new(swept, &mut next[..steps], 2 * with.div_ceil(TILE)),
         other: Making::new(other, tile_of_other(0), 2),
     };
-    others.swept.all(isa);
-    others.other.all(isa);
+    others.swept.make_rest(isa);
+    others.other.make_rest(isa);
     for first in (0..count).step_by(TILE) {
         core::mem::swap(&mut tile, &mut others.swept.tile);
         others.swept.begin(first + TILE);
@@ -316,9 +319,9 @@ pub(in super::super) unsafe fn sweep<I: Isa, M: Make, O: Make, E: Epilogue, cons
                 multiply(steps, operands, &mut others);
                 others.last.store(isa, size, epilogue(first, second));
             }
-            others.other.all(isa);
+            others.other.make_rest(isa);
         }
-        others.swept.all(isa);
+        others.swept.make_rest(isa);
     }
-    others.last.put_all(isa);
+    others.last.put_rest(isa);
 }

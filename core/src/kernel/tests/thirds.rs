@@ -299,6 +299,19 @@ fn rows_of_products_of_thirds_know_nothing_of_each_other() {
     }
 }
 
+#[test]
+fn no_examples_are_no_work() {
+    if !Simd::Amx.is_supported() {
+        return;
+    }
+    let case = Case::new((0, 40, 70));
+    assert_eq!(case.forward(), [0.0; 0]);
+    assert_eq!(case.data_gradient(None), [0.0; 0]);
+    let mut got = vec![f32::NAN; 40 * 70];
+    case.weight_gradient(true, &mut got);
+    assert_eq!(got, [0.0; 40 * 70]);
+}
+
 /// Root of the mean square of errors.
 fn error(got: &[f32], exact: &[f64]) -> f64 {
     let squares = got.iter().zip(exact).map(|(got, exact)| (f64::from(*got) - exact).powi(2));

@@ -81,8 +81,9 @@ impl Kernel for SplitExamples<'_, '_> {
         let (n, width, strides) = (self.x.n(), self.x.width(), self.x.strides());
         let (steps, _) = self.to.as_chunks_mut();
         let len = n.div_ceil(DEPTH);
-        for (first, steps) in (0..width).step_by(PANEL).zip(steps.chunks_exact_mut(len)) {
+        for first in (0..width).step_by(PANEL) {
             let columns = width_at(width, first);
+            let steps = &mut steps[first / PANEL * len..][..len];
             for (start, step) in (0..n).step_by(DEPTH).zip(steps) {
                 let from = InPlace(self.x.as_ptr().wrapping_add(place(strides, start, first)));
                 let size = (DEPTH.min(n - start), columns);
