@@ -9,7 +9,7 @@ use core::arch::asm;
 
 use super::super::isa::Isa;
 use super::super::layout::width_at;
-use super::super::thirds::{Make, PLANE, STEP};
+use super::super::thirds::{Make, PLANE, Part, STEP};
 use super::super::tile::Epilogue;
 use super::{ROWS, SIDE, Sums, TILE, configure, load_rows, put};
 
@@ -147,7 +147,8 @@ struct Making<'a, M> {
 }
 
 impl<'a, M: Make> Making<'a, M> {
-    /// Of the first tile. So many calls of [`Self::make_some`] for each of its steps make it all.
+    /// Of the first tile, which there is. So many calls of [`Self::make_some`] for each of its
+    /// steps make it all.
     #[inline(always)]
     fn new(make: M, tile: &'a mut [[f32; STEP]], calls: usize) -> Self {
         let (count, parts) = (tile.len() * M::PARTS, M::PARTS.div_ceil(calls));
@@ -158,7 +159,7 @@ impl<'a, M: Make> Making<'a, M> {
     #[inline(always)]
     fn begin(&mut self, first: usize) {
         self.first = first;
-        self.made = if first < self.make.count() { 0 } else { self.count };
+        self.made = if first < self.make.size().0 { 0 } else { self.count };
     }
 
     #[inline(always)]
@@ -167,8 +168,10 @@ impl<'a, M: Make> Making<'a, M> {
             return;
         }
         for _ in 0..parts.min(self.count - self.made) {
-            let at = (self.made / M::PARTS, self.made % M::PARTS);
-            self.make.part(isa, self.first, at, &mut self.tile[at.0]);
+            let (step, part) = (self.made / M::PARTS, self.made % M::PARTS);
+            let at = Part { first: self.first, step, part };
+            // SAFETY: `begin` found that there is the tile, which has this step.
+            unsafe { self.make.part(isa, at, &mut self.tile[step]) }
             self.made += 1;
         }
     }
@@ -272,8 +275,9 @@ pub(in super::super) unsafe fn sweep<I: Isa, M: Make, O: Make, E: Epilogue, cons
     (other, to): (O, *mut [f32; STEP]),
     epilogue: impl Fn(usize, usize) -> E,
 ) {
-    assert!(swept.depth() == other.depth(), "sums over the same depth");
-    let (count, with, steps) = (swept.count(), other.count(), other.depth().div_ceil(TILE));
+    let ((count, depth), (with, other_depth)) = (swept.size(), other.size());
+    assert!(depth == other_depth, "sums over the same depth");
+    let steps = depth.div_ceil(TILE);
     if count == 0 || with == 0 {
         return;
     }

@@ -20,21 +20,23 @@ pub(in super::super) trait Make {
     /// Parts of a step: none of one that is made already.
     const PARTS: usize;
 
-    /// Rows of A, or columns of B.
-    fn count(&self) -> usize;
+    /// Rows of A, or columns of B, and elements of the sum.
+    fn size(&self) -> (usize, usize);
 
-    /// Elements of the sum.
-    fn depth(&self) -> usize;
+    /// Makes a part; those of a step in their order.
+    ///
+    /// # Safety
+    /// There is such a tile, and it has such a step.
+    unsafe fn part<I: Isa>(&mut self, isa: I, at: Part, to: &mut [f32; STEP]);
+}
 
-    /// Makes a part of a step, these two numbers, of the tile that begins with row or column
-    /// `first`; parts of a step in their order.
-    fn part<I: Isa>(
-        &mut self,
-        isa: I,
-        first: usize,
-        step_and_part: (usize, usize),
-        to: &mut [f32; STEP],
-    );
+/// A part of a step of a tile.
+#[derive(Clone, Copy)]
+pub(in super::super) struct Part {
+    /// The row or column that the tile begins with.
+    pub(in super::super) first: usize,
+    pub(in super::super) step: usize,
+    pub(in super::super) part: usize,
 }
 
 /// One that is there.
@@ -42,17 +44,12 @@ impl Make for Thirds<'_> {
     const PARTS: usize = 0;
 
     #[inline(always)]
-    fn count(&self) -> usize {
-        self.count
+    fn size(&self) -> (usize, usize) {
+        (self.count, self.depth)
     }
 
     #[inline(always)]
-    fn depth(&self) -> usize {
-        self.depth
-    }
-
-    #[inline(always)]
-    fn part<I: Isa>(&mut self, _: I, _: usize, _: (usize, usize), _: &mut [f32; STEP]) {}
+    unsafe fn part<I: Isa>(&mut self, _: I, _: Part, _: &mut [f32; STEP]) {}
 }
 
 /// Pairs of rows of a part.
@@ -83,23 +80,13 @@ impl Make for Panels<'_> {
     const PARTS: usize = SPLITS;
 
     #[inline(always)]
-    fn count(&self) -> usize {
-        self.count
+    fn size(&self) -> (usize, usize) {
+        (self.count, self.depth)
     }
 
     #[inline(always)]
-    fn depth(&self) -> usize {
-        self.depth
-    }
-
-    #[inline(always)]
-    fn part<I: Isa>(
-        &mut self,
-        isa: I,
-        first: usize,
-        (step, part): (usize, usize),
-        to: &mut [f32; STEP],
-    ) {
+    unsafe fn part<I: Isa>(&mut self, isa: I, at: Part, to: &mut [f32; STEP]) {
+        let Part { first, step, part } = at;
         let (width, start) = (width_at(self.count, first), step * DEPTH);
         let rows = DEPTH.min(self.depth - start);
         let from = self.weight[first * self.depth + start * width..][..rows * width].as_ptr();
@@ -138,23 +125,13 @@ impl Make for TransposedPanels<'_> {
     const PARTS: usize = QUARTERS + SPLITS;
 
     #[inline(always)]
-    fn count(&self) -> usize {
-        self.count
+    fn size(&self) -> (usize, usize) {
+        (self.count, self.depth)
     }
 
     #[inline(always)]
-    fn depth(&self) -> usize {
-        self.depth
-    }
-
-    #[inline(always)]
-    fn part<I: Isa>(
-        &mut self,
-        isa: I,
-        first: usize,
-        (step, part): (usize, usize),
-        to: &mut [f32; STEP],
-    ) {
+    unsafe fn part<I: Isa>(&mut self, isa: I, at: Part, to: &mut [f32; STEP]) {
+        let Part { first, step, part } = at;
         let (outputs, inputs) = (width_at(self.depth, step * DEPTH), width_at(self.count, first));
         let from = &self.weight[step * DEPTH * self.count + first * outputs..][..inputs * outputs];
         if part < QUARTERS {
@@ -181,23 +158,13 @@ impl Make for Rows<'_> {
     const PARTS: usize = SPLITS;
 
     #[inline(always)]
-    fn count(&self) -> usize {
-        self.0.n()
+    fn size(&self) -> (usize, usize) {
+        (self.0.n(), self.0.width())
     }
 
     #[inline(always)]
-    fn depth(&self) -> usize {
-        self.0.width()
-    }
-
-    #[inline(always)]
-    fn part<I: Isa>(
-        &mut self,
-        isa: I,
-        first: usize,
-        (step, part): (usize, usize),
-        to: &mut [f32; STEP],
-    ) {
+    unsafe fn part<I: Isa>(&mut self, isa: I, at: Part, to: &mut [f32; STEP]) {
+        let Part { first, step, part } = at;
         let (count, strides) = (PANEL.min(self.0.n() - first), self.0.strides());
         let columns = width_at(self.0.width(), step * DEPTH);
         let rows = (part * ROWS).min(count)..((part + 1) * ROWS).min(count);
@@ -226,23 +193,13 @@ impl Make for Columns<'_> {
     const PARTS: usize = QUARTERS + SPLITS;
 
     #[inline(always)]
-    fn count(&self) -> usize {
-        self.x.width()
+    fn size(&self) -> (usize, usize) {
+        (self.x.width(), self.x.n())
     }
 
     #[inline(always)]
-    fn depth(&self) -> usize {
-        self.x.n()
-    }
-
-    #[inline(always)]
-    fn part<I: Isa>(
-        &mut self,
-        isa: I,
-        first: usize,
-        (step, part): (usize, usize),
-        to: &mut [f32; STEP],
-    ) {
+    unsafe fn part<I: Isa>(&mut self, isa: I, at: Part, to: &mut [f32; STEP]) {
+        let Part { first, step, part } = at;
         let (columns, start) = (width_at(self.x.width(), first), step * DEPTH);
         let examples = DEPTH.min(self.x.n() - start);
         if part < QUARTERS {
@@ -292,11 +249,13 @@ impl<M: Make> super::super::isa::Kernel for MakeAll<'_, M> {
     #[inline(always)]
     fn run<I: Isa>(mut self, isa: I) {
         let (steps, _) = self.to.as_chunks_mut();
-        let len = self.make.depth().div_ceil(DEPTH);
-        for (first, tile) in (0..self.make.count()).step_by(PANEL).zip(steps.chunks_mut(len)) {
+        let (count, depth) = self.make.size();
+        let tiles = steps.chunks_mut(depth.div_ceil(DEPTH));
+        for (first, tile) in (0..count).step_by(PANEL).zip(tiles) {
             for (step, to) in tile.iter_mut().enumerate() {
                 for part in 0..M::PARTS {
-                    self.make.part(isa, first, (step, part), to);
+                    // SAFETY: the tile's steps.
+                    unsafe { self.make.part(isa, Part { first, step, part }, to) }
                 }
             }
         }

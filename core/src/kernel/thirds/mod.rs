@@ -22,10 +22,10 @@ mod made;
 mod products;
 mod split;
 
-#[cfg(target_arch = "x86_64")]
-pub(super) use made::Make;
 #[cfg(test)]
 pub(super) use made::{Columns, MakeAll, Panels, Rows, TransposedPanels};
+#[cfg(target_arch = "x86_64")]
+pub(super) use made::{Make, Part};
 pub(super) use products::{GradientOfThirds, UpdateOfThirds};
 pub use products::{data_gradient_of_thirds, forward_of_thirds};
 #[cfg(test)]
