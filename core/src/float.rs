@@ -20,6 +20,15 @@ pub fn sqrt(x: f32) -> f32 {
 }
 
 /// Square root in double precision, correctly rounded.
+#[cfg(feature = "std")]
+#[inline]
+#[must_use]
+pub fn sqrt_f64(x: f64) -> f64 {
+    x.sqrt()
+}
+
+/// Square root in double precision, correctly rounded.
+#[cfg(not(feature = "std"))]
 #[inline]
 #[must_use]
 pub fn sqrt_f64(x: f64) -> f64 {

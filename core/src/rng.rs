@@ -174,7 +174,7 @@ pub(crate) fn hashes(key: [u32; 2], first: u32) -> [u32; HASHES] {
 /// A word is its number, multiplied and added to the key and mixed by C. Wellons' `lowbias32`
 /// (hash-prospector, 2018): a tenth of the work of a block, which is where the key comes from.
 #[inline(always)]
-const fn hash([a, b]: [u32; 2], number: u32) -> u32 {
+pub(crate) const fn hash([a, b]: [u32; 2], number: u32) -> u32 {
     let mut x = number.wrapping_mul(0x9E37_79B9).wrapping_add(a);
     x = (x ^ x >> 16).wrapping_mul(0x7FEB_352D).wrapping_add(b);
     x = (x ^ x >> 15).wrapping_mul(0x846C_A68B);

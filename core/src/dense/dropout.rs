@@ -12,7 +12,7 @@ use core::ops::Range;
 
 use crate::kernel::isa::{Isa, Kernel, run};
 use crate::kernel::{ActivationsMut, PANEL};
-use crate::rng::{BLOCKS, HASHES, Purpose, Stream, hashes};
+use crate::rng::{BLOCKS, HASHES, Purpose, Stream, hash, hashes};
 
 /// Key of the random numbers of one training step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,12 +85,27 @@ impl<'a> Masks<'a> {
         }
     }
 
-    /// Drops values of whose words the 16 bits from bit `FROM` on are below the threshold.
+    /// The word of value number `j` of a row of the block that begins with `unit`, and of the next
+    /// one, of the example that has this key.
+    #[inline(always)]
+    pub(super) const fn word(key: [u32; 2], unit: usize, j: usize) -> u32 {
+        #[expect(clippy::cast_possible_truncation, reason = "no layer is so wide")]
+        let number = (unit / 2 + j) as u32;
+        hash(key, number)
+    }
+
+    /// What becomes of a value by the 16 bits of a word from bit `FROM` on: 0 of the first block, 16
+    /// of the next.
+    #[inline(always)]
+    pub(super) fn dropped<const FROM: u32>(&self, word: u32, value: f32) -> f32 {
+        if (word >> FROM) & 0xFFFF < self.threshold { 0.0 } else { value * self.scale }
+    }
+
+    /// [`Self::dropped`] of a row of a block.
     #[inline(always)]
     fn drop_below<const FROM: u32>(&self, words: &[u32; HASHES], values: &mut [f32]) {
         for (value, word) in values.iter_mut().zip(words) {
-            let dropped = (*word >> FROM) & 0xFFFF < self.threshold;
-            *value = if dropped { 0.0 } else { *value * self.scale };
+            *value = self.dropped::<FROM>(*word, *value);
         }
     }
 }

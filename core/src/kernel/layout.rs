@@ -163,12 +163,33 @@ impl<'a> Activations<'a> {
 
     /// Pieces of at most [`PANEL`] columns: the first column, and the rows of all examples.
     pub fn blocks(self) -> impl Iterator<Item = (usize, impl Iterator<Item = &'a [f32]>)> {
-        (0..self.width).step_by(PANEL).map(move |first| {
-            let width = width_at(self.width, first);
-            let start = (first / PANEL * self.strides.block).min(self.data.len());
-            let rows = self.data[start..].chunks(self.strides.row).take(self.n);
-            (first, rows.map(move |row| &row[..width]))
-        })
+        (0..self.width).step_by(PANEL).map(move |first| (first, self.block(first)))
+    }
+
+    /// The piece of [`Self::blocks`] that begins with column `first`: the rows of all examples.
+    pub fn block(self, first: usize) -> impl Iterator<Item = &'a [f32]> {
+        let width = width_at(self.width, first);
+        let start = (first / PANEL * self.strides.block).min(self.data.len());
+        let rows = self.data[start..].chunks(self.strides.row).take(self.n);
+        rows.map(move |row| &row[..width])
+    }
+
+    /// [`Self::block`] where it is whole and its rows follow each other.
+    #[inline]
+    #[must_use]
+    pub fn whole_block(self, first: usize) -> Option<&'a [[f32; PANEL]]> {
+        let is_whole = self.width - first >= PANEL && self.strides.row == PANEL;
+        let start = (first / PANEL * self.strides.block).min(self.data.len());
+        is_whole.then(|| &self.data[start..].as_chunks().0[..self.n])
+    }
+
+    /// [`Self::whole_block`] of this block and the next one.
+    #[inline]
+    #[must_use]
+    pub fn whole_pair(self, first: usize) -> Option<[&'a [[f32; PANEL]]; 2]> {
+        let second = || self.whole_block(first + PANEL);
+        let both = self.width - first >= 2 * PANEL;
+        both.then(|| self.whole_block(first).zip(second())).flatten().map(|(a, b)| [a, b])
     }
 
     /// Some of the examples.
@@ -286,13 +307,33 @@ impl<'a> ActivationsMut<'a> {
         Activations { data: self.data, n: self.n, width: self.width, strides: self.strides }
     }
 
-    /// The piece of [`Activations::blocks`] that begins with column `first`, a multiple of
-    /// [`PANEL`]: the rows of all examples.
+    /// As [`Activations::block`].
     pub fn block_mut(&mut self, first: usize) -> impl Iterator<Item = &mut [f32]> {
         let width = width_at(self.width, first);
         let start = (first / PANEL * self.strides.block).min(self.data.len());
         let rows = self.data[start..].chunks_mut(self.strides.row).take(self.n);
         rows.map(move |row| &mut row[..width])
+    }
+
+    /// As [`Activations::whole_block`].
+    #[inline]
+    #[must_use]
+    pub fn whole_block_mut(&mut self, first: usize) -> Option<&mut [[f32; PANEL]]> {
+        let is_whole = self.width - first >= PANEL && self.strides.row == PANEL;
+        let start = (first / PANEL * self.strides.block).min(self.data.len());
+        is_whole.then(|| &mut self.data[start..].as_chunks_mut().0[..self.n])
+    }
+
+    /// [`Self::whole_block_mut`] of this block and the next one.
+    #[inline]
+    #[must_use]
+    pub fn whole_pair_mut(&mut self, first: usize) -> Option<[&mut [[f32; PANEL]]; 2]> {
+        let is_whole = self.width - first >= 2 * PANEL && self.strides.row == PANEL;
+        let (start, n) = (first / PANEL * self.strides.block, self.n);
+        (is_whole && n > 0).then(|| {
+            let (low, high) = self.data[start..].split_at_mut(self.strides.block);
+            [low, high].map(|block| &mut block.as_chunks_mut().0[..n])
+        })
     }
 
     /// The columns of example `i` from `first`, a multiple of [`PANEL`], to the end of that block,

@@ -81,6 +81,7 @@ impl Isa for Avx2 {
     const LANES: usize = 8;
     /// 6 × 16: 12 sums, 2 vectors and 1 broadcast in 16 registers.
     const ROWS: usize = 6;
+    const FUSES: bool = true;
 
     one_instruction!(
         __m256,

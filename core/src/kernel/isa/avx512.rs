@@ -96,6 +96,7 @@ impl<const HALVES: bool, const TILES: bool> Isa for Avx512<HALVES, TILES> {
     /// 14 × 32: 28 sums and 2 vectors in 32 registers; the broadcast is part of the instruction.
     const ROWS: usize = 14;
     const TILES: bool = TILES;
+    const FUSES: bool = true;
 
     one_instruction!(
         __m512,

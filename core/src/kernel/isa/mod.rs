@@ -70,6 +70,8 @@ pub(crate) trait Isa: Copy {
     const ROWS: usize;
     /// Linear layers multiply halves by the instructions of `amx/mod.rs`.
     const TILES: bool = false;
+    /// `f64::mul_add` is one instruction; elsewhere a function of the C library.
+    const FUSES: bool = false;
 
     /// All zeros.
     fn zero(self) -> Self::Vector;

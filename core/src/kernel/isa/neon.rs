@@ -79,6 +79,7 @@ impl Isa for Neon {
     /// 12 × 8: 24 sums and 2 vectors in 32 registers; of the others every one holds a factor on its
     /// way. With 14 rows the compiler spills.
     const ROWS: usize = 12;
+    const FUSES: bool = true;
 
     #[inline(always)]
     fn zero(self) -> float32x4_t {
