@@ -94,8 +94,8 @@ impl<'a> Masks<'a> {
         hash(key, number)
     }
 
-    /// What becomes of a value by the 16 bits of a word from bit `FROM` on: 0 of the first block, 16
-    /// of the next.
+    /// What becomes of a value by the 16 bits of a word from bit `FROM` on: 0 in the first block,
+    /// 16 in the next.
     #[inline(always)]
     pub(super) fn dropped<const FROM: u32>(&self, word: u32, value: f32) -> f32 {
         if (word >> FROM) & 0xFFFF < self.threshold { 0.0 } else { value * self.scale }
