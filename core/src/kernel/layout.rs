@@ -187,9 +187,10 @@ impl<'a> Activations<'a> {
     #[inline]
     #[must_use]
     pub fn whole_pair(self, first: usize) -> Option<[&'a [[f32; PANEL]]; 2]> {
-        let second = || self.whole_block(first + PANEL);
-        let both = self.width - first >= 2 * PANEL;
-        both.then(|| self.whole_block(first).zip(second())).flatten().map(|(a, b)| [a, b])
+        if self.width - first < 2 * PANEL {
+            return None;
+        }
+        Some([self.whole_block(first)?, self.whole_block(first + PANEL)?])
     }
 
     /// Some of the examples.
