@@ -11,7 +11,7 @@
 //!
 //! Sums are f64, of products that f64 has without rounding: a batch that is cut among workers in
 //! another way has the same mean. What is made of them is f32.
-//!
+
 mod walks;
 
 use core::sync::atomic::AtomicU32;
