@@ -14,6 +14,9 @@ use super::tile::{copy, store};
 /// Most lanes of an instruction set.
 pub(super) const LANES_MAX: usize = 16;
 
+/// Numbers that stay near: 256 KiB of them.
+const NEAR: usize = 1 << 16;
+
 /// Shape of the vectors that interact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DotShape {
@@ -43,6 +46,14 @@ impl DotShape {
     #[must_use]
     pub const fn vectors_len(&self, n: usize) -> usize {
         n.next_multiple_of(LANES_MAX) * self.vectors * self.width + LANES_MAX
+    }
+
+    /// Examples that best go through it together, of many: their vectors stay in the second cache
+    /// level while layers' matrices pass, and fill registers wherever lanes are examples.
+    #[must_use]
+    pub(crate) const fn examples_at_once(&self) -> usize {
+        let few = NEAR / (LANES_MAX * self.vectors * self.width);
+        if few > 0 { few * LANES_MAX } else { LANES_MAX }
     }
 
     /// f32s of scratch of both directions.

@@ -3,10 +3,13 @@
 //! x = bottom(dense); T = [x; e_1 … e_S]; Z = all t_i · t_j with j < i; logit = top([x, Z]).
 //! Without dense features there is no x: T holds the embeddings alone and the top's input is Z.
 
+use core::ops::Range;
+
 use super::ModelConfig;
 use super::plan::{Layout, ModelError};
 use super::space::Space;
 use super::step::{BackwardPass, ForwardPass, Tile};
+use super::strips::Gather;
 use super::tensor::{Part, Parts};
 use crate::dense::interaction::Vectors;
 use crate::dense::mlp::{Backward, Mlp, Scratch, Stored};
@@ -145,6 +148,17 @@ impl Dlrm {
         Pooled { columns: 0..self.vectors.width, stride: self.vectors.len(), at: self.x_width() }
     }
 
+    /// The examples whose vectors are pooled and multiplied before those of the next are, and back.
+    /// All where tables are cut into strips, whose matrices are read once a tile.
+    fn parts_of(
+        &self,
+        n: usize,
+        gather: &Gather<'_>,
+    ) -> impl Iterator<Item = Range<usize>> + use<> {
+        let few = if gather.strips.is_some() { n.max(1) } else { self.dot().examples_at_once() };
+        (0..n).step_by(few).map(move |start| start..n.min(start + few))
+    }
+
     /// The input of the bottom MLP.
     fn dense<'a>(&self, tile: &Tile<'a>) -> Activations<'a> {
         let features = self.dense_features;
@@ -169,15 +183,21 @@ impl Dlrm {
             let training = pass.training.as_deref_mut();
             let (x, exchange) = (self.dense(tile), &mut *pass.exchange);
             self.bottom.forward(pass.replica, x, training, exchange, bottom, scratch);
-            let x = self.bottom.output(n, bottom);
-            for (i, t) in vectors.chunks_exact_mut(self.vectors.len()).enumerate().take(n) {
-                x.copy_row(i, &mut t[..x_width]);
-            }
         }
-        pass.gather.forward(tile, pass.replica.parameters, &self.embeddings(), vectors);
         let mut joined = ActivationsMut::blocked(joined, n, self.joined_width());
         let precision = if pass.training.is_some() { self.precision } else { Precision::F32 };
-        dot(precision, self.dot(), vectors, &mut joined, buffers.interaction);
+        let parameters = pass.replica.parameters;
+        for some in self.parts_of(n, &pass.gather) {
+            let vectors = &mut vectors[some.start * self.vectors.len()..];
+            if x_width > 0 {
+                let x = self.bottom.output(n, bottom).examples(some.clone());
+                let examples = vectors.chunks_exact_mut(self.vectors.len()).take(x.n());
+                examples.enumerate().for_each(|(i, t)| x.copy_row(i, &mut t[..x_width]));
+            }
+            pass.gather.forward(&tile.part(some.clone()), parameters, &self.embeddings(), vectors);
+            let joined = &mut joined.examples(some);
+            dot(precision, self.dot(), vectors, joined, buffers.interaction);
+        }
         let scratch = &mut Scratch {
             prepared: buffers.top_prepared,
             operands: &mut *operands,
@@ -193,8 +213,9 @@ impl Dlrm {
         let Buffers { vectors, d_vectors, joined, d_joined, operands, sums, .. } = buffers;
         let [d, other] = buffers.d;
         let (n, x_width, width) = (tile.n, self.x_width(), self.joined_width());
-        let BackwardPass { parameters, d_logits, d_parameters, d_rows, fresh, update, .. } = pass;
-        let (reduce, exchange, gather) = (pass.reduce, pass.exchange, pass.gather);
+        let BackwardPass { parameters, d_logits, d_parameters, fresh, update, .. } = pass;
+        let (mut d_rows, mut gather) = (pass.d_rows, pass.gather);
+        let (reduce, exchange) = (pass.reduce, pass.exchange);
         d[..n].copy_from_slice(d_logits);
         let stored = Stored {
             parameters,
@@ -219,18 +240,28 @@ impl Dlrm {
         let d_x = ActivationsMut::blocked(&mut *d_joined, n, width);
         self.top.backward(stored, out, Some(d_x), scratch);
         let d_joined = Activations::blocked(d_joined, n, width);
-        let (precision, shape) = (self.precision, self.dot());
-        dot_backward(precision, shape, vectors, d_joined, d_vectors, buffers.interaction);
-        let of_vectors = (&*d_vectors, &self.embeddings());
-        gather.backward(tile, of_vectors, d_rows, (&mut *d_parameters, fresh, update));
-        if x_width > 0 {
-            // x reaches the loss twice: through the dot products and directly.
-            let mut d_x = ActivationsMut::blocked(&mut *d, n, x_width);
-            for (i, through) in d_vectors.chunks_exact_mut(self.vectors.len()).enumerate().take(n) {
-                let through = &mut through[..x_width];
-                d_joined.add_row(i, through);
-                d_x.set_row(i, through);
+        let mut d_x = ActivationsMut::blocked(&mut *d, n, x_width);
+        for some in self.parts_of(n, &gather) {
+            let (first, last) = (some.start == 0, some.end == n);
+            let vectors = &vectors[some.start * self.vectors.len()..];
+            let d_joined = d_joined.examples(some.clone());
+            let (precision, shape) = (self.precision, self.dot());
+            dot_backward(precision, shape, vectors, d_joined, d_vectors, buffers.interaction);
+            let of_vectors = (&*d_vectors, &self.embeddings());
+            let of_parameters = (&mut *d_parameters, fresh && first, update.filter(|_| last));
+            let part = &tile.part(some.clone());
+            gather.again().backward(part, of_vectors, d_rows.again(), of_parameters);
+            if x_width > 0 {
+                // x reaches the loss twice: through the dot products and directly.
+                let examples = d_vectors.chunks_exact_mut(self.vectors.len()).take(part.n);
+                for (i, through) in examples.enumerate() {
+                    let through = &mut through[..x_width];
+                    d_joined.add_row(i, through);
+                    d_x.set_row(some.start + i, through);
+                }
             }
+        }
+        if x_width > 0 {
             let stored = Stored { parameters, x: self.dense(tile), activations: buffers.bottom };
             let parameters = d_parameters;
             let out = Backward { parameters, fresh, d, other, update, reduce, exchange };

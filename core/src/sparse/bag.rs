@@ -147,6 +147,12 @@ impl RowGradients<'_> {
 }
 
 impl Bags<'_> {
+    /// Those of some of the examples.
+    pub(crate) fn examples(&self, some: Range<usize>) -> Self {
+        let offsets = &self.bags.offsets[some.start * self.fields..=some.end * self.fields];
+        Self { bags: Jagged { offsets, ..self.bags }, ..*self }
+    }
+
     /// Slots of bag `bag`.
     #[inline]
     fn slots(&self, bag: usize) -> &[u32] {

@@ -190,6 +190,16 @@ fn several_tiles() {
     check(&ModelConfig { embedding_dim: 2, top: &[3], ..WIDE_DEEP }, 513, 5);
 }
 
+/// A tile whose vectors are pooled and multiplied some examples at a time: of 12 fields, 128 wide,
+/// 32 of its 70.
+#[test]
+fn several_parts_of_a_tile() {
+    let wide = ModelConfig { fields: 12, embedding_dim: 128, top: &[5], batch_norm: true, ..DLRM };
+    check(&ModelConfig { bottom: &[128], ..wide }, 70, 1);
+    check(&ModelConfig { bottom: &[128], pooling: Pooling::Mean, dropout: 0.5, ..wide }, 70, 2);
+    check(&ModelConfig { dense_features: 0, bottom: &[], ..wide }, 70, 3);
+}
+
 /// Ids with weights, in several tiles too.
 #[test]
 fn ids_have_weights() {

@@ -5,7 +5,7 @@ use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
 
 use umbra_core::dense::replica::Update;
-use umbra_core::kernel::{Precision, shared};
+use umbra_core::kernel::{Precision, Simd, selected, shared};
 use umbra_core::model::{Gradients, Model, ModelConfig, StepLoss, StripShape, Workspace};
 use umbra_core::optim::{Adam, Optimizer, OptimizerKind, SparseOptimizer, StepSize};
 use umbra_core::rng::{Purpose, Stream};
@@ -204,6 +204,18 @@ fn tiles_of_many_numbers_are_short() {
         let case = Case::new(&config, None, 300, 0);
         assert_eq!(case.model.tile_len(300, false), length, "rows of {width}");
         assert_eq!(case.step(true), case.step(false), "{}", case.what);
+    }
+}
+
+/// But not where matrices take the time, and least where their gradients are far away.
+#[test]
+fn tiles_of_large_matrices_are_long() {
+    let by_matrices = selected() == Simd::Amx;
+    for (top, length) in [(&[256][..], 64), (&[1024, 512], 128)] {
+        let config = ModelConfig { fields: 26, embedding_dim: 48, bottom: &[48], top, ..ALL[0] };
+        let model = Model::new(&config).unwrap();
+        let length = if by_matrices { 256 } else { length };
+        assert_eq!(model.tile_len(300, false), length, "{top:?}");
     }
 }
 
