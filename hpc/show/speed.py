@@ -4,11 +4,12 @@ steps  the share of the arithmetic's floor that a step of the Criteo-Kaggle DLRM
 parts  that share if products went as fast as they do one by one on near memory, and all else of a step took no more than reading
        and writing its rows: no step of these kernels can reach more
 norm   what batch norm and dropout of .2 cost that step together
-rows   the share of the floor of rows that steps of models reach whose time goes into rows
+rows   the share of the floor of rows that steps of models reach whose time goes into rows, and that of one which took no more than
+       both floors, that of its rows and that of its arithmetic
 ranks  a light model on two ranks that hold the rows together, over one rank with two workers; the same through messages
 sent   what ranks of two nodes send each other for rows over the least possible: a number, values and a gradient of every distinct row that
        is elsewhere; and bags that are pooled where their rows are, tables dealt and whole
-bf16   steps whose products are of bf16s over the same in f32
+bf16   steps whose products are of bf16s over the same in f32, and that ratio of their parts alone: products one by one, rows at their floor
 strips  a model whose time goes into rows of 64, its tables whole and cut into strips, in turn
 inlined  that no vector instruction of a kernel is a function of its own: a closure in a kernel has not the features of the function
        around it, and where the compiler leaves it outside each of its instructions becomes a call
@@ -72,31 +73,42 @@ def steps():
     show.at_least("two_over_one", median(scaling), 1.95)
 
 
-# Layers of the Kaggle DLRM, inputs and outputs; the first passes no gradient on. 27 vectors of 16 interact.
-LAYERS = [(13, 512), (512, 256), (256, 64), (64, 16), (367, 512), (512, 256), (256, 1)]
-PAIRS, WIDTH = 27 * 26 // 2, 16
+# Layers, inputs and outputs, and the width of the 27 vectors that interact. The first layer passes no gradient on.
+MODELS = {
+    "criteo-kaggle": ([(13, 512), (512, 256), (256, 64), (64, 16), (367, 512), (512, 256), (256, 1)], 16),
+    "mlperf": ([(13, 512), (512, 256), (256, 128), (479, 1024), (1024, 1024), (1024, 512), (512, 256), (256, 1)], 128),
+}
+PAIRS = 27 * 26 // 2
+
+
+def one_by_one(report, model, batch, precision="f32"):
+    """FLOP of an example, and the seconds they take product by product on near memory."""
+    layers, width = MODELS[model]
+    suffix = " bf16" if precision == "bf16" else ""
+    rates = {(figure["kernel"], figure["shape"]): figure for figure in report["kernels"]}
+    # Examples of a tile.
+    n = max(n for n in (64, 128, 256) if n <= batch and ("dot", f"{n}x27x{width}{suffix}") in rates)
+    flop = took = 0
+    for number, (inputs, outputs) in enumerate(layers):
+        for name in ["forward", "weight_gradient"] + ["data_gradient"] * (number > 0):
+            own = 2 * inputs * outputs
+            flop, took = flop + own, took + own / rates[name, f"{n}x{outputs}x{inputs}{suffix}"]["gflops"] / 1e9
+        for name in ("transpose", "round"):
+            figure = rates.get((name, f"{outputs}x{inputs}{suffix}"))
+            if figure:
+                took += 8 * inputs * outputs / figure["gb_per_second"] / 1e9 / batch
+    for name, own in (("dot", 2 * PAIRS * width), ("dot_backward", 4 * PAIRS * width)):
+        flop, took = flop + own, took + own / rates[name, f"{n}x27x{width}{suffix}"]["gflops"] / 1e9
+    return flop, took
 
 
 def parts():
     print("== parts", flush=True)
     report = bench("--optimizer", "sgd", "--workers", "1", "--batch", "128,2048", "--seconds", str(2 * ROUNDS), "--samples", str(ROUNDS),
                    whole=True)
-    rates = {(figure["kernel"], figure["shape"]): figure for figure in report["kernels"]}
     shares = {}
     for batch, step in ((figure["batch"], figure) for figure in report["steps"]):
-        flop = took = 0
-        # Examples of a tile.
-        n = max(n for n in (128, 256) if n <= batch and ("dot", f"{n}x27x{WIDTH}") in rates)
-        for number, (inputs, outputs) in enumerate(LAYERS):
-            names = ["forward", "weight_gradient"] + ["data_gradient"] * (number > 0)
-            for name in names:
-                own = 2 * inputs * outputs
-                flop, took = flop + own, took + own / rates[name, f"{n}x{outputs}x{inputs}"]["gflops"] / 1e9
-            transpose = rates.get(("transpose", f"{outputs}x{inputs}"))
-            if number > 0 and transpose:
-                took += 8 * inputs * outputs / transpose["gb_per_second"] / 1e9 / batch
-        for name, own in (("dot", 2 * PAIRS * WIDTH), ("dot_backward", 4 * PAIRS * WIDTH)):
-            flop, took = flop + own, took + own / rates[name, f"{n}x27x{WIDTH}"]["gflops"] / 1e9
+        flop, took = one_by_one(report, "criteo-kaggle", batch)
         floors = flop / report["peak_gflops"] / 1e9
         rows = step["row_floor_share"] / step["examples_per_cpu_second"]
         shares[batch] = floors / (took + rows)
@@ -146,32 +158,42 @@ def norm():
 
 def rows():
     print("== rows", flush=True)
-    least = []
+    least, limits = [], []
     for shape in SHAPES:
         for optimizer in OPTIMIZERS:
             # One optimizer at a time: tables of 13 GB.
             report = bench("--shape", shape, "--optimizer", optimizer, "--workers", "1,2", "--batch", "2048", "--seconds", str(ROUNDS),
                            "--samples", str(ROUNDS))
             for figure in report["steps"]:
-                least.append(figure["row_floor_share"])
+                share, arithmetic = figure["row_floor_share"], figure["floor_share"]
+                least.append(share)
+                # Both floors, one after the other, and nothing else.
+                limits.append(share / (share + arithmetic))
                 show.row(what=shape, optimizer=optimizer, workers=figure["workers"], examples_per_s=figure["examples_per_second"],
-                         rows_share=figure["row_floor_share"], floor_share=figure["floor_share"])
+                         rows_share=share, floor_share=arithmetic, share_at_most=limits[-1])
     show.at_least("row_floor_share_min", min(least), 0.6)
+    show.measured("row_floor_share_limit_min", min(limits))
 
 
 def bf16():
     print("== bf16", flush=True)
     for shape, name, bound in (("criteo-kaggle", "kaggle", 1.5), ("mlperf", "mlperf", 1.8)):
         report = bench("--shape", shape, "--optimizer", "sgd", "--precision", "f32,bf16", "--workers", "1", "--seconds", str(2 * ROUNDS),
-                       "--samples", str(ROUNDS))
+                       "--samples", str(ROUNDS), whole=True)
         found = {(figure["batch"], figure["optimizer"]): figure for figure in report["steps"]}
-        over = {}
+        over, limits = {}, {}
         for batch in BATCHES:
             f32, half = found[batch, "sgd"], found[batch, "sgd bf16"]
             over[batch] = median(b / a for a, b in zip(f32["cpu_samples"], half["cpu_samples"]))
+            rows = f32["row_floor_share"] / f32["examples_per_cpu_second"]
+            both = [one_by_one(report, shape, batch, precision)[1] + rows for precision in ("f32", "bf16")]
+            limits[batch] = both[0] / both[1]
             show.row(what=f"{shape}, bf16", batch=batch, examples_per_s=half["examples_per_second"], in_f32=f32["examples_per_second"],
-                     over_f32=over[batch])
+                     over_f32=over[batch], f32_floor_share=f32["floor_share"], parts_over_f32=limits[batch])
         show.at_least(f"bf16_over_f32_{name}", median(over.values()), bound)
+        show.measured(f"bf16_over_f32_{name}_of_parts", median(limits.values()))
+        if "peak_bf16_over_f32" in report:
+            show.measured("peak_bf16_over_f32", report["peak_bf16_over_f32"])
 
 
 def half_rows():

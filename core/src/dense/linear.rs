@@ -92,7 +92,7 @@ impl Linear {
 
     /// Makes its products `precision`, if it is wide enough, in the way that is the fastest with
     /// the instruction set that is selected now.
-    pub(super) fn set_precision(&mut self, precision: Precision) {
+    pub fn set_precision(&mut self, precision: Precision) {
         let narrow = self.inputs < NARROW || self.outputs < NARROW;
         self.form = match precision {
             _ if narrow => Form::Whole,
@@ -117,11 +117,16 @@ impl Linear {
         }
     }
 
-    /// Whether the fastest products of f32s in a pass of `n` examples are those of thirds.
+    /// Whether what it multiplies in a pass of `n` examples are f32s as thirds.
     #[must_use]
-    pub fn splits(mut self, n: usize) -> bool {
-        self.set_precision(Precision::F32);
-        self.form_of(n) == Form::Thirds
+    pub const fn splits(&self, n: usize) -> bool {
+        matches!(self.form_of(n), Form::Thirds)
+    }
+
+    /// Whether what it multiplies are bf16s.
+    #[must_use]
+    pub const fn rounds(&self) -> bool {
+        matches!(self.form, Form::Halves)
     }
 
     /// How operands stand in the products of a pass of `n` examples.

@@ -1,6 +1,9 @@
 //! What the core could do at best: multiply-adds on registers alone.
 
-use super::isa::{Isa, Kernel, run};
+use core::marker::PhantomData;
+
+use super::isa::{Isa, Kernel, run, run_halves};
+use super::operand::{Halves, Operand, Precision, Whole};
 
 /// Independent sums: more than latency times instructions per cycle of every processor of today.
 const SUMS: usize = 12;
@@ -9,33 +12,41 @@ const ROUNDS: u64 = 64;
 
 /// Runs `iterations` rounds of independent multiply-adds of the selected instruction set and
 /// returns the floating point operations they were. Timed by the caller, it is the ceiling of every
-/// kernel.
+/// kernel that multiplies vectors of this precision; matrices in registers ([`super::Simd::Amx`])
+/// multiply more.
 #[must_use]
-pub fn peak_burst(iterations: u32) -> u64 {
-    let mut flop = 0;
-    run(Burst { rounds: u64::from(iterations), flop: &mut flop });
+pub fn peak_burst(precision: Precision, iterations: u32) -> u64 {
+    let (rounds, mut flop) = (u64::from(iterations), 0);
+    match precision {
+        Precision::F32 => run(Burst { operand: PhantomData::<Whole>, rounds, flop: &mut flop }),
+        Precision::Bf16 => {
+            run_halves(Burst { operand: PhantomData::<Halves>, rounds, flop: &mut flop })
+        }
+    }
     flop
 }
 
-struct Burst<'a> {
+struct Burst<'a, O> {
+    operand: PhantomData<O>,
     rounds: u64,
     flop: &'a mut u64,
 }
 
-impl Kernel for Burst<'_> {
+impl<O: Operand> Kernel for Burst<'_, O> {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        // x ← x · a + b settles at 1: no overflow, no denormal numbers.
-        let (a, b) = core::hint::black_box((isa.splat(0.5), isa.splat(0.5)));
+        // Products are far below what would change the sums: no overflow, no denormal numbers.
+        let (a, b) = core::hint::black_box((isa.splat(0.5), isa.splat(1e-20)));
         let mut sums = [isa.splat(2.0); SUMS];
         for _ in 0..self.rounds {
             for _ in 0..ROUNDS {
                 for sum in &mut sums {
-                    *sum = isa.multiply_add(*sum, a, b);
+                    *sum = O::add(isa, a, b, *sum);
                 }
             }
         }
         core::hint::black_box(sums);
-        *self.flop = self.rounds * ROUNDS * (2 * SUMS * I::LANES) as u64;
+        let terms = if O::HALVES { 2 * I::LANES } else { I::LANES };
+        *self.flop = self.rounds * ROUNDS * (2 * SUMS * terms) as u64;
     }
 }

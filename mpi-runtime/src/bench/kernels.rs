@@ -11,9 +11,7 @@ use std::collections::{BTreeSet, VecDeque};
 use umbra_core::dense::linear::Linear;
 use umbra_core::dense::replica;
 use umbra_core::kernel::{
-    Activations, ActivationsMut, DotShape, Factors, Mask, PANEL, Precision, Transposed,
-    blocked_len, data_gradient, data_gradient_of_thirds, dot, dot_backward, forward,
-    forward_of_thirds, shared, split_examples, thirds_len, transpose, weight_gradient,
+    Activations, ActivationsMut, DotShape, Mask, Precision, blocked_len, dot, dot_backward, shared,
 };
 use umbra_core::optim::StepSize;
 use umbra_datasets::BatchBuffer;
@@ -23,6 +21,7 @@ use super::report::{KernelFigure, Rate, median};
 use super::trained::Trained;
 use super::work::LinearLayer;
 use super::{Settings, Subject, work};
+use crate::config::convert;
 use crate::error::Error;
 use crate::launch::environment::Cores;
 use crate::launch::processor::{peak_gflops, stay_on, thread_time};
@@ -46,15 +45,22 @@ pub fn measure(
         let steps = Duration::from_secs_f64(settings.seconds / settings.samples as f64);
         let sample = SAMPLE.min(steps / 10);
         let mut bench = Bench { samples: settings.samples, sample, figures: vec![] };
-        let tiles = settings.batches.iter().map(|batch| subject.model.tile_len(*batch, false));
-        for n in tiles.collect::<BTreeSet<_>>() {
-            let mut seen = BTreeSet::new();
-            for layer in work::layers(&subject.model) {
-                if seen.insert((layer.outputs, layer.inputs, layer.passes_gradient)) {
-                    bench.layer(&layer, n);
+        for precision in [Precision::F32, Precision::Bf16] {
+            let of = |it: &&Trained<'_>| convert::precision(it.variant.config.train.precision);
+            let models = trained.iter().filter(|it| of(it) == precision);
+            let tiles = models.flat_map(|it| {
+                let model = &it.trainer.model;
+                settings.batches.iter().map(|batch| model.tile_len(*batch, false))
+            });
+            for n in tiles.collect::<BTreeSet<_>>() {
+                let mut seen = BTreeSet::new();
+                for layer in work::layers(&subject.model) {
+                    if seen.insert((layer.outputs, layer.inputs, layer.passes_gradient)) {
+                        bench.layer(&layer, n, precision);
+                    }
                 }
+                bench.interaction(subject, n, precision);
             }
-            bench.interaction(subject, n);
         }
         for trained in trained {
             for &size in &settings.batches {
@@ -106,11 +112,11 @@ impl Bench {
         while run(repeats).1 < self.sample {
             repeats *= 2;
         }
-        let mut peak = peak_gflops();
+        let mut peak = peak_gflops(Precision::F32);
         let (mut rates, mut shares) = (vec![], vec![]);
         for _ in 0..self.samples {
             let (amount, time) = run(repeats);
-            let after = peak_gflops();
+            let after = peak_gflops(Precision::F32);
             let billions = amount as f64 / time.as_secs_f64() / 1e9;
             rates.push(billions);
             shares.push(billions / f64::midpoint(peak, after));
@@ -120,81 +126,64 @@ impl Bench {
         self.figures.push(KernelFigure::new((kernel, shape), rate, rates, share));
     }
 
-    /// The products of a layer for a tile of `n` examples, as a step makes them here.
-    fn layer(&mut self, layer: &LinearLayer, n: usize) {
-        if Linear::new((layer.outputs, layer.inputs), 0, None).splits(n) {
-            return self.layer_of_thirds(layer, n);
-        }
+    /// The products of a layer for a tile of `n` examples, as a step makes them here: what they
+    /// multiply is split or rounded where it is multiplied, W to bf16 once a step. Narrow layers
+    /// are those of f32s whatever `precision` is.
+    fn layer(&mut self, layer: &LinearLayer, n: usize, precision: Precision) {
         let (inputs, outputs) = (layer.inputs, layer.outputs);
+        let linear = |bias| {
+            let mut linear = Linear::new((outputs, inputs), 0, bias);
+            linear.set_precision(precision);
+            linear
+        };
+        let (with_bias, linear) = (linear(Some(outputs * inputs)), linear(None));
         let flop = 2 * n * outputs * inputs;
-        let shape = || format!("{n}x{outputs}x{inputs}");
-        let mut x = numbers(blocked_len(n, inputs));
-        let mut y = numbers(blocked_len(n, outputs));
-        let (mut weight, mut bias) = (numbers(outputs * inputs), numbers(outputs));
-        let (weight, bias) = (shared(&mut weight), shared(&mut bias));
+        let shape = || format!("{n}x{outputs}x{inputs}{}", suffix(precision));
+        let (x, mut y) = (numbers(blocked_len(n, inputs)), numbers(blocked_len(n, outputs)));
+        let mut parameters = numbers(outputs * inputs + outputs);
+        let parameters = shared(&mut parameters);
+        let mut prepared = numbers(linear.prepared_len());
+        let (mut kept, mut scratch) = (numbers(linear.kept_len(n)), numbers(linear.scratch_len(n)));
+        let of_weight = format!("{outputs}x{inputs}{}", suffix(precision));
+        let bytes = 2 * size_of::<f32>() * outputs * inputs;
+        if linear.rounds() {
+            self.calls(("round", of_weight), Rate::Bytes, bytes, || {
+                linear.round(parameters, &mut prepared);
+            });
+        } else if layer.passes_gradient && !linear.splits(n) {
+            self.calls(("transpose", of_weight), Rate::Bytes, bytes, || {
+                linear.transpose(parameters, &mut prepared);
+            });
+        }
         self.calls(("forward", shape()), Rate::Flop, flop, || {
-            let x = Activations::blocked(&x, n, inputs);
-            forward(x, weight, Some(bias), true, &mut ActivationsMut::blocked(&mut y, n, outputs));
+            let (x, y) = (Activations::blocked(&x, n, inputs), &mut y);
+            let y = &mut ActivationsMut::blocked(y, n, outputs);
+            let memory = (&mut *kept, &mut *scratch);
+            with_bias.forward_in_training(parameters, &mut prepared, (x, 0..n), true, y, memory);
         });
         let mut gradient = numbers(outputs * inputs);
         if layer.passes_gradient {
-            let (transposed, below) = (&mut gradient[..], numbers(blocked_len(n, inputs)));
-            let shape_of_weight = format!("{outputs}x{inputs}");
-            let bytes = 2 * size_of_val(weight);
-            self.calls(("transpose", shape_of_weight), Rate::Bytes, bytes, || {
-                transpose(weight, outputs, inputs, transposed);
-            });
+            let below = numbers(blocked_len(n, inputs));
+            let mask = Mask { y: Activations::blocked(&below, n, inputs), scale: 1.0 };
+            let (x, d_y) = (mask.y, Activations::blocked(&y, n, outputs));
+            let mut operands = linear.operands((x, 0..n), d_y, true, &kept, &mut scratch);
+            let mut d_x = numbers(blocked_len(n, inputs));
             self.calls(("data_gradient", shape()), Rate::Flop, flop, || {
-                let d_y = Activations::blocked(&y, n, outputs);
-                let mask = Mask { y: Activations::blocked(&below, n, inputs), scale: 1.0 };
-                let d_x = &mut ActivationsMut::blocked(&mut x, n, inputs);
-                let transposed = Transposed::Made(transposed);
-                data_gradient(Precision::F32, d_y, transposed, Some(mask), d_x);
+                let transposed = linear.transposed(parameters, n, (false, false), &mut prepared);
+                let d_x = &mut ActivationsMut::blocked(&mut d_x, n, inputs);
+                linear.data_gradient(&mut operands, transposed, Some(mask), d_x);
             });
         }
         self.calls(("weight_gradient", shape()), Rate::Flop, flop, || {
-            let x = Activations::blocked(&x, n, inputs);
-            let d_y = Activations::blocked(&y, n, outputs);
-            weight_gradient(Factors::Whole(x, d_y), true, &mut gradient);
-        });
-    }
-
-    /// The same of thirds: everything is split where it is multiplied.
-    fn layer_of_thirds(&mut self, layer: &LinearLayer, n: usize) {
-        let (inputs, outputs) = (layer.inputs, layer.outputs);
-        let flop = 2 * n * outputs * inputs;
-        let shape = || format!("{n}x{outputs}x{inputs}");
-        let mut x = numbers(blocked_len(n, inputs));
-        let mut y = numbers(blocked_len(n, outputs));
-        let (mut weight, mut bias) = (numbers(outputs * inputs), numbers(outputs));
-        let (weight, bias) = (shared(&mut weight), shared(&mut bias));
-        let of_columns = thirds_len(n, inputs.max(outputs));
-        let mut split = numbers(of_columns.max(thirds_len(outputs, n)));
-        let mut panels = numbers(thirds_len(2 * PANEL, inputs.max(outputs)));
-        self.calls(("forward", shape()), Rate::Flop, flop, || {
-            let x = Activations::blocked(&x, n, inputs);
-            let y = &mut ActivationsMut::blocked(&mut y, n, outputs);
-            forward_of_thirds(x, weight, Some(bias), true, y, (&mut split, &mut panels));
-        });
-        let below = numbers(blocked_len(n, inputs));
-        if layer.passes_gradient {
-            self.calls(("data_gradient", shape()), Rate::Flop, flop, || {
-                let d_y = Activations::blocked(&y, n, outputs);
-                let mask = Mask { y: Activations::blocked(&below, n, inputs), scale: 1.0 };
-                let d_x = &mut ActivationsMut::blocked(&mut x, n, inputs);
-                data_gradient_of_thirds(d_y, weight, Some(mask), d_x, (&mut split, &mut panels));
-            });
-        }
-        let mut gradient = numbers(outputs * inputs);
-        self.calls(("weight_gradient", shape()), Rate::Flop, flop, || {
-            let d_y = split_examples(Activations::blocked(&y, n, outputs), &mut split);
-            let x = Activations::blocked(&x, n, inputs);
-            weight_gradient(Factors::Thirds(x, d_y), true, &mut gradient);
+            let (x, d_y) = (&x, Activations::blocked(&y, n, outputs));
+            let (x, d_x) = (Activations::blocked(x, n, inputs), layer.passes_gradient);
+            let operands = linear.operands((x, 0..n), d_y, d_x, &kept, &mut scratch);
+            linear.gradient(operands, true, None, &mut gradient);
         });
     }
 
     /// DLRM's dot interaction for a tile of `n` examples.
-    fn interaction(&mut self, subject: &Subject, n: usize) {
+    fn interaction(&mut self, subject: &Subject, n: usize, precision: Precision) {
         let (lead, pairs) = work::dot_columns(&subject.model);
         if pairs == 0 {
             return;
@@ -202,17 +191,18 @@ impl Bench {
         let width = subject.model.row_width();
         let vectors = subject.cardinality.len() + usize::from(lead > 0);
         let dots = DotShape { vectors, width, lead };
-        let (flop, shape) = (2 * n * pairs * width, || format!("{n}x{vectors}x{width}"));
+        let (flop, shape) =
+            (2 * n * pairs * width, || format!("{n}x{vectors}x{width}{}", suffix(precision)));
         let (t, mut d_t) = (numbers(dots.vectors_len(n)), numbers(dots.vectors_len(n)));
         let mut out = numbers(blocked_len(n, dots.columns()));
         let mut scratch = numbers(dots.scratch_len());
         self.calls(("dot", shape()), Rate::Flop, flop, || {
             let out = &mut ActivationsMut::blocked(&mut out, n, dots.columns());
-            dot(Precision::F32, dots, &t, out, &mut scratch);
+            dot(precision, dots, &t, out, &mut scratch);
         });
         self.calls(("dot_backward", shape()), Rate::Flop, 2 * flop, || {
             let d_out = Activations::blocked(&out, n, dots.columns());
-            dot_backward(Precision::F32, dots, &t, d_out, &mut d_t, &mut scratch);
+            dot_backward(precision, dots, &t, d_out, &mut d_t, &mut scratch);
         });
     }
 
@@ -262,6 +252,14 @@ impl Bench {
         self.calls(("dense_update", shape), Rate::Bytes, bytes, || {
             replica::update(&trainer.optimizer, size, parameters, &trainer.state, &gradient);
         });
+    }
+}
+
+/// What names a precision in a shape.
+const fn suffix(precision: Precision) -> &'static str {
+    match precision {
+        Precision::F32 => "",
+        Precision::Bf16 => " bf16",
     }
 }
 

@@ -21,7 +21,7 @@ pub mod subject;
 pub mod trained;
 pub mod work;
 
-use umbra_core::kernel;
+use umbra_core::kernel::{self, Precision, Simd};
 
 pub use report::Report;
 pub use subject::{Operands, Optimizers, Shape, Subject};
@@ -74,11 +74,29 @@ pub fn bench(
 /// Measures the peak alone: the processor, and no figure of a step.
 #[must_use]
 pub fn peak_only() -> Report {
-    of_machine((0..PEAK_BURSTS).map(|_| processor::peak_gflops()).collect())
+    of_machine((0..PEAK_BURSTS).map(|_| processor::peak_gflops(Precision::F32)).collect())
 }
 
 /// Bursts of [`peak_only`]: half a second.
 const PEAK_BURSTS: usize = 250;
+
+/// Bursts of bf16 between two of f32, each over their mean: the median.
+fn peak_bf16_over_f32() -> f64 {
+    let peak = processor::peak_gflops;
+    let mut before = peak(Precision::F32);
+    let mut ratios: Vec<f64> = (0..PEAK_PAIRS)
+        .map(|_| {
+            let (halves, after) = (peak(Precision::Bf16), peak(Precision::F32));
+            let mean = f64::midpoint(before, after);
+            before = after;
+            halves / mean
+        })
+        .collect();
+    report::median(&mut ratios)
+}
+
+/// Pairs of [`peak_bf16_over_f32`]: a tenth of a second.
+const PEAK_PAIRS: usize = 25;
 
 fn of_machine(mut peaks: Vec<f64>) -> Report {
     Report {
@@ -87,6 +105,7 @@ fn of_machine(mut peaks: Vec<f64>) -> Report {
         simd: format!("{:?}", kernel::selected()).to_lowercase(),
         cores: Cores::allowed().count(),
         peak_gflops: report::median(&mut peaks),
+        peak_bf16_over_f32: (kernel::selected() != Simd::Amx).then(peak_bf16_over_f32),
         kernels: vec![],
         steps: vec![],
     }

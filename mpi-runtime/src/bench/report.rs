@@ -19,6 +19,10 @@ pub struct Report {
     pub cores: usize,
     /// GFLOP/s of f32 that a core can do at its best: the median over everything measured.
     pub peak_gflops: f64,
+    /// How many times as many bf16s a core can multiply and add. Absent where matrices in registers
+    /// do it, which this does not measure.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peak_bf16_over_f32: Option<f64>,
     /// Parts of a step.
     pub kernels: Vec<KernelFigure>,
     /// Whole steps.

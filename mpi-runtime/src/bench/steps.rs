@@ -13,6 +13,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
+use umbra_core::kernel::Precision;
 use umbra_datasets::{BatchBuffer, Pipeline};
 
 use super::ready::{self, Ready};
@@ -258,7 +259,7 @@ fn part(
 ) -> Result<Part, Error> {
     let (counters, uncounted) = (WorkerCounters::default(), WorkerCounters::default());
     let ready = cores.map_or(Ok(()), |cores| stay_on(cores[worker.local]));
-    let before_it = (peak_gflops(), row_floor(worker.local, 0));
+    let before_it = (peak_gflops(Precision::F32), row_floor(worker.local, 0));
     let warm = worker.train(
         trainer,
         StepEnd::Free,
@@ -280,7 +281,7 @@ fn part(
         crate::measure::trace::Track::of(None, ""),
     )?;
     let (to, cpu) = (Instant::now(), thread_time() - cpu_from);
-    let after_it = (peak_gflops(), row_floor(worker.local, 1));
+    let after_it = (peak_gflops(Precision::F32), row_floor(worker.local, 1));
     Ok(Part {
         examples: counters.read().examples,
         from,

@@ -4,7 +4,7 @@ use core::time::Duration;
 
 use rustix::thread::{CpuSet, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
-use umbra_core::kernel::peak_burst;
+use umbra_core::kernel::{Precision, peak_burst};
 
 use crate::error::Error;
 use crate::launch::environment::Cores;
@@ -119,14 +119,14 @@ pub fn thread_time() -> Duration {
     Duration::from_secs(seconds) + Duration::from_nanos(u64::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// f32 GFLOP/s of the calling thread when it does nothing but multiply and add in registers, with
-/// the instruction set in use: what nothing on this core can exceed at its clock of now. Takes
-/// [`BURST`].
+/// GFLOP/s of the calling thread when it does nothing but multiply and add in vectors, with the
+/// instruction set in use: what nothing on this core can exceed at its clock of now that does not
+/// multiply matrices in registers. Takes [`BURST`].
 #[must_use]
-pub fn peak_gflops() -> f64 {
+pub fn peak_gflops(precision: Precision) -> f64 {
     let (start, mut flop) = (thread_time(), 0);
     loop {
-        flop += peak_burst(ITERATIONS);
+        flop += peak_burst(precision, ITERATIONS);
         let time = thread_time() - start;
         if time >= BURST {
             return flop as f64 / time.as_secs_f64() / 1e9;
@@ -206,7 +206,9 @@ mod tests {
 
     #[test]
     fn the_peak_is_measured() {
-        let peak = peak_gflops();
-        assert!(peak.is_finite() && peak > 0.0, "{peak}");
+        for precision in [Precision::F32, Precision::Bf16] {
+            let peak = peak_gflops(precision);
+            assert!(peak.is_finite() && peak > 0.0, "{precision:?}: {peak}");
+        }
     }
 }
