@@ -9,14 +9,14 @@
 
 use core::time::Duration;
 use std::io::Read;
-use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Condvar, Mutex, Once, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use tempfile::TempDir;
 use umbra_mpi::comm::library::{self, Family};
 
 /// Longest life of a started program. Generous: machines that run tests are crowded.
@@ -123,6 +123,7 @@ pub struct Running {
     what: String,
     output: [JoinHandle<String>; 2],
     ended: bool,
+    _sessions: TempDir,
     _seats: Option<Seats>,
 }
 
@@ -172,29 +173,18 @@ pub fn start(
     } else {
         Command::new(program)
     };
-    keep_session_folder();
     as_a_user(&mut command);
+    // Open MPI 4 makes a folder for the sessions of a user on a host, and a job's end takes it
+    // away: of two jobs that make it at the same moment one ends. Every launch has its own.
+    let sessions = tempfile::tempdir().unwrap();
+    command.env("OMPI_MCA_orte_tmpdir_base", sessions.path());
     command.args(arguments).current_dir(folder).envs(variables.iter().copied());
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let seats = (ranks > 1).then(|| Seats::take(ranks));
     let mut child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let output = [drain(child.stdout.take().unwrap()), drain(child.stderr.take().unwrap())];
     let what = format!("{ranks} × {} {}", program.display(), arguments.join(" "));
-    Running { child, what, output, ended: false, _seats: seats }
-}
-
-/// Open MPI 4 makes a folder for the sessions of a user on a host, and its last job takes it away;
-/// of two that make it at the same moment one ends. A file in it lets it stay.
-fn keep_session_folder() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        let user = std::fs::metadata("/proc/self").map_or(0, |it| it.uid());
-        let folder = std::env::temp_dir().join(format!("ompi.{}.{user}", host.trim()));
-        // Where that is not to be, no test needs it.
-        let _ = std::fs::create_dir(&folder);
-        let _ = std::fs::write(folder.join("tests-of-umbra"), "");
-    });
+    Running { child, what, output, ended: false, _sessions: sessions, _seats: seats }
 }
 
 /// Gives a command the environment of a user's shell that has sourced `hpc/env.sh`.
