@@ -192,8 +192,8 @@ def bf16():
                      over_f32=over[batch], f32_floor_share=f32["floor_share"], parts_over_f32=limits[batch])
         show.at_least(f"bf16_over_f32_{name}", median(over.values()), bound)
         show.measured(f"bf16_over_f32_{name}_of_parts", median(limits.values()))
-        if "peak_bf16_over_f32" in report:
-            show.measured("peak_bf16_over_f32", report["peak_bf16_over_f32"])
+    if "peak_bf16_over_f32" in report:
+        show.measured("peak_bf16_over_f32", report["peak_bf16_over_f32"])
 
 
 def half_rows():
