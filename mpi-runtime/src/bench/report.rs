@@ -35,7 +35,7 @@ pub struct KernelFigure {
     /// `forward`, `data_gradient`, `weight_gradient`, …
     pub kernel: String,
     /// Examples × outputs × inputs of a layer, examples × vectors × width of the interaction,
-    /// examples × ids × width of rows; and the optimizer, where it makes a difference.
+    /// examples × ids × width of rows; and the optimizer, where it makes a difference, and `bf16`.
     pub shape: String,
     /// GFLOP/s, where it is arithmetic.
     #[serde(skip_serializing_if = "Option::is_none")]
