@@ -191,12 +191,7 @@ impl Kernel for Apply<'_, '_> {
         }
         let Self { norm, parameters, kept, x, relu, masks, y } = self;
         let floor = if relu { 0.0 } else { f32::NEG_INFINITY };
-        let [mean, inverse] = norm.of_units(kept);
-        let [scale, shift] = norm.parameters(parameters);
-        let of_units = |unit: usize| {
-            let gain = times(&shared_panel(isa, scale, unit), &panel(&inverse[unit..]));
-            [panel(&mean[unit..]), gain, shared_panel(isa, shift, unit)]
-        };
+        let (kept, parameters) = (norm.of_units(kept), norm.parameters(parameters));
         for start in (0..x.n()).step_by(TOGETHER) {
             let examples = start..x.n().min(start + TOGETHER);
             let keys = match &masks {
@@ -208,12 +203,15 @@ impl Kernel for Apply<'_, '_> {
                 if let (Some(masks), Some(x), Some(y)) =
                     (masks, x.whole_pair(first), y.whole_pair_mut(first))
                 {
-                    let of_units = [of_units(first), of_units(first + PANEL)];
+                    let of_units = [
+                        of_units(isa, kept, parameters, first),
+                        of_units(isa, kept, parameters, first + PANEL),
+                    ];
                     apply_and_drop(masks, (x, y), &of_units, (&keys, first), floor);
                     continue;
                 }
                 for unit in (first..norm.units.min(first + 2 * PANEL)).step_by(PANEL) {
-                    let of_units = of_units(unit);
+                    let of_units = of_units(isa, kept, parameters, unit);
                     match (x.whole_block(unit), y.whole_block_mut(unit)) {
                         (Some(x), Some(y)) => {
                             let rows =
@@ -249,6 +247,19 @@ fn apply_and_drop(
             y_high[j] = masks.dropped::<16>(word, normalized(x_high[j], high, j, floor));
         }
     }
+}
+
+/// Those of the block that begins with `unit`, of those of the norm. A function: a closure of the
+/// same would not be inlined, and has not the features of the kernel around it.
+#[inline(always)]
+fn of_units<I: Isa>(
+    isa: I,
+    [mean, inverse]: [&[f64]; 2],
+    [scale, shift]: [&[AtomicU32]; 2],
+    unit: usize,
+) -> OfUnits {
+    let gain = times(&shared_panel(isa, scale, unit), &panel(&inverse[unit..]));
+    [panel(&mean[unit..]), gain, shared_panel(isa, shift, unit)]
 }
 
 /// Number `j` of a row.
