@@ -1,12 +1,13 @@
 //! Pairwise dot products of a few short vectors, example by example.
 //!
 //! Shapes: T `[F, d]` holds the vectors of an example, Z its pairs (i, j) with j < i, row by row:
-//! z_ij = t_i · t_j. The lanes of a vector are as many examples: each pair is multiplied once, and
-//! a sum runs over d in one lane, in increasing order. In bf16 T is rounded to words of two
+//! z_ij = t_i · t_j. Each pair is multiplied once. The lanes of a register are as many examples, and
+//! a sum runs over d in one lane, in increasing order; or, of f32s in long vectors, they are
+//! elements of an example, and are added at the end of a sum. In bf16 T is rounded to words of two
 //! elements of a vector (`operand.rs`). The gradient is in `dot_backward.rs`.
 
 use super::isa::{Isa, Kernel, Source, run, run_halves};
-use super::layout::{Activations, ActivationsMut, PANEL, Square, place, width_at};
+use super::layout::{Activations, ActivationsMut, PANEL, Square, place};
 use super::operand::{Halves, Operand, Precision, Whole};
 use super::round::Rounded;
 use super::tile::{copy, store};
@@ -16,6 +17,11 @@ pub(super) const LANES_MAX: usize = 16;
 
 /// Numbers that stay near: 256 KiB of them.
 const NEAR: usize = 1 << 16;
+
+/// Registers of a vector from which on lanes are its elements: adding lanes at the end takes as
+/// long as it did to transpose them at the beginning, and no lane is without an example. A few
+/// examples of 27 vectors of 128 took .65 of the time so, 16 of them 1.0.
+const LONG: usize = 8;
 
 /// Shape of the vectors that interact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,7 +133,20 @@ pub(super) struct Dot<'a, 'o, O> {
 impl<O: Operand> Kernel for Dot<'_, '_, O> {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
-        let DotShape { vectors, width, lead, .. } = self.shape;
+        let width = self.shape.width;
+        if !O::HALVES && width.is_multiple_of(I::LANES) && width >= LONG * I::LANES {
+            self.by_elements(isa);
+        } else {
+            self.by_lanes(isa);
+        }
+    }
+}
+
+impl<O: Operand> Dot<'_, '_, O> {
+    /// As many examples as there are lanes at a time, which lie in them.
+    #[inline(always)]
+    fn by_lanes<I: Isa>(self, isa: I) {
+        let DotShape { vectors, width, .. } = self.shape;
         let (len, depth) = (vectors * width, if O::HALVES { width / 2 } else { width });
         let (words, sums) = self.scratch.split_at_mut(vectors * I::LANES * I::LANES);
         let n = self.out.view().n();
@@ -149,20 +168,56 @@ impl<O: Operand> Kernel for Dot<'_, '_, O> {
                     }
                 }
                 let steps = I::LANES.min(depth - at);
+                let words = (&*words, I::LANES * I::LANES);
                 add_products((isa, self.operand), words, (vectors, steps), at == 0, sums);
             }
             let examples = I::LANES.min(n - start);
-            for (i, example) in (start..start + examples).enumerate() {
-                for (block, first) in (0..lead).step_by(PANEL).enumerate() {
-                    let from = t.wrapping_add(i * len + first);
-                    let to = self.out.block_of(example, block, width_at(lead, first));
-                    // SAFETY: both have as many elements.
-                    unsafe { copy(isa, (from, to.as_mut_ptr()), to.len()) }
-                }
+            for example in start..start + examples {
+                copy_first(isa, (self.shape, self.t), example, self.out);
             }
             // SAFETY: `check` compared the shapes; `sums` has a vector of every pair.
             unsafe { scatter(isa, (self.shape, sums), (start, examples), self.out) }
         }
+    }
+
+    /// Example by example; the elements of a register lie in lanes.
+    #[inline(always)]
+    fn by_elements<I: Isa>(self, isa: I) {
+        let DotShape { vectors, width, lead, .. } = self.shape;
+        let (pairs, len, strides) =
+            (self.shape.pairs(), vectors * width, self.out.view().strides());
+        let sums = self.scratch;
+        for example in 0..self.out.view().n() {
+            let t = (&self.t[example * len..][..len], width);
+            add_products((isa, self.operand), t, (vectors, width / I::LANES), true, sums);
+            copy_first(isa, (self.shape, self.t), example, self.out);
+            for pair in (0..pairs).step_by(I::LANES) {
+                // As `lead` is a multiple of LANES, they do not reach over the end of a block.
+                let to = self.out.as_mut_ptr().wrapping_add(place(strides, example, lead + pair));
+                // SAFETY: `check` compared the shapes; the scratch has a square of sums from every
+                // pair on.
+                unsafe {
+                    let sum = isa.sum_lanes(sums[pair * I::LANES..].as_ptr());
+                    store(isa, to, I::LANES.min(pairs - pair), sum);
+                }
+            }
+        }
+    }
+}
+
+/// Copies the first vector of an example, if `shape.lead`.
+#[inline(always)]
+fn copy_first<I: Isa>(
+    isa: I,
+    (shape, t): (DotShape, &[f32]),
+    example: usize,
+    out: &mut ActivationsMut<'_>,
+) {
+    let t = &t[example * shape.vectors * shape.width..][..shape.lead];
+    for (block, t) in t.chunks(PANEL).enumerate() {
+        let to = out.block_of(example, block, t.len());
+        // SAFETY: both have as many elements.
+        unsafe { copy(isa, (t.as_ptr(), to.as_mut_ptr()), t.len()) }
     }
 }
 
@@ -170,19 +225,19 @@ impl<O: Operand> Kernel for Dot<'_, '_, O> {
 /// fit the registers of every set, and the 27 vectors of 26 tables and a bottom MLP are cut evenly.
 pub(super) const SIDE: usize = 3;
 
-/// Sums, or adds to them, the products of words of all pairs of vectors. `words: [vectors, LANES,
-/// LANES]`, steps of the sum by examples, of which `steps` count; `sums: [pairs, LANES]`
+/// Sums, or adds to them, the products of words of all pairs of vectors. `words: [vectors, stride]`,
+/// of which the first `steps` registers count; `sums: [pairs, LANES]`
 #[inline(always)]
 fn add_products<I: Isa, O: Operand>(
     ways: (I, O),
-    words: &[f32],
+    (words, stride): (&[f32], usize),
     (vectors, steps): (usize, usize),
     fresh: bool,
     sums: &mut [f32],
 ) {
-    assert_eq!(words.len(), vectors * I::LANES * I::LANES, "words of vectors");
-    assert!(sums.len() >= triangle(vectors) * I::LANES && steps <= I::LANES, "sums of pairs");
-    let (words, sums) = (words.as_ptr(), sums.as_mut_ptr());
+    assert!(words.len() == vectors * stride && steps * I::LANES <= stride, "words of vectors");
+    assert!(sums.len() >= triangle(vectors) * I::LANES, "sums of pairs");
+    let (words, sums) = ((words.as_ptr(), stride), sums.as_mut_ptr());
     for i in (0..vectors).step_by(SIDE) {
         for j in (0..i).step_by(SIDE) {
             // SAFETY: vectors before i, and those from i on that there are.
@@ -201,7 +256,7 @@ fn add_products<I: Isa, O: Operand>(
 #[inline(always)]
 unsafe fn add_square<I: Isa, O: Operand, const DIAGONAL: bool>(
     (isa, _): (I, O),
-    (words, sums): (*const f32, *mut f32),
+    ((words, stride), sums): ((*const f32, usize), *mut f32),
     (i, j): (usize, usize),
     vectors: usize,
     steps: usize,
@@ -224,10 +279,10 @@ unsafe fn add_square<I: Isa, O: Operand, const DIAGONAL: bool>(
         }
         for step in 0..steps {
             for (row, left) in rows.iter().zip(&mut left) {
-                *left = isa.load(words.wrapping_add((row * I::LANES + step) * I::LANES));
+                *left = isa.load(words.wrapping_add(row * stride + step * I::LANES));
             }
             for (column, right) in right.iter_mut().enumerate() {
-                let place = ((j + column) * I::LANES + step) * I::LANES;
+                let place = (j + column) * stride + step * I::LANES;
                 *right = if DIAGONAL { left[column] } else { isa.load(words.wrapping_add(place)) };
             }
             for (row, total) in total.iter_mut().enumerate() {

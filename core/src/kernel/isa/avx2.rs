@@ -213,6 +213,25 @@ impl Isa for Avx2 {
 
     /// Pairs, then quads of rows within the 128-bit halves, then the halves.
     #[inline(always)]
+    unsafe fn sum_lanes(self, from: *const f32) -> __m256 {
+        // SAFETY: as above.
+        unsafe {
+            let (mut pairs, mut quads) = ([self.zero(); 4], [self.zero(); 2]);
+            for (i, pair) in pairs.iter_mut().enumerate() {
+                let (a, b) = (self.load(from.add(16 * i)), self.load(from.add(16 * i + 8)));
+                *pair = self.add(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+            }
+            for (i, quad) in quads.iter_mut().enumerate() {
+                let (a, b) = (pairs[2 * i], pairs[2 * i + 1]);
+                let low = _mm256_shuffle_ps::<0x44>(a, b);
+                *quad = self.add(low, _mm256_shuffle_ps::<0xee>(a, b));
+            }
+            let low = _mm256_permute2f128_ps::<0x20>(quads[0], quads[1]);
+            self.add(low, _mm256_permute2f128_ps::<0x31>(quads[0], quads[1]))
+        }
+    }
+
+    #[inline(always)]
     unsafe fn transpose(
         self,
         from: impl Source,

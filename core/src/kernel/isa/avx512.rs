@@ -273,6 +273,33 @@ impl<const HALVES: bool, const TILES: bool> Isa for Avx512<HALVES, TILES> {
         unsafe { store_nothing(at) }
     }
 
+    /// Lanes of two registers are added, then of four within the 128-bit quarters, then quarters.
+    #[inline(always)]
+    unsafe fn sum_lanes(self, from: *const f32) -> __m512 {
+        // SAFETY: as above.
+        unsafe {
+            let (mut pairs, mut quads) = ([self.zero(); 8], [self.zero(); 4]);
+            for (i, pair) in pairs.iter_mut().enumerate() {
+                let (a, b) = (self.load(from.add(32 * i)), self.load(from.add(32 * i + 16)));
+                *pair = _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+            }
+            for (i, quad) in quads.iter_mut().enumerate() {
+                let (a, b) = (_mm512_castps_pd(pairs[2 * i]), _mm512_castps_pd(pairs[2 * i + 1]));
+                let (low, high) = (_mm512_unpacklo_pd(a, b), _mm512_unpackhi_pd(a, b));
+                *quad = _mm512_add_ps(_mm512_castpd_ps(low), _mm512_castpd_ps(high));
+            }
+            let mut halves = [self.zero(); 2];
+            for (i, half) in halves.iter_mut().enumerate() {
+                let (a, b) = (quads[2 * i], quads[2 * i + 1]);
+                let even = _mm512_shuffle_f32x4::<0x88>(a, b);
+                *half = _mm512_add_ps(even, _mm512_shuffle_f32x4::<0xdd>(a, b));
+            }
+            let [a, b] = halves;
+            let even = _mm512_shuffle_f32x4::<0x88>(a, b);
+            _mm512_add_ps(even, _mm512_shuffle_f32x4::<0xdd>(a, b))
+        }
+    }
+
     /// Pairs, then quads of rows within the 128-bit quarters, then the quarters.
     #[inline(always)]
     unsafe fn transpose(

@@ -37,6 +37,7 @@ pub(crate) use plain::Plain;
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 pub(super) use sse2::Sse2;
 
+use super::layout::Square;
 #[cfg(target_arch = "x86_64")]
 use super::simd::has_fast_halves;
 use super::simd::{Simd, selected};
@@ -222,6 +223,26 @@ pub(crate) trait Isa: Copy {
     /// # Safety
     /// `at` is good for writing.
     unsafe fn claim(self, at: *const AtomicU32);
+
+    /// Of `LANES` registers one behind the other, the sum of the lanes of each: of the first in the
+    /// first lane, and so on. A sum does not depend on the others, or on its place.
+    ///
+    /// # Safety
+    /// `from` is good for reading them.
+    #[inline(always)]
+    unsafe fn sum_lanes(self, from: *const f32) -> Self::Vector {
+        let mut square = Square::ZEROS;
+        let lanes = square.0.as_mut_ptr();
+        // SAFETY: no set has more lanes than the square.
+        unsafe {
+            self.transpose(from, Self::LANES, lanes, Self::LANES);
+            let mut sum = self.load(lanes);
+            for lane in 1..Self::LANES {
+                sum = self.add(sum, self.load(lanes.add(lane * Self::LANES)));
+            }
+            sum
+        }
+    }
 
     /// Transposes a square of `LANES` × `LANES`: `to[j * to_stride + i] = from[i * from_stride +
     /// j]`.

@@ -5,7 +5,7 @@ use crate::kernel::dot::Dot;
 use crate::kernel::dot_backward::DotBackward;
 
 /// Examples, vectors, their width, and whether the first stands in front of the pairs.
-const SHAPES: [(usize, usize, usize, bool); 12] = [
+const SHAPES: [(usize, usize, usize, bool); 15] = [
     (37, 27, 16, true),
     (3, 27, 64, true),
     (16, 9, 13, true),
@@ -18,6 +18,9 @@ const SHAPES: [(usize, usize, usize, bool); 12] = [
     (2, 5, 48, true),
     (3, 4, 8, false),
     (2, 2, 32, true),
+    (3, 27, 128, true),
+    (2, 8, 144, false),
+    (1, 1, 256, true),
 ];
 
 fn forward(set: Simd, shape: DotShape, t: &[f32], n: usize, blocked: bool) -> Vec<f32> {
@@ -76,13 +79,13 @@ fn dot_products_and_their_gradient_are_their_definitions() {
 /// The bits of an example are the same whatever stands around it.
 #[test]
 fn an_example_does_not_depend_on_its_place() {
-    let (n, vectors, width) = (21, 11, 37);
-    let shape = DotShape { vectors, width, lead: width };
-    let t = numbers(53, n * vectors * width);
-    for set in sets() {
+    let (n, vectors) = (21, 11);
+    for (set, width) in sets().flat_map(|set| [37, 128].map(|width| (set, width))) {
+        let shape = DotShape { vectors, width, lead: width };
+        let t = numbers(53, n * vectors * width);
         let all = forward(set, shape, &t, n, true);
         for (one, all) in t.chunks(vectors * width).zip(all.chunks(shape.columns())) {
-            assert_eq!(forward(set, shape, one, 1, false), all, "{set}");
+            assert_eq!(forward(set, shape, one, 1, false), all, "{set} {width}");
         }
     }
 }
