@@ -30,6 +30,10 @@ fn the_peak_alone_names_the_processor() {
     let report: Value = serde_json::from_str(&ended.stdout).unwrap();
     assert!(number(&report, "peak_gflops") > 0.0);
     assert_eq!(report["steps"], serde_json::json!([]));
+    // With AMX products of bf16s are no instruction of a vector.
+    let of_bf16s = report["peak_bf16_over_f32"].as_f64();
+    assert_eq!(of_bf16s.is_some(), report["simd"] != "amx", "{report}");
+    assert!(of_bf16s.is_none_or(|ratio| ratio > 0.0), "{report}");
     let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     if cpuinfo.contains("cpu family") {
         let machine = report["machine"].as_str().unwrap();
@@ -97,6 +101,39 @@ fn figures_are_as_the_contract_says() {
         assert!(number(step, "row_floor_share") > 0.0, "{step}");
     }
     assert!(ended.stderr.contains("examples/s"), "the table is on stderr: {}", ended.stderr);
+}
+
+/// The parts of a job whose products are of bf16s are measured in bf16.
+#[test]
+fn parts_have_the_precision_of_the_job() {
+    let folder = folder();
+    let job = folder.text("job.toml");
+    // As wide as products of bf16s have to be.
+    let job = job.replace("embedding_dim = 4", "embedding_dim = 32");
+    let job = job.replace("[8, 4]", "[32]").replace("[8]", "[64]");
+    folder.write("job.toml", &format!("{job}[train]\nprecision = \"bf16\"\n"));
+    let arguments = ["bench", "-c", "job.toml", "--workers", "1", "--json", "-"];
+    let ended = folder.umbra(1, &[&arguments[..], &QUICK].concat()).fine();
+    let report: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let kernels = report["kernels"].as_array().unwrap();
+    let shapes = |name: &str| -> Vec<&str> {
+        let own = kernels.iter().filter(|kernel| kernel["kernel"] == name);
+        own.map(|kernel| kernel["shape"].as_str().unwrap()).collect()
+    };
+    for (name, count) in [
+        ("forward", 6),
+        ("data_gradient", 4),
+        ("weight_gradient", 6),
+        ("dot", 2),
+        ("dot_backward", 2),
+    ] {
+        let shapes = shapes(name);
+        // 4-32, 68-64 and 64-1, in tiles of 16 and of 64.
+        assert_eq!(shapes.len(), count, "{name}: {shapes:?}");
+        assert!(shapes.iter().all(|shape| shape.ends_with(" bf16")), "{name}: {shapes:?}");
+    }
+    // The others are too narrow.
+    assert_eq!(shapes("round"), ["64x68 bf16"; 2]);
 }
 
 const ADAGRADS: &str = "rowwise_adagrad+adagrad";
