@@ -1,8 +1,8 @@
 //! Pairwise dot products of a few short vectors, example by example.
 //!
 //! Shapes: T `[F, d]` holds the vectors of an example, Z its pairs (i, j) with j < i, row by row:
-//! z_ij = t_i · t_j. Each pair is multiplied once. The lanes of a register are as many examples, and
-//! a sum runs over d in one lane, in increasing order; or, of f32s in long vectors, they are
+//! z_ij = t_i · t_j. Each pair is multiplied once. The lanes of a register are as many examples,
+//! and a sum runs over d in one lane, in increasing order; or, of f32s in long vectors, they are
 //! elements of an example, and are added at the end of a sum. In bf16 T is rounded to words of two
 //! elements of a vector (`operand.rs`). The gradient is in `dot_backward.rs`.
 
@@ -18,8 +18,9 @@ pub(super) const LANES_MAX: usize = 16;
 /// Numbers that stay near: 256 KiB of them.
 const NEAR: usize = 1 << 16;
 
-/// Registers of a vector from which on lanes are its elements: to add lanes at the end of sums takes
-/// as long, or a tenth longer, as to transpose vectors before, and no lane is without an example.
+/// Registers of a vector from which on lanes are its elements: to add lanes at the end of sums
+/// takes as long as to transpose vectors before, or a tenth longer, and no lane is without an
+/// example.
 /// Ten examples of 27 vectors of 128 took .63 of the time so, on an EPYC of family 25.
 const LONG: usize = 8;
 
@@ -225,8 +226,8 @@ fn copy_first<I: Isa>(
 /// fit the registers of every set, and the 27 vectors of 26 tables and a bottom MLP are cut evenly.
 pub(super) const SIDE: usize = 3;
 
-/// Sums, or adds to them, the products of words of all pairs of vectors. `words: [vectors, stride]`,
-/// of which the first `steps` registers count; `sums: [pairs, LANES]`
+/// Sums, or adds to them, the products of words of all pairs of vectors. `words: [vectors,
+/// stride]`, of which the first `steps` registers count; `sums: [pairs, LANES]`
 #[inline(always)]
 fn add_products<I: Isa, O: Operand>(
     ways: (I, O),
