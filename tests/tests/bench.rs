@@ -111,7 +111,7 @@ fn parts_have_the_precision_of_the_job() {
     // As wide as products of bf16s have to be.
     let job = job.replace("embedding_dim = 4", "embedding_dim = 32");
     let job = job.replace("[8, 4]", "[32]").replace("[8]", "[64]");
-    folder.write("job.toml", &format!("{job}[train]\nprecision = \"bf16\"\n"));
+    folder.write("job.toml", format!("{job}[train]\nprecision = \"bf16\"\n"));
     let arguments = ["bench", "-c", "job.toml", "--workers", "1", "--json", "-"];
     let ended = folder.umbra(1, &[&arguments[..], &QUICK].concat()).fine();
     let report: Value = serde_json::from_str(&ended.stdout).unwrap();
