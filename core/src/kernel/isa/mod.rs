@@ -72,6 +72,7 @@ pub(crate) trait Isa: Copy {
     /// Linear layers multiply halves by the instructions of `amx/mod.rs`.
     const TILES: bool = false;
     /// `f64::mul_add` is one instruction; elsewhere a function of the C library.
+    #[cfg_attr(not(feature = "std"), expect(dead_code, reason = "core has no f64::mul_add"))]
     const FUSES: bool = false;
 
     /// All zeros.
