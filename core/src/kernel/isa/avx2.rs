@@ -211,7 +211,7 @@ impl Isa for Avx2 {
     #[inline(always)]
     unsafe fn claim(self, _at: *const AtomicU32) {}
 
-    /// Pairs, then quads of rows within the 128-bit halves, then the halves.
+    /// Lanes of two registers are added, then of four within the 128-bit halves, then the halves.
     #[inline(always)]
     unsafe fn sum_lanes(self, from: *const f32) -> __m256 {
         // SAFETY: as above.
@@ -231,6 +231,7 @@ impl Isa for Avx2 {
         }
     }
 
+    /// Pairs, then quads of rows within the 128-bit halves, then the halves.
     #[inline(always)]
     unsafe fn transpose(
         self,
