@@ -18,11 +18,11 @@ use super::amx;
 use super::isa::{InPlace, Isa, Kernel, Source, run, run_halves};
 use super::layout::{Activations, ActivationsMut, PANEL, place, width_at};
 use super::operand::{Halves, Operand, Precision, Whole};
+use super::prefetch::prefetch_at;
 use super::tile::{Epilogue, Left, Lines, Right, even, load, put_each, store, tile};
 use super::transpose::transpose_panel;
 use super::update::sum_of_lanes;
 use super::weight::{EXAMPLES, EXAMPLES_AT_MOST};
-use super::words::prefetch_at;
 
 /// Y = X·Wᵀ + b, cut below at 0 if `relu`. `weight`: panels of `[outputs, inputs]`
 ///

@@ -14,6 +14,7 @@
 //! - `pool.rs`: sums of rows; `row_values.rs`: rows of f32s or bf16s, and how these are rounded
 //! - `isa/`: registers of an instruction set, the traits kernels are generic over
 //! - `layout.rs`: panels of parameters, blocks of activations; `words.rs`: memory shared by workers
+//! - `prefetch.rs`: requests for what will be needed
 //! - `peak.rs`: what the core could do at best
 //!
 //! [`Simd`] is the instruction set, chosen once for the process (`simd.rs`). The same source is
@@ -34,6 +35,7 @@ mod linear;
 mod operand;
 mod peak;
 pub(crate) mod pool;
+pub(crate) mod prefetch;
 mod round;
 pub(crate) mod row_values;
 mod second_order;

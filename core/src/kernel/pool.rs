@@ -8,7 +8,6 @@ use core::ops::Range;
 use super::isa::{Isa, Source};
 use super::row_values::Stored;
 use super::tile::{copy, load, store};
-use super::words::prefetch_row;
 
 /// Rows in private or in shared memory.
 pub(crate) struct Rows<'a, T> {
@@ -18,8 +17,6 @@ pub(crate) struct Rows<'a, T> {
     pub(crate) stride: usize,
     /// The columns that are wanted; the first is the first of an element.
     pub(crate) columns: Range<usize>,
-    /// Rows asked for ahead: none, where they are near.
-    pub(crate) ahead: usize,
 }
 
 impl<T: Stored> Rows<'_, T> {
@@ -96,12 +93,6 @@ where
 {
     let mut sums = [isa.zero(); N];
     for (i, value) in bag.range.clone().enumerate() {
-        if at == 0
-            && rows.ahead > 0
-            && let Some(index) = bag.indices.get(value + rows.ahead)
-        {
-            prefetch_row(rows.row(*index));
-        }
         let elements = ((N - 1) * I::LANES + count).div_ceil(T::VALUES);
         let row = &rows.row(bag.indices[value])[at / T::VALUES..][..elements];
         for (j, sum) in sums.iter_mut().enumerate() {

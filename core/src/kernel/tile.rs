@@ -13,9 +13,9 @@ use super::isa::{Isa, Source};
 use super::layout::LINE;
 use super::layout::PANEL;
 use super::operand::Operand;
-use super::words::prefetch_at;
+use super::prefetch::prefetch_at;
 #[cfg(target_arch = "x86_64")]
-use super::words::prefetch_to_write;
+use super::prefetch::prefetch_to_write;
 
 /// Most rows of a tile, of any instruction set.
 pub(super) const ROWS_MAX: usize = 14;

@@ -7,9 +7,9 @@
 use core::sync::atomic::AtomicU32;
 
 use super::isa::{Isa, Kernel, run};
+use super::prefetch::prefetch_at;
 use super::row_values::{RowValues, store_words};
 use super::tile::{Epilogue, ROWS_MAX, ask, load, store_shared};
-use super::words::prefetch_at;
 
 /// What an optimizer does to a vector of elements.
 pub(crate) trait Rule: Copy {

@@ -206,7 +206,7 @@ impl Kernel for Forward<'_> {
         let StripShape { width, projected, .. } = strips.shape;
         let first = shape.columns.start;
         let columns = first..first + width;
-        let rows = Rows { elements: rows, stride: bags.row_width, columns, ahead: 0 };
+        let rows = Rows { elements: rows, stride: bags.row_width, columns };
         for example in 0..n {
             let bag = example * bags.fields;
             let narrow = &mut narrow[example * projected..][..projected];

@@ -13,7 +13,7 @@ use core::ops::Range;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::Relaxed;
 
-use crate::kernel::words::prefetch;
+use crate::kernel::prefetch::prefetch;
 
 /// What is remembered of updates.
 #[derive(Clone, Copy, Debug, Default)]
@@ -62,6 +62,12 @@ impl<'a> Usage<'a> {
         let before = sample.accesses.load(Relaxed);
         sample.accesses.store(before.wrapping_add(1), Relaxed);
         if before.is_multiple_of(PERIOD) { self } else { Self::None }
+    }
+
+    /// Whether anything is counted.
+    #[inline(always)]
+    pub(crate) const fn is_some(&self) -> bool {
+        !matches!(self, Self::None)
     }
 
     /// Asks for what counting the row at `index` will touch.

@@ -322,7 +322,7 @@ impl Kernel for Pool<'_> {
     fn run<I: Isa>(self, isa: I) {
         let Self { bags, n, rows, shape, out } = self;
         let (width, columns) = (shape.columns.len(), shape.columns.clone());
-        let rows = Rows { elements: rows, stride: bags.row_width, columns, ahead: 0 };
+        let rows = Rows { elements: rows, stride: bags.row_width, columns };
         let single = bags.single_ids(n);
         for example in 0..n {
             let at = example * shape.stride + shape.at;

@@ -5,7 +5,7 @@
 
 use super::Numbering;
 use crate::batch::Jagged;
-use crate::kernel::words::prefetch;
+use crate::kernel::prefetch::prefetch;
 
 /// Words of scratch that [`coalesce`] needs for up to `values_max` ids: a power of two.
 #[must_use]

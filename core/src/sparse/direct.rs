@@ -8,13 +8,12 @@
 use super::Table;
 use super::bag::Pooling;
 use super::group::Use;
-use super::table::BURST;
 use crate::batch::Jagged;
 use crate::kernel::Precision;
 use crate::kernel::isa::{Isa, Kernel, Source, run};
 use crate::kernel::pool::{Bag, Rows, add_scaled, sum_rows};
+use crate::kernel::prefetch::{BURST, FarRows};
 use crate::kernel::row_values::{Pair, Stored};
-use crate::kernel::words::prefetch_row;
 use crate::optim::{RowLoop, RowRule, SparseOptimizer};
 
 /// Bags, and how each becomes a vector.
@@ -66,15 +65,20 @@ where
     *const T: Source,
 {
     let Pool { bags, table, rows: indices, vectors } = of;
-    let (stride, ahead) = (table.record_len(), table.ahead());
-    let rows = Rows { elements, stride, columns: 0..table.width(), ahead };
+    let rows = Rows { elements, stride: table.record_len(), columns: 0..table.width() };
     let mut vectors = vectors.chunks_exact_mut(table.width());
+    let (far, mut asked) = (table.far(), 0);
     for ends in bags.bags.offsets.windows(2) {
         let range = ends[0] as usize..ends[1] as usize;
         if range.is_empty() {
             continue;
         }
         let Some(vector) = vectors.next() else { return };
+        if asked < range.end + BURST {
+            let more = asked..indices.len().min(range.end + 2 * BURST);
+            indices[more.clone()].iter().for_each(|index| far.ask(*index as usize));
+            asked = more.end;
+        }
         let (weights, scale) = bags.weights(range.clone());
         if scale == 0.0 {
             vector.fill(0.0);
@@ -133,18 +137,24 @@ impl RowLoop for Apply<'_> {
         let DirectUpdate { rate, rows, ends, uses: all, gradients, .. } = update;
         // A copy that the stores below cannot reach.
         let table = *table;
-        let (width, usage, ahead) = (table.width(), table.usage().of_a_call(), table.ahead());
+        let (width, usage) = (table.width(), table.usage().of_a_call());
+        let (far, vectors) = (table.far(), FarRows::new(gradients, width));
+        let ask = |rows: &[u32]| {
+            rows.iter().for_each(|index| far.ask(*index as usize));
+            if usage.is_some() {
+                rows.iter().for_each(|index| usage.prefetch(*index as usize));
+            }
+        };
+        let mut bursts = rows.chunks(BURST);
+        bursts.next().into_iter().for_each(ask);
         let mut start = 0;
         for (i, (row, end)) in rows.iter().zip(ends).enumerate() {
             if i.is_multiple_of(BURST) {
-                for index in rows.iter().skip(i + ahead).take(BURST) {
-                    table.prefetch(*index as usize);
-                    usage.prefetch(*index as usize);
-                }
+                bursts.next().into_iter().for_each(ask);
             }
             // Bags follow one another no more than rows do.
             if let Some(of) = all.get(start + GRADIENTS_AHEAD) {
-                prefetch_row(&gradients[of.vector as usize * width..][..width]);
+                vectors.ask(of.vector as usize);
             }
             let uses = &all[start..*end as usize];
             start = *end as usize;

@@ -15,8 +15,9 @@ use super::record::Record;
 use super::rounding::Rounding;
 use crate::kernel::Precision;
 use crate::kernel::isa::{Isa, Kernel, run};
+use crate::kernel::prefetch::{BURST, FarRows};
 use crate::kernel::row_values::{Rounded, Whole, load_pairs, store_pairs};
-use crate::kernel::words::{all_finite_with, load_with, prefetch_row, store_with, touch_with};
+use crate::kernel::words::{all_finite_with, load_with, store_with, touch_with};
 use crate::optim::{RowLoop, RowRule, SparseOptimizer};
 use crate::recovery::usage::Usage;
 
@@ -129,22 +130,23 @@ impl<'a> Table<'a> {
         rows: impl Iterator<Item = (usize, usize)> + Clone,
         gradients: &[f32],
     ) -> usize {
-        self.update_before(optimizer, rate, (rows, [].into_iter()), gradients)
+        let (table, next) = (*self, [].into_iter());
+        let mut refused = 0;
+        let counted = Some(&mut refused);
+        run(Update { table, optimizer, rate, rows, next, gradients, refused: counted });
+        refused
     }
 
-    /// The same; asks for records at the indices in `next` meanwhile, as many as there are rows or
-    /// a few more.
+    /// The same with gradients that are finite; asks for records at the indices in `next`
+    /// meanwhile, as many as there are rows or a few more.
     pub(super) fn update_before(
         &self,
         optimizer: &SparseOptimizer,
         rate: f32,
         (rows, next): (impl Iterator<Item = (usize, usize)> + Clone, impl Iterator<Item = usize>),
         gradients: &[f32],
-    ) -> usize {
-        let mut refused = 0;
-        let table = *self;
-        run(Update { table, optimizer, rate, rows, next, gradients, refused: &mut refused });
-        refused
+    ) {
+        run(Update { table: *self, optimizer, rate, rows, next, gradients, refused: None });
     }
 
     /// Reads the records at `indices`, then writes them as they are: what a step that looks rows up
@@ -165,16 +167,28 @@ impl<'a> Table<'a> {
     ) -> bool {
         let sound = all_finite_with(isa, gradient);
         if sound {
-            let (values, state) = self.record(index).split_at(self.record.value_words());
-            match self.record.precision {
-                Precision::F32 => rule.update_row(isa, rate, (Whole(values), state), gradient),
-                Precision::Bf16 => {
-                    let values = Rounded::new(values, self.rounding.key(index));
-                    rule.update_row(isa, rate, (values, state), gradient);
-                }
-            }
+            self.update_soundly(isa, (rule, rate), index, gradient);
         }
         sound
+    }
+
+    /// Updates a row with a finite gradient.
+    #[inline(always)]
+    fn update_soundly<I: Isa>(
+        &self,
+        isa: I,
+        (rule, rate): (impl RowRule, f32),
+        index: usize,
+        gradient: &[f32],
+    ) {
+        let (values, state) = self.record(index).split_at(self.record.value_words());
+        match self.record.precision {
+            Precision::F32 => rule.update_row(isa, rate, (Whole(values), state), gradient),
+            Precision::Bf16 => {
+                let values = Rounded::new(values, self.rounding.key(index));
+                rule.update_row(isa, rate, (values, state), gradient);
+            }
+        }
     }
 
     /// What values are.
@@ -197,38 +211,12 @@ impl<'a> Table<'a> {
         self.usage
     }
 
-    /// Records that are asked for ahead: as many as are looked at while a memory access takes
-    /// place, and no more lines than can be on their way. Measured: 40 are best for one line, 12 to
-    /// 24 for five or nine.
+    /// Where records stand.
     #[inline(always)]
-    pub(super) const fn ahead(&self) -> usize {
-        let records = 64 / self.record_len().div_ceil(LINE);
-        if records < 12 {
-            12
-        } else if records > 40 {
-            40
-        } else {
-            records
-        }
-    }
-
-    /// Asks for the cache lines of a record ahead of its use.
-    #[inline(always)]
-    pub(super) fn prefetch(&self, index: usize) {
-        prefetch_row(self.record(index));
+    pub(super) fn far(&self) -> FarRows {
+        FarRows::new(self.words, self.record_len())
     }
 }
-
-/// Words of a cache line.
-const LINE: usize = 16;
-
-/// Records that are asked for at once where records are written. A request whose page has to be
-/// looked up first keeps what follows it from being completed; presumably, where each is followed
-/// by the stores of a row, too few are under way. Measured in turn on an Intel core whose pages are
-/// of 4 KiB, with rows of 256 bytes: steps that read and update 26 rows an example took .75 of the
-/// time of those that asked for one with every row, and steps of bags of 10 ids .80 to .88, with 24
-/// to 96; 8 are too few. Where rows are only read there is no difference.
-pub(super) const BURST: usize = 24;
 
 struct Read<'a, T> {
     table: Table<'a>,
@@ -241,11 +229,11 @@ impl<T: Iterator<Item = (usize, usize)> + Clone> Kernel for Read<'_, T> {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I) {
         let Self { table, rows, out } = self;
-        let mut ahead = rows.clone();
-        ahead.by_ref().take(table.ahead()).for_each(|(index, _)| table.prefetch(index));
-        for (index, place) in rows {
-            if let Some((index, _)) = ahead.next() {
-                table.prefetch(index);
+        let (far, mut ahead) = (table.far(), rows.clone());
+        ahead.by_ref().take(BURST).for_each(|(index, _)| far.ask(index));
+        for (number, (index, place)) in rows.enumerate() {
+            if number.is_multiple_of(BURST) {
+                ahead.by_ref().take(BURST).for_each(|(index, _)| far.ask(index));
             }
             let out = &mut out[place * table.width()..][..table.width()];
             let values = &table.record(index)[..table.record.value_words()];
@@ -291,8 +279,8 @@ struct Update<'a, T, N> {
     /// Those that will be read behind it.
     next: N,
     gradients: &'a [f32],
-    /// Rows left as they are.
-    refused: &'a mut usize,
+    /// How many rows were left as they are; none where gradients are known to be finite.
+    refused: Option<&'a mut usize>,
 }
 
 impl<T: Iterator<Item = (usize, usize)> + Clone, N: Iterator<Item = usize>> Kernel
@@ -310,25 +298,33 @@ impl<T: Iterator<Item = (usize, usize)> + Clone, N: Iterator<Item = usize>> RowL
 {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I, rule: impl RowRule) {
-        let Self { table, rate, rows, mut next, gradients, refused, .. } = self;
+        let Self { table, rate, rows, mut next, gradients, mut refused, .. } = self;
         let usage = table.usage.of_a_call();
-        let mut ahead = rows.clone();
-        let prefetch = |(index, _)| {
-            table.prefetch(index);
-            usage.prefetch(index);
+        let (far, mut ahead) = (table.far(), rows.clone());
+        let mut ask = || {
+            let rows = ahead.clone().take(BURST);
+            ahead.by_ref().take(BURST).for_each(|(index, _)| far.ask(index));
+            if usage.is_some() {
+                rows.for_each(|(index, _)| usage.prefetch(index));
+            }
         };
-        ahead.by_ref().take(table.ahead()).for_each(prefetch);
+        ask();
         for (number, (index, place)) in rows.enumerate() {
             if number.is_multiple_of(BURST) {
-                ahead.by_ref().take(BURST).for_each(prefetch);
-                next.by_ref().take(BURST).for_each(|index| table.prefetch(index));
+                ask();
+                next.by_ref().take(BURST).for_each(|index| far.ask(index));
             }
             let gradient = &gradients[place * table.width()..][..table.width()];
-            if table.update_one(isa, (rule, rate), index, gradient) {
-                usage.count(index);
-            } else {
-                *refused += 1;
+            match &mut refused {
+                None => table.update_soundly(isa, (rule, rate), index, gradient),
+                Some(refused) => {
+                    if !table.update_one(isa, (rule, rate), index, gradient) {
+                        **refused += 1;
+                        continue;
+                    }
+                }
             }
+            usage.count(index);
         }
     }
 }
@@ -343,11 +339,11 @@ impl<T: Iterator<Item = usize> + Clone> Kernel for Touch<'_, T> {
     fn run<I: Isa>(self, isa: I) {
         let Self { table, indices } = self;
         for write in [false, true] {
-            let mut ahead = indices.clone();
-            ahead.by_ref().take(table.ahead()).for_each(|index| table.prefetch(index));
+            let (far, mut ahead) = (table.far(), indices.clone());
+            ahead.by_ref().take(BURST).for_each(|index| far.ask(index));
             for (number, index) in indices.clone().enumerate() {
                 if number.is_multiple_of(BURST) {
-                    ahead.by_ref().take(BURST).for_each(|index| table.prefetch(index));
+                    ahead.by_ref().take(BURST).for_each(|index| far.ask(index));
                 }
                 core::hint::black_box(touch_with(isa, table.record(index), write));
             }

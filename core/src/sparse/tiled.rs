@@ -132,7 +132,7 @@ impl TiledRows<'_> {
         let own = self.plan.at(named).rev().filter(move |(_, place)| *place < carried);
         let after = if tile + 1 < self.plan.ends.len() { self.named_by(tile + 1) } else { 0..0 };
         let rows = (own, self.plan.at(after).map(|(row, _)| row));
-        let _ = self.table.update_before(self.optimizer, self.rate, rows, gradients);
+        self.table.update_before(self.optimizer, self.rate, rows, gradients);
     }
 
     /// Updates the carried rows, if all their gradients are finite. `gradients: [places, width]`

@@ -10,7 +10,8 @@ use super::super::dropout::{Keys, Masks, TOGETHER};
 use super::{EPSILON, Norm, single};
 use crate::float::sqrt_f64;
 use crate::kernel::isa::{Isa, Kernel};
-use crate::kernel::words::{load_with, prefetch_at};
+use crate::kernel::prefetch::prefetch_at;
+use crate::kernel::words::load_with;
 use crate::kernel::{Activations, ActivationsMut, PANEL};
 
 /// A row of a whole block.

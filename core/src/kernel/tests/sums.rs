@@ -112,9 +112,9 @@ impl Kernel for Pool<'_> {
             weights: self.weights,
             scale: self.scale,
         };
-        let rows = Rows { elements: self.rows, stride, columns: columns.clone(), ahead: 0 };
+        let rows = Rows { elements: self.rows, stride, columns: columns.clone() };
         sum_rows(isa, &bag, &rows, private);
-        let rows = Rows { elements: &words[..], stride, columns, ahead: 2 };
+        let rows = Rows { elements: &words[..], stride, columns };
         sum_rows(isa, &bag, &rows, in_shared);
         add_scaled(isa, self.scale, private, added);
     }

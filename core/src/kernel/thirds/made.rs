@@ -6,8 +6,8 @@ use core::sync::atomic::AtomicU32;
 
 use super::super::isa::{InPlace, Isa, Source};
 use super::super::layout::{Activations, LINE, PANEL, place, width_at};
+use super::super::prefetch::prefetch_at;
 use super::super::transpose::transpose_part;
-use super::super::words::prefetch_at;
 use super::split::{split_pairs, split_rows};
 use super::{DEPTH, SIDE, STEP, Thirds};
 
