@@ -22,9 +22,14 @@ use rustix::fs::{MemfdFlags, memfd_create};
 pub struct Words {
     /// Nobody but `deref` looks at it again.
     map: Option<MmapRaw>,
+    /// Bytes of the map before them.
+    start: usize,
     len: usize,
     seen: Seen,
 }
+
+/// Bytes of a huge page.
+const HUGE: usize = 2 << 20;
 
 /// By whom words are seen.
 #[derive(Debug)]
@@ -57,16 +62,20 @@ impl Words {
     /// When the system has no memory for them.
     pub fn new(len: usize) -> io::Result<Self> {
         if len == 0 {
-            return Ok(Self { map: None, len, seen: Seen::Here });
+            return Ok(Self { map: None, start: 0, len, seen: Seen::Here });
         }
-        let map = MmapMut::map_anon(len * size_of::<AtomicU32>()).map_err(|error| {
+        let bytes = len * size_of::<AtomicU32>();
+        // Only whole pages can be huge: a replica of 2 MB that starts anywhere has none.
+        let room = if bytes < HUGE / 2 { bytes } else { bytes.next_multiple_of(HUGE) + HUGE };
+        let map = MmapMut::map_anon(room).map_err(|error| {
             let gigabytes = (len * size_of::<AtomicU32>()) as f64 / 1e9;
             let message = format!("no memory for {gigabytes:.2} GB of parameters: {error}");
             io::Error::new(error.kind(), message)
         })?;
         // A hint: without huge pages everything works, slower.
         let _ = map.advise(Advice::HugePage);
-        Ok(Self { map: Some(map.into()), len, seen: Seen::Here })
+        let start = if room > bytes { map.as_ptr().align_offset(HUGE) } else { 0 };
+        Ok(Self { map: Some(map.into()), start, len, seen: Seen::Here })
     }
 
     /// The same, which other processes can [borrow](Self::borrow).
@@ -77,7 +86,7 @@ impl Words {
         let file = File::from(memfd_create("umbra", MemfdFlags::CLOEXEC)?);
         file.set_len((len * size_of::<AtomicU32>()) as u64)?;
         let map = map_file(&file, len)?;
-        Ok(Self { map, len, seen: Seen::Lent(file) })
+        Ok(Self { map, start: 0, len, seen: Seen::Lent(file) })
     }
 
     /// Where others find them; `None` of those that this process has for itself.
@@ -108,7 +117,7 @@ impl Words {
         if (about.dev(), about.ino(), about.len()) != (device, inode, bytes) {
             return Err(io::Error::other("another process is there by now"));
         }
-        Ok(Self { map: map_file(&file, len)?, len, seen: Seen::Borrowed })
+        Ok(Self { map: map_file(&file, len)?, start: 0, len, seen: Seen::Borrowed })
     }
 
     /// Gives the memory of words back until they are written again: those of whole pages are 0
@@ -125,6 +134,7 @@ impl Words {
         let (first, end) = (range.start.next_multiple_of(page), range.end / page * page);
         if first < end {
             let [offset, length] = [first, end - first].map(|words| words * size_of::<AtomicU32>());
+            let offset = self.start + offset;
             // SAFETY: whole pages within the map, which is private and without a file: they read
             // as zeros afterwards, and 0 is a word like any other to those who see it change.
             // A hint: where it is refused the memory stays, and so do the words.
@@ -139,11 +149,15 @@ impl Deref for Words {
 
     fn deref(&self) -> &[AtomicU32] {
         let Some(map) = &self.map else { return &[] };
-        // SAFETY: the map is page-aligned, zeroed, `len` words long, and so is its file, which
-        // nobody makes shorter; it lives as long as `self`. It is only ever seen as atomic words,
-        // by other processes too, which may be written through shared references; so the pointer
-        // must be one for writing, and no `&[u8]` of the map is ever made.
-        unsafe { core::slice::from_raw_parts(map.as_mut_ptr().cast_const().cast(), self.len) }
+        // SAFETY: the map is page-aligned, zeroed and, from the whole page `start` on, `len` words
+        // long, and so is its file, which nobody makes shorter; it lives as long as `self`. It is
+        // only ever seen as atomic words, by other processes too, which may be written through
+        // shared references; so the pointer must be one for writing, and no `&[u8]` of the map is
+        // ever made.
+        unsafe {
+            let first = map.as_mut_ptr().cast_const().add(self.start);
+            core::slice::from_raw_parts(first.cast(), self.len)
+        }
     }
 }
 
@@ -160,25 +174,28 @@ fn map_file(file: &File, len: usize) -> io::Result<Option<MmapRaw>> {
 
 /// f32s of one thread that start with a cache line. A kernel reads and writes vectors as long as
 /// one; the allocator's memory begins 16 bytes behind a page, where each of them would be in two.
+/// Many of them start with a huge page.
 #[derive(Debug, Default)]
 pub struct Lines {
-    /// Room for the numbers, wherever the first line starts.
+    /// Room for the numbers, wherever the first line, or page, starts.
     memory: Vec<f32>,
     start: usize,
     len: usize,
 }
 
-/// f32s of a cache line.
-const LINE: usize = 16;
+/// Bytes of a cache line.
+const LINE: usize = 64;
 
 impl Lines {
     /// Zeros.
     #[must_use]
     pub fn zeros(len: usize) -> Self {
         // Of this size they come from the system untouched, so the hint comes before the pages.
-        let memory = vec![0.0; len + LINE];
+        let alignment = if len * size_of::<f32>() < HUGE / 2 { LINE } else { HUGE };
+        let more = alignment / size_of::<f32>();
+        let memory = vec![0.0; len + more];
         prefer_huge_pages(&memory);
-        let start = memory.as_ptr().align_offset(size_of::<f32>() * LINE).min(LINE);
+        let start = memory.as_ptr().align_offset(alignment).min(more);
         Self { memory, start, len }
     }
 
@@ -242,7 +259,8 @@ mod tests {
         for len in [0, 1, 1023, 1024, 3_000_000] {
             let mut zeros = Lines::zeros(len);
             assert!(zeros.len() == len && zeros.iter().all(|x| *x == 0.0));
-            assert_eq!(zeros.as_ptr() as usize % 64, 0, "{len} numbers");
+            let alignment = if len < HUGE / 8 { LINE } else { HUGE };
+            assert_eq!(zeros.as_ptr() as usize % alignment, 0, "{len} numbers");
             zeros.iter_mut().for_each(|x| *x = 1.0);
             prefer_huge_pages(&zeros);
             assert!(zeros.iter().all(|x| *x == 1.0));
@@ -280,6 +298,11 @@ mod tests {
         assert!([0, 4999, 900_000, 999_999].iter().all(|at| words[*at].load(Relaxed) == 9));
         words.release(7..8);
         assert_eq!(words[7].load(Relaxed), 9);
+        for (len, alignment) in [(100_000, 4096), (HUGE / 8, HUGE), (HUGE / 4 + 1, HUGE)] {
+            let words = Words::new(len).unwrap();
+            assert_eq!((words.as_ptr() as usize % alignment, words.len()), (0, len));
+            assert_eq!(words[len - 1].swap(1, Relaxed), 0);
+        }
         assert!(Words::new(0).unwrap().is_empty());
         assert!(Words::new(usize::MAX / 8).is_err());
     }
