@@ -29,11 +29,11 @@ pub(crate) fn prefetch_to_write<T>(at: *const T) {
 }
 
 /// Rows that are asked for at once; they are used when as many more have been asked for. Measured
-/// on a Zen 4 core, rows of 16 to 128 numbers on pages of 2 MiB: read in .78 to .87 of the time that
-/// one request to every row took, and updated in .86 to .99 of it; bursts of 24 to 192 differ by a
-/// few hundredths. On an Intel core whose pages are of 4 KiB, rows of 64 numbers: steps that read
-/// and update 26 of them an example took .75 of the time by bursts of 24 to 96, and steps of bags of
-/// 10 ids .80 to .88; bursts of 8 are too short.
+/// on a Zen 4 core, rows of 16 to 128 numbers on pages of 2 MiB: read in .78 to .87 of the time
+/// that one request to every row took, and updated in .86 to .99 of it; bursts of 24 to 192 differ
+/// by a few hundredths. On an Intel core whose pages are of 4 KiB, rows of 64 numbers: steps that
+/// read and update 26 of them an example took .75 of the time by bursts of 24 to 96, and steps of
+/// bags of 10 ids .80 to .88; bursts of 8 are too short.
 pub(crate) const BURST: usize = 48;
 
 /// Where rows stand that are far.
