@@ -106,7 +106,8 @@ impl<O: Operand> DotBackward<'_, O> {
             };
             for (at, rows) in even(vectors, I::ROWS) {
                 let first = s.wrapping_add(at * row_of_s);
-                let a = Left { first, row: row_of_s, step: 1, run: depth, block: 0 };
+                let a =
+                    Left { first, row: row_of_s, step: 1, along_rows: true, run: depth, block: 0 };
                 for d in (0..width).step_by(2 * I::LANES) {
                     let first = InPlace(t.wrapping_add(d));
                     let b = Right { first, stride: width, ahead: () };

@@ -140,12 +140,14 @@ pub(super) fn check_mask(mask: Option<Mask<'_>>, d_x: &ActivationsMut<'_>) {
 }
 
 /// The tile's rows of activations, as the left operand of a product over their columns.
+#[inline(always)]
 fn rows_of(x: Activations<'_>, first: usize) -> Left {
     let strides = x.strides();
     Left {
         first: x.as_ptr().wrapping_add(first * strides.row),
         row: strides.row,
         step: 1,
+        along_rows: true,
         run: PANEL,
         block: strides.block,
     }

@@ -9,9 +9,7 @@
 use core::sync::atomic::AtomicU32;
 
 use super::isa::{Isa, Source};
-#[cfg(target_arch = "x86_64")]
-use super::layout::LINE;
-use super::layout::PANEL;
+use super::layout::{LINE, PANEL};
 use super::operand::Operand;
 use super::prefetch::prefetch_at;
 #[cfg(target_arch = "x86_64")]
@@ -26,6 +24,8 @@ pub(super) struct Left {
     pub(super) first: *const f32,
     pub(super) row: usize,
     pub(super) step: usize,
+    /// `step` is 1: a constant where a tile is compiled.
+    pub(super) along_rows: bool,
     /// Steps between two jumps.
     pub(super) run: usize,
     /// From run to run.
@@ -47,10 +47,10 @@ pub(super) struct Right<S, A> {
 /// What will be read after the tile. Asked for step by step, cache lines come while there is time
 /// for them, and no faster than they are used.
 pub(super) trait Ahead: Copy {
-    /// Asks for the line of a step.
-    fn ask(self);
-    /// The next step's.
-    fn step(self) -> Self;
+    /// Asks for the lines of so many steps.
+    fn ask(self, steps: usize);
+    /// Those of the steps behind as many.
+    fn step(self, steps: usize) -> Self;
     /// That of the first step behind a run of the left operand, from that of the run's first.
     fn jump(self) -> Self;
 }
@@ -58,10 +58,10 @@ pub(super) trait Ahead: Copy {
 /// Nothing.
 impl Ahead for () {
     #[inline(always)]
-    fn ask(self) {}
+    fn ask(self, _steps: usize) {}
 
     #[inline(always)]
-    fn step(self) {}
+    fn step(self, _steps: usize) {}
 
     #[inline(always)]
     fn jump(self) {}
@@ -100,13 +100,18 @@ impl Lines {
 
 impl Ahead for Lines {
     #[inline(always)]
-    fn ask(self) {
+    fn ask(self, steps: usize) {
         prefetch_at(self.at);
+        if steps > 1 && self.step * steps > LINE {
+            for step in 1..steps {
+                prefetch_at(self.at.wrapping_add(step * self.step));
+            }
+        }
     }
 
     #[inline(always)]
-    fn step(self) -> Self {
-        Self { at: self.at.wrapping_add(self.step), ..self }
+    fn step(self, steps: usize) -> Self {
+        Self { at: self.at.wrapping_add(steps * self.step), ..self }
     }
 
     #[inline(always)]
@@ -301,39 +306,84 @@ unsafe fn of_size<I: Isa, O: Operand, const MR: usize, const NV: usize, const WH
     }
     let mut sums = [[isa.zero(); NV]; MR];
     let (mut left, mut run, mut row, mut lines) = (depth, a.first, b.first, b.ahead);
-    // SAFETY: the caller's promise.
-    unsafe {
-        while left > 0 {
-            let steps = a.run.min(left);
-            let (mut column, mut line) = (run, lines);
-            for _ in 0..steps {
-                line.ask();
-                let mut vectors = [isa.zero(); NV];
-                for (j, vector) in vectors.iter_mut().enumerate() {
-                    let from = row.advance(j * I::LANES);
-                    *vector = if WHOLE || j + 1 < NV {
-                        from.load(isa)
+    while left > 0 {
+        let mut steps = a.run.min(left);
+        left -= steps;
+        // Past the last step the pointers are never followed; wrapping, they need not point
+        // anywhere.
+        let (mut column, mut line) = (run, lines);
+        // SAFETY: the caller's promise.
+        unsafe {
+            // Of large tiles: small ones are few, and each height is compiled.
+            if const { I::STEPS > 1 && 2 * MR > I::ROWS && NV == 2 && WHOLE && !O::HALVES } {
+                for _ in 0..steps / I::STEPS {
+                    line.ask(I::STEPS);
+                    if a.along_rows {
+                        isa.add_steps((column, a.row), (row.address(), b.stride), &mut sums);
                     } else {
-                        from.load_part(isa, part)
-                    };
-                }
-                for (i, sums) in sums.iter_mut().enumerate() {
-                    let x = isa.load_splat(column.add(i * a.row));
-                    for (sum, vector) in sums.iter_mut().zip(vectors) {
-                        *sum = O::add(isa, x, vector, *sum);
+                        for step in 0..I::STEPS {
+                            let (column, row) =
+                                (column.add(step * a.step), row.advance(step * b.stride));
+                            add_step::<I, O, MR, NV, WHOLE>(
+                                isa,
+                                (column, a.row),
+                                row,
+                                part,
+                                &mut sums,
+                            );
+                        }
                     }
+                    column = column.wrapping_add(I::STEPS * a.step);
+                    row = row.advance(I::STEPS * b.stride);
+                    line = line.step(I::STEPS);
                 }
-                // Past the last step the pointers are never followed; wrapping, they need not point
-                // anywhere.
+                steps %= I::STEPS;
+            }
+            for _ in 0..steps {
+                line.ask(1);
+                add_step::<I, O, MR, NV, WHOLE>(isa, (column, a.row), row, part, &mut sums);
                 column = column.wrapping_add(a.step);
                 row = row.advance(b.stride);
-                line = line.step();
+                line = line.step(1);
             }
-            left -= steps;
-            run = run.wrapping_add(a.block);
-            lines = lines.jump();
         }
-        epilogue.put_tile::<I, MR, NV>(isa, 0, if WHOLE { I::LANES } else { part }, sums);
+        run = run.wrapping_add(a.block);
+        lines = lines.jump();
+    }
+    // SAFETY: the caller's promise.
+    unsafe { epilogue.put_tile::<I, MR, NV>(isa, 0, if WHOLE { I::LANES } else { part }, sums) }
+}
+
+/// Adds the outer product of a column of A, whose numbers are `row` apart, and a row of B, whose
+/// last vector has `part` columns.
+///
+/// # Safety
+/// Both are good for reading.
+#[inline(always)]
+unsafe fn add_step<I: Isa, O: Operand, const MR: usize, const NV: usize, const WHOLE: bool>(
+    isa: I,
+    (column, row): (*const f32, usize),
+    b: impl Source,
+    part: usize,
+    sums: &mut [[I::Vector; NV]; MR],
+) {
+    const { assert!(NV == 1 || NV == 2, "a first vector and a next one") }
+    let mut vectors = [isa.zero(); NV];
+    // SAFETY: the caller's promise.
+    unsafe {
+        for (j, vector) in vectors.iter_mut().enumerate() {
+            *vector = match (WHOLE || j + 1 < NV, j) {
+                (true, 0) => b.load(isa),
+                (true, _) => b.load_next(isa),
+                (false, _) => b.advance(j * I::LANES).load_part(isa, part),
+            };
+        }
+        for (i, sums) in sums.iter_mut().enumerate() {
+            let x = isa.load_splat(column.add(i * row));
+            for (sum, vector) in sums.iter_mut().zip(vectors) {
+                *sum = O::add(isa, x, vector, *sum);
+            }
+        }
     }
 }
 

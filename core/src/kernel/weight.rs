@@ -213,7 +213,14 @@ unsafe fn outer<I: Isa, O: Operand, E: Epilogue>(
     let (xs, ys) = (x.strides(), d_y.strides());
     if outputs == 1 {
         // One row of inputs rather than one column: vectors full of them.
-        let a = Left { first: d_y.as_ptr(), row: 0, step: ys.row, run: x.n(), block: 0 };
+        let a = Left {
+            first: d_y.as_ptr(),
+            row: 0,
+            step: ys.row,
+            along_rows: false,
+            run: x.n(),
+            block: 0,
+        };
         for first in (0..inputs).step_by(PANEL) {
             let width = width_at(inputs, first);
             for at in (0..width).step_by(2 * I::LANES) {
@@ -240,6 +247,7 @@ unsafe fn outer<I: Isa, O: Operand, E: Epilogue>(
                         first: x.as_ptr().wrapping_add(place(xs, 0, input)),
                         row: 1,
                         step: xs.row,
+                        along_rows: false,
                         run: x.n(),
                         block: 0,
                     };

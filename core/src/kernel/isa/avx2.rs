@@ -82,6 +82,7 @@ impl Isa for Avx2 {
     /// 6 × 16: 12 sums, 2 vectors and 1 broadcast in 16 registers.
     const ROWS: usize = 6;
     const FUSES: bool = true;
+    const STEPS: usize = 4;
 
     one_instruction!(
         __m256,
@@ -211,6 +212,17 @@ impl Isa for Avx2 {
     #[inline(always)]
     unsafe fn claim(self, _at: *const AtomicU32) {}
 
+    #[inline(always)]
+    unsafe fn add_steps<const MR: usize, const NV: usize>(
+        self,
+        x: (*const f32, usize),
+        b: (*const f32, usize),
+        sums: &mut [[__m256; NV]; MR],
+    ) {
+        // SAFETY: as above; and the caller has promised the places.
+        unsafe { add_steps(x, b, sums) }
+    }
+
     /// Lanes of two registers are added, then of four within the 128-bit halves, then the halves.
     #[inline(always)]
     unsafe fn sum_lanes(self, from: *const f32) -> __m256 {
@@ -267,6 +279,76 @@ impl Isa for Avx2 {
                 self.store(to.add(c * to_stride), _mm256_permute2f128_ps::<0x20>(a, b));
                 self.store(to.add((c + 4) * to_stride), _mm256_permute2f128_ps::<0x31>(a, b));
             }
+        }
+    }
+}
+
+/// One step of a tile of two vectors a row, for [`Isa::add_steps`]: the first row of A is at `p`,
+/// the fourth at `q`, and every other one or two rows behind one of them. Left to itself the
+/// compiler, short of registers for numbers, computes each address or reads its distance from
+/// memory, which takes half as many instructions as the step itself.
+macro_rules! step {
+    ($sums:ident, $step:expr, $p:expr, $q:expr, $row:expr, $b:expr,
+     $($i:literal $first:ident $second:ident $place:literal),*) => {{
+        $(let [mut $first, mut $second] = [$sums[$i][0], $sums[$i][1]];)*
+        asm!(
+            "vmovups {v}, [{b}]",
+            "vmovups {w}, [{b} + 32]",
+            $(
+                concat!("vbroadcastss {x}, dword ptr [", $place, " + {step}]"),
+                concat!("vfmadd231ps {", stringify!($first), "}, {v}, {x}"),
+                concat!("vfmadd231ps {", stringify!($second), "}, {w}, {x}"),
+            )*
+            v = out(ymm_reg) _, w = out(ymm_reg) _, x = out(ymm_reg) _,
+            p = in(reg) $p, q = in(reg) $q, row = in(reg) $row, b = in(reg) $b,
+            step = const 4 * $step,
+            $($first = inout(ymm_reg) $first, $second = inout(ymm_reg) $second,)*
+            options(nostack, preserves_flags, readonly)
+        );
+        $([$sums[$i][0], $sums[$i][1]] = [$first, $second];)*
+    }};
+}
+
+/// [`step`] four times.
+macro_rules! four_steps {
+    ($sums:ident, $p:expr, $q:expr, $row:expr, ($b:expr, $stride:expr), $($rows:tt)*) => {{
+        step!($sums, 0, $p, $q, $row, $b, $($rows)*);
+        step!($sums, 1, $p, $q, $row, $b.wrapping_add($stride), $($rows)*);
+        step!($sums, 2, $p, $q, $row, $b.wrapping_add(2 * $stride), $($rows)*);
+        step!($sums, 3, $p, $q, $row, $b.wrapping_add(3 * $stride), $($rows)*);
+    }};
+}
+
+/// [`Isa::add_steps`].
+///
+/// # Safety
+/// The machine has the features; the rest as there.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+unsafe fn add_steps<const MR: usize, const NV: usize>(
+    (x, row): (*const f32, usize),
+    (b, stride): (*const f32, usize),
+    sums: &mut [[__m256; NV]; MR],
+) {
+    let (q, row) = (x.wrapping_add(3 * row), size_of::<f32>() * row);
+    // SAFETY: the caller's promise.
+    unsafe {
+        match MR {
+            4 => four_steps!(
+                sums, x, q, row, (b, stride),
+                0 a0 b0 "{p}", 1 a1 b1 "{p} + {row}", 2 a2 b2 "{p} + 2*{row}", 3 a3 b3 "{q}"
+            ),
+            5 => four_steps!(
+                sums, x, q, row, (b, stride),
+                0 a0 b0 "{p}", 1 a1 b1 "{p} + {row}", 2 a2 b2 "{p} + 2*{row}",
+                3 a3 b3 "{q}", 4 a4 b4 "{q} + {row}"
+            ),
+            6 => four_steps!(
+                sums, x, q, row, (b, stride),
+                0 a0 b0 "{p}", 1 a1 b1 "{p} + {row}", 2 a2 b2 "{p} + 2*{row}",
+                3 a3 b3 "{q}", 4 a4 b4 "{q} + {row}", 5 a5 b5 "{q} + 2*{row}"
+            ),
+            _ => unreachable!("a large tile of {MR} rows"),
         }
     }
 }

@@ -20,6 +20,7 @@ mod neon;
 #[cfg(any(target_feature = "sse2", target_feature = "neon"))]
 mod parts;
 mod plain;
+mod source;
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 mod sse2;
 #[cfg(target_arch = "x86_64")]
@@ -34,6 +35,7 @@ pub(super) use avx512::Avx512;
 #[cfg(all(target_arch = "aarch64", target_feature = "neon", target_endian = "little"))]
 pub(super) use neon::Neon;
 pub(crate) use plain::Plain;
+pub(crate) use source::{InPlace, Source};
 #[cfg(all(target_arch = "x86_64", target_feature = "sse2"))]
 pub(super) use sse2::Sse2;
 
@@ -69,6 +71,10 @@ pub(crate) trait Isa: Copy {
     /// Most rows of a tile of two vectors per row: its sums, two vectors and one broadcast fit the
     /// registers.
     const ROWS: usize;
+    /// Steps of a large tile of f32s that are written out one behind the other, where what counts
+    /// them and computes addresses would take longer than sums: a set with vectors half as long has
+    /// half as much to do in a step.
+    const STEPS: usize = 1;
     /// Linear layers multiply halves by the instructions of `amx/mod.rs`.
     const TILES: bool = false;
     /// `f64::mul_add` is one instruction; elsewhere a function of the C library.
@@ -148,6 +154,32 @@ pub(crate) trait Isa: Copy {
         // SAFETY: the caller's promise.
         self.splat(unsafe { *from })
     }
+    /// Adds to `sums` what [`Isa::STEPS`] steps of a tile add: of each, the outer product of the
+    /// numbers at `x + step`, `row` apart, and of `NV` vectors at `b`, from step to step `stride`
+    /// apart.
+    ///
+    /// # Safety
+    /// Both are good for reading those.
+    #[inline(always)]
+    unsafe fn add_steps<const MR: usize, const NV: usize>(
+        self,
+        (x, row): (*const f32, usize),
+        (b, stride): (*const f32, usize),
+        sums: &mut [[Self::Vector; NV]; MR],
+    ) {
+        for step in 0..Self::STEPS {
+            for (i, sums) in sums.iter_mut().enumerate() {
+                for (j, sum) in sums.iter_mut().enumerate() {
+                    // SAFETY: the caller's promise.
+                    unsafe {
+                        let x = self.load_splat(x.add(i * row + step));
+                        let b = self.load_in_place(b.add(step * stride + j * Self::LANES));
+                        *sum = self.multiply_add(x, b, *sum);
+                    }
+                }
+            }
+        }
+    }
     /// Reads `LANES` private f32s.
     ///
     /// # Safety
@@ -164,6 +196,15 @@ pub(crate) trait Isa: Copy {
     /// # Safety
     /// `from` is good for reading them.
     unsafe fn load_in_place(self, from: *const f32) -> Self::Vector;
+    /// Reads the `LANES` behind those so.
+    ///
+    /// # Safety
+    /// `from` is good for reading twice as many.
+    #[inline(always)]
+    unsafe fn load_in_place_next(self, from: *const f32) -> Self::Vector {
+        // SAFETY: the caller's promise.
+        unsafe { self.load_in_place(from.add(Self::LANES)) }
+    }
     /// Reads `count` ≤ `LANES` private f32s so, zeros behind them.
     ///
     /// # Safety
@@ -174,6 +215,16 @@ pub(crate) trait Isa: Copy {
     /// # Safety
     /// `from` is good for reading them.
     unsafe fn load_shared(self, from: *const AtomicU32) -> Self::Vector;
+    /// Reads the `LANES` behind those: the distance is part of the instruction, where the set has
+    /// one.
+    ///
+    /// # Safety
+    /// `from` is good for reading twice as many.
+    #[inline(always)]
+    unsafe fn load_shared_next(self, from: *const AtomicU32) -> Self::Vector {
+        // SAFETY: the caller's promise.
+        unsafe { self.load_shared(from.add(Self::LANES)) }
+    }
     /// Reads `count` ≤ `LANES` shared f32s, zeros behind them.
     ///
     /// # Safety
@@ -257,125 +308,6 @@ pub(crate) trait Isa: Copy {
         to: *mut f32,
         to_stride: usize,
     );
-}
-
-/// Where a kernel reads a matrix from: private or shared memory.
-pub(crate) trait Source: Copy {
-    /// The place `elements` further, wherever that is: to be read only if it is in the buffer.
-    fn advance(self, elements: usize) -> Self;
-    /// Its place.
-    fn address(self) -> *const f32;
-    /// One element.
-    ///
-    /// # Safety
-    /// It is good for reading.
-    unsafe fn get(self) -> f32;
-    /// [`Isa::load`] or [`Isa::load_shared`].
-    ///
-    /// # Safety
-    /// It is good for reading a vector.
-    unsafe fn load<I: Isa>(self, isa: I) -> I::Vector;
-    /// [`Isa::load_part`] or [`Isa::load_shared_part`].
-    ///
-    /// # Safety
-    /// It is good for reading `count` elements.
-    unsafe fn load_part<I: Isa>(self, isa: I, count: usize) -> I::Vector;
-}
-
-impl Source for *const f32 {
-    #[inline(always)]
-    fn address(self) -> *const f32 {
-        self
-    }
-
-    #[inline(always)]
-    fn advance(self, elements: usize) -> Self {
-        self.wrapping_add(elements)
-    }
-
-    #[inline(always)]
-    unsafe fn get(self) -> f32 {
-        // SAFETY: the caller's promise, here and below.
-        unsafe { *self }
-    }
-
-    #[inline(always)]
-    unsafe fn load<I: Isa>(self, isa: I) -> I::Vector {
-        // SAFETY: as above.
-        unsafe { isa.load(self) }
-    }
-
-    #[inline(always)]
-    unsafe fn load_part<I: Isa>(self, isa: I, count: usize) -> I::Vector {
-        // SAFETY: as above.
-        unsafe { isa.load_part(self, count) }
-    }
-}
-
-impl Source for *const AtomicU32 {
-    #[inline(always)]
-    fn address(self) -> *const f32 {
-        self.cast()
-    }
-
-    #[inline(always)]
-    fn advance(self, elements: usize) -> Self {
-        self.wrapping_add(elements)
-    }
-
-    #[inline(always)]
-    unsafe fn get(self) -> f32 {
-        // SAFETY: the caller's promise, here and below.
-        let word = unsafe { &*self };
-        f32::from_bits(word.load(core::sync::atomic::Ordering::Relaxed))
-    }
-
-    #[inline(always)]
-    unsafe fn load<I: Isa>(self, isa: I) -> I::Vector {
-        // SAFETY: as above.
-        unsafe { isa.load_shared(self) }
-    }
-
-    #[inline(always)]
-    unsafe fn load_part<I: Isa>(self, isa: I, count: usize) -> I::Vector {
-        // SAFETY: as above.
-        unsafe { isa.load_shared_part(self, count) }
-    }
-}
-
-/// Private memory that is read in place ([`Isa::load_in_place`]). It is not shared memory by a
-/// cast: a `&AtomicU32` permits writing, which a pointer made of a `&[f32]` does not.
-#[derive(Clone, Copy)]
-pub(crate) struct InPlace(pub(crate) *const f32);
-
-impl Source for InPlace {
-    #[inline(always)]
-    fn address(self) -> *const f32 {
-        self.0
-    }
-
-    #[inline(always)]
-    fn advance(self, elements: usize) -> Self {
-        Self(self.0.wrapping_add(elements))
-    }
-
-    #[inline(always)]
-    unsafe fn get(self) -> f32 {
-        // SAFETY: the caller's promise, here and below.
-        unsafe { *self.0 }
-    }
-
-    #[inline(always)]
-    unsafe fn load<I: Isa>(self, isa: I) -> I::Vector {
-        // SAFETY: as above.
-        unsafe { isa.load_in_place(self.0) }
-    }
-
-    #[inline(always)]
-    unsafe fn load_part<I: Isa>(self, isa: I, count: usize) -> I::Vector {
-        // SAFETY: as above.
-        unsafe { isa.load_in_place_part(self.0, count) }
-    }
 }
 
 /// A kernel: a function generic over the instruction set, with its arguments.

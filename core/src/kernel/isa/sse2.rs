@@ -238,15 +238,17 @@ fn of_lanes([a, b, c, d]: [f32; 4]) -> __m128 {
     unsafe { _mm_setr_ps(a, b, c, d) }
 }
 
+/// The vector `BYTES` behind `from`.
+///
 /// # Safety
-/// `from` is good for reading a vector.
+/// It is good for reading.
 #[inline(always)]
-unsafe fn load_shared(from: *const AtomicU32) -> __m128 {
+unsafe fn load_shared<const BYTES: usize>(from: *const AtomicU32) -> __m128 {
     let x;
     // SAFETY: the caller's promise, here and below.
     unsafe {
-        asm!("movups {x}, [{from}]", x = lateout(xmm_reg) x, from = in(reg) from,
-            options(nostack, preserves_flags, readonly));
+        asm!("movups {x}, [{from} + {bytes}]", x = lateout(xmm_reg) x, from = in(reg) from,
+            bytes = const BYTES, options(nostack, preserves_flags, readonly));
     }
     x
 }

@@ -72,7 +72,13 @@ macro_rules! one_instruction {
         #[inline(always)]
         unsafe fn load_in_place(self, from: *const f32) -> $vector {
             // SAFETY: as above.
-            unsafe { load_shared(from.cast()) }
+            unsafe { load_shared::<0>(from.cast()) }
+        }
+
+        #[inline(always)]
+        unsafe fn load_in_place_next(self, from: *const f32) -> $vector {
+            // SAFETY: as above.
+            unsafe { load_shared::<{ size_of::<$vector>() }>(from.cast()) }
         }
 
         #[inline(always)]
@@ -84,7 +90,13 @@ macro_rules! one_instruction {
         #[inline(always)]
         unsafe fn load_shared(self, from: *const AtomicU32) -> $vector {
             // SAFETY: as above.
-            unsafe { load_shared(from) }
+            unsafe { load_shared::<0>(from) }
+        }
+
+        #[inline(always)]
+        unsafe fn load_shared_next(self, from: *const AtomicU32) -> $vector {
+            // SAFETY: as above.
+            unsafe { load_shared::<{ size_of::<$vector>() }>(from) }
         }
 
         #[inline(always)]
@@ -112,15 +124,18 @@ macro_rules! one_instruction {
 macro_rules! shared_memory {
     ($features:literal, $vector:ident in $register:ident, $mask:ident in $mask_register:ident,
      $load_part:literal, $store_part:literal) => {
+        /// The vector `BYTES` behind `from`.
+        ///
         /// # Safety
-        /// The machine has the features, and `from` is good for reading a vector.
+        /// The machine has the features, and the place is good for reading a vector.
         #[inline]
         #[target_feature(enable = $features)]
-        unsafe fn load_shared(from: *const AtomicU32) -> $vector {
+        unsafe fn load_shared<const BYTES: usize>(from: *const AtomicU32) -> $vector {
             let x;
             // SAFETY: the caller's promise, here and below.
             unsafe {
-                asm!("vmovups {x}, [{from}]", x = lateout($register) x, from = in(reg) from,
+                asm!("vmovups {x}, [{from} + {bytes}]", x = lateout($register) x,
+                    from = in(reg) from, bytes = const BYTES,
                     options(nostack, preserves_flags, readonly));
             }
             x
