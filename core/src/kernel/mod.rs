@@ -12,7 +12,8 @@
 //! - `transpose.rs`: panels of transposed matrices
 //! - `update.rs`: optimizer updates, in a pass, of a row, or as the end of a weight gradient
 //! - `pool.rs`: sums of rows; `row_values.rs`: rows of f32s or bf16s, and how these are rounded
-//! - `isa/`: registers of an instruction set, the traits kernels are generic over
+//! - `isa/`: registers of an instruction set, the traits kernels are generic over, and where
+//!   matrices are read from (`source.rs`)
 //! - `layout.rs`: panels of parameters, blocks of activations; `words.rs`: memory shared by workers
 //! - `prefetch.rs`: requests for what will be needed
 //! - `peak.rs`: what the core could do at best

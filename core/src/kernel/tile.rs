@@ -319,7 +319,7 @@ unsafe fn of_size<I: Isa, O: Operand, const MR: usize, const NV: usize, const WH
                 for _ in 0..steps / I::STEPS {
                     line.ask(I::STEPS);
                     if a.along_rows {
-                        isa.add_steps((column, a.row), (row.address(), b.stride), &mut sums);
+                        isa.add_steps((column, a.row), (row, b.stride), &mut sums);
                     } else {
                         for step in 0..I::STEPS {
                             let (column, row) =

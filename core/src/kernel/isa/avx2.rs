@@ -216,11 +216,11 @@ impl Isa for Avx2 {
     unsafe fn add_steps<const MR: usize, const NV: usize>(
         self,
         x: (*const f32, usize),
-        b: (*const f32, usize),
+        (b, stride): (impl Source, usize),
         sums: &mut [[__m256; NV]; MR],
     ) {
         // SAFETY: as above; and the caller has promised the places.
-        unsafe { add_steps(x, b, sums) }
+        unsafe { add_steps(x, (b.address(), stride), sums) }
     }
 
     /// Lanes of two registers are added, then of four within the 128-bit halves, then the halves.

@@ -164,7 +164,7 @@ pub(crate) trait Isa: Copy {
     unsafe fn add_steps<const MR: usize, const NV: usize>(
         self,
         (x, row): (*const f32, usize),
-        (b, stride): (*const f32, usize),
+        (b, stride): (impl Source, usize),
         sums: &mut [[Self::Vector; NV]; MR],
     ) {
         for step in 0..Self::STEPS {
@@ -173,7 +173,7 @@ pub(crate) trait Isa: Copy {
                     // SAFETY: the caller's promise.
                     unsafe {
                         let x = self.load_splat(x.add(i * row + step));
-                        let b = self.load_in_place(b.add(step * stride + j * Self::LANES));
+                        let b = b.advance(step * stride + j * Self::LANES).load(self);
                         *sum = self.multiply_add(x, b, *sum);
                     }
                 }
