@@ -147,21 +147,24 @@ pub fn shared(numbers: &mut [f32]) -> &[AtomicU32] {
 /// [`all_finite`] in a kernel.
 #[inline(always)]
 pub(crate) fn all_finite_with<I: Isa>(isa: I, numbers: &[f32]) -> bool {
-    let mut sum = isa.zero();
-    let vectors = numbers.chunks_exact(I::LANES);
-    let rest = vectors.remainder();
-    for numbers in vectors {
-        // SAFETY: as long as a vector.
-        let x = unsafe { isa.load(numbers.as_ptr()) };
-        // As in `LoadFinite`.
-        sum = isa.add(sum, isa.sub(x, x));
+    // As in `LoadFinite`, in several sums: one alone would wait for itself.
+    let mut sums = [isa.zero(); 4];
+    let blocks = numbers.chunks_exact(sums.len() * I::LANES);
+    let rest = blocks.remainder();
+    for numbers in blocks {
+        for (sum, numbers) in sums.iter_mut().zip(numbers.chunks_exact(I::LANES)) {
+            // SAFETY: as long as a vector.
+            let x = unsafe { isa.load(numbers.as_ptr()) };
+            *sum = isa.add(*sum, isa.sub(x, x));
+        }
     }
-    if !rest.is_empty() {
-        // SAFETY: as many elements as the rest has.
-        let x = unsafe { isa.load_part(rest.as_ptr(), rest.len()) };
-        sum = isa.add(sum, isa.sub(x, x));
+    for (sum, numbers) in sums.iter_mut().zip(rest.chunks(I::LANES)) {
+        // SAFETY: as many elements as there are left.
+        let x = unsafe { tile::load(isa, numbers.as_ptr(), numbers.len()) };
+        *sum = isa.add(*sum, isa.sub(x, x));
     }
-    !isa.has_nan(sum)
+    let [a, b, c, d] = sums;
+    !isa.has_nan(isa.add(isa.add(a, b), isa.add(c, d)))
 }
 
 /// [`load`] in a kernel. What is left of a vector goes word by word: with a mask it would have to

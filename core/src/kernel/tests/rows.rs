@@ -5,6 +5,7 @@ use super::*;
 use crate::kernel::isa::Source;
 use crate::kernel::pool::{Bag, Rows, sum_rows};
 use crate::kernel::row_values::{Pair, Rounded, RowValues, Stored, Whole, load_pairs, store_pairs};
+use crate::kernel::words::all_finite_with;
 use crate::optim::{Adam, Optimizer, OptimizerKind, RowLoop, RowRule, SparseOptimizer};
 
 /// Widths with and without whole vectors, whole words and whole runs of noise.
@@ -188,5 +189,36 @@ fn sums_of_bf16s_are_those_of_the_f32s_that_they_are() {
         run_on(set, Sum(&unpacked(&halves), width, width, &mut f32s));
         run_on(set, Sum(Pair::of(&words(&rows)), width.div_ceil(2), width, &mut pairs));
         assert_eq!(pairs, f32s, "{set} width {width}");
+    }
+}
+
+/// Wherever it stands, and whatever it is.
+#[test]
+fn one_number_that_is_not_finite_is_found() {
+    struct Asked<'a>(&'a [f32], &'a mut bool);
+    impl Kernel for Asked<'_> {
+        #[inline(always)]
+        fn run<I: Isa>(self, isa: I) {
+            *self.1 = all_finite_with(isa, self.0);
+        }
+    }
+    let found = |set, numbers: &[f32]| {
+        let mut finite = false;
+        run_on(set, Asked(numbers, &mut finite));
+        !finite
+    };
+    let large = [f32::MAX, f32::MIN, f32::MIN_POSITIVE / 2.0, -0.0];
+    for set in sets() {
+        for len in 0..150 {
+            let mut numbers: Vec<f32> = large.iter().copied().cycle().take(len).collect();
+            assert!(!found(set, &numbers), "{set}: {len} finite numbers");
+            for at in 0..len {
+                for x in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                    let finite = core::mem::replace(&mut numbers[at], x);
+                    assert!(found(set, &numbers), "{set}: {x} at {at} of {len}");
+                    numbers[at] = finite;
+                }
+            }
+        }
     }
 }
