@@ -103,9 +103,9 @@ pub(super) struct RoundWeight<'a> {
 /// asking for it too takes longer than it gains.
 const AHEAD: usize = 2;
 
-/// Elements up to which nothing is asked for: what a matrix is rounded to is near then. In a program
-/// made for it, on a Zen 4 core, those of MLPerf's DLRM one after another took .75 to .96 of the
-/// time by asking, and one of 512 × 256 alone 1.26 times as long.
+/// Elements up to which nothing is asked for: what a matrix is rounded to is near then. In a
+/// program made for it, on a Zen 4 core, those of MLPerf's DLRM one after another took .75 to .96 of
+/// the time by asking, and one of 512 × 256 alone 1.26 times as long.
 const MANY: usize = 1 << 18;
 
 impl Kernel for RoundWeight<'_> {
