@@ -104,8 +104,8 @@ pub(super) struct RoundWeight<'a> {
 const AHEAD: usize = 2;
 
 /// Elements up to which nothing is asked for: what a matrix is rounded to is near then. In a
-/// program made for it, on a Zen 4 core, those of MLPerf's DLRM one after another took .75 to .96 of
-/// the time by asking, and one of 512 × 256 alone 1.26 times as long.
+/// program made for it, on a Zen 4 core, those of MLPerf's DLRM one after another took .75 to .96
+/// of the time by asking, and one of 512 × 256 alone 1.26 times as long.
 const MANY: usize = 1 << 18;
 
 impl Kernel for RoundWeight<'_> {
