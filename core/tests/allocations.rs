@@ -120,7 +120,13 @@ fn allocations(config: &ModelConfig, precision: Precision) -> usize {
     for step in 0..3 {
         let found = coalesce(bags, numbering, &mut heads, &mut unique, &mut slot);
         table.read(unique[..found].iter().map(|index| *index as usize), &mut rows);
-        let input = Input { batch, rows: &rows[..found * width], slot: &slot, strips: &[] };
+        let input = Input {
+            batch,
+            rows: &rows[..found * width],
+            slot: &slot,
+            strips: &[],
+            named_once: false,
+        };
         let mut workspace = Workspace { single: &mut single, double: &mut double };
         let size = StepSize { rate: 0.1, count: step + 1 };
         let mut out = Gradients {
@@ -146,7 +152,7 @@ fn allocations(config: &ModelConfig, precision: Precision) -> usize {
         let copies = &mut rows[..places.len * width];
         let mut tiled =
             TiledRows { table, optimizer: &ADAGRAD, rate: 0.1, plan, copies, spoilt: false };
-        let input = Input { batch, rows: &[], slot: &slot, strips: &[] };
+        let input = Input { batch, rows: &[], slot: &slot, strips: &[], named_once: false };
         let mut out = Gradients {
             parameters: &mut parameters,
             update: Some(replica::Update::new(&SGD, size, &shared[..parameters_len], &[])),

@@ -170,7 +170,7 @@ fn forward(trained: &Trained, batch: &Batch<'_>) -> Vec<f32> {
     let mut double = vec![0.0; model.workspace_f64_len()];
     let workspace = &mut Workspace { single: &mut single, double: &mut double };
     let mut logits = vec![0.0; batch.len()];
-    let input = Input { batch: *batch, rows: &rows, slot: &slot, strips: &[] };
+    let input = Input { batch: *batch, rows: &rows, slot: &slot, strips: &[], named_once: false };
     model.forward(shared(&mut trained.replica()), &input, workspace, &mut logits);
     logits
 }

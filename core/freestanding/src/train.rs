@@ -135,7 +135,7 @@ fn train_and_score(memory: &mut Memory) -> Option<(f64, f64)> {
         memory.examples.draw(step);
         let slot = &memory.examples.values;
         let batch = memory.examples.batch();
-        let input = Input { batch, rows: &memory.table, slot, strips: &[] };
+        let input = Input { batch, rows: &memory.table, slot, strips: &[], named_once: false };
         let mut out = Gradients {
             parameters: gradient,
             update: None,
@@ -154,7 +154,7 @@ fn train_and_score(memory: &mut Memory) -> Option<(f64, f64)> {
         memory.examples.draw(step);
         let slot = &memory.examples.values;
         let batch = memory.examples.batch();
-        let input = Input { batch, rows: &memory.table, slot, strips: &[] };
+        let input = Input { batch, rows: &memory.table, slot, strips: &[], named_once: false };
         model.forward(shared(replica), &input, workspace, &mut memory.logits);
         for (logit, label) in memory.logits.iter().zip(&memory.examples.label) {
             sum += loss::cross_entropy(*logit, *label);

@@ -130,7 +130,8 @@ impl Scorer<'_, '_> {
         at_least("f32s of memory behind the replica", needed, self.single.len())?;
         let (rows, scratch) = self.single.split_at_mut(row_values);
         gather(&self.flat, batch, rows)?;
-        let input = Input { batch: *batch, rows, slot: &self.slot[..ids], strips: &[] };
+        let input =
+            Input { batch: *batch, rows, slot: &self.slot[..ids], strips: &[], named_once: false };
         let workspace = &mut Workspace { single: scratch, double: &mut *self.double };
         model.forward(self.replica, &input, workspace, logits);
         Ok(())

@@ -36,6 +36,10 @@ pub(crate) fn prefetch_to_write<T>(at: *const T) {
 /// bags of 10 ids .80 to .88; bursts of 8 are too short.
 pub(crate) const BURST: usize = 48;
 
+/// Rows until that which is fetched to the first level, where rows are written: a core waits for
+/// what it reads from the second before it writes it, and has room for a few rows' instructions.
+pub(crate) const NEXT: usize = 12;
+
 /// Where rows stand that are far.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FarRows {
@@ -66,6 +70,12 @@ impl FarRows {
     #[inline(always)]
     pub(crate) fn ask(self, index: usize) {
         self.each(index, ask::<SECOND_LEVEL>);
+    }
+
+    /// Asks for the row at `index`, which was asked for before, as far as the first level.
+    #[inline(always)]
+    pub(crate) fn fetch(self, index: usize) {
+        self.each(index, ask::<FIRST_LEVEL>);
     }
 
     /// Somewhere in each of the row's lines; maybe twice in the last.

@@ -52,6 +52,10 @@ pub struct Input<'a> {
     /// Where tables are cut into strips: the first of every field, and the end of the last.
     /// `[S + 1]` or `[0]`
     pub strips: &'a [u32],
+    /// Each of `rows` is named by one value, so that no gradient is a sum over tiles: they may be
+    /// named in any order then. Else those of a tile should come before those of the next, since
+    /// gradients are set to 0 from the first row on, up to the last that was named.
+    pub named_once: bool,
 }
 
 /// What a training step writes. Every element is overwritten.
@@ -265,7 +269,7 @@ impl Model {
         let scale = if total[0] > 0.0 { 1.0 / total[0] } else { 0.0 };
 
         // Of the gradients of rows so many are set.
-        let mut set = 0;
+        let mut set = if input.named_once { input.rows.len() / self.row_width().max(1) } else { 0 };
         if n == 0 {
             out.parameters.fill(0.0);
         }
@@ -311,6 +315,12 @@ impl Model {
             if (update.is_some() || by_tiles) && !loss_sum.is_finite() {
                 set = 0;
                 break;
+            }
+            if input.named_once {
+                for slot in tile.bags.named() {
+                    let first = *slot as usize * self.row_width();
+                    out.rows[first..first + self.row_width()].fill(0.0);
+                }
             }
             let mut d_rows = RowGradients::new(out.rows, &mut set).before(own);
             let pass = BackwardPass {

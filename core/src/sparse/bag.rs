@@ -153,6 +153,13 @@ impl Bags<'_> {
         Self { bags: Jagged { offsets, ..self.bags }, ..*self }
     }
 
+    /// Slots of all bags.
+    pub(crate) fn named(&self) -> &[u32] {
+        let offsets = self.bags.offsets;
+        let end = |at: Option<&u32>| at.map_or(0, |at| *at as usize);
+        &self.slot[end(offsets.first())..end(offsets.last())]
+    }
+
     /// Slots of bag `bag`.
     #[inline]
     fn slots(&self, bag: usize) -> &[u32] {

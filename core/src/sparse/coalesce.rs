@@ -3,6 +3,8 @@
 //! Duplicate ids are one row: it travels once, and its gradient is summed before one update. Rows
 //! come out in the order of their first appearance, so the same batch always gives the same list.
 
+use core::ops::Range;
+
 use super::Numbering;
 use crate::batch::Jagged;
 use crate::kernel::prefetch::prefetch;
@@ -32,7 +34,7 @@ pub fn coalesce(
 }
 
 /// Writes the number of every id's row. `rows: [values]` or more
-pub fn row_numbers(bags: Jagged<'_>, numbering: Numbering<'_>, rows: &mut [u32]) {
+fn row_numbers(bags: Jagged<'_>, numbering: Numbering<'_>, rows: &mut [u32]) {
     let Jagged { values, offsets, .. } = bags;
     let fields = numbering.fields();
     if fields == 0 {
@@ -40,13 +42,7 @@ pub fn row_numbers(bags: Jagged<'_>, numbering: Numbering<'_>, rows: &mut [u32])
     }
     for (example, ends) in offsets.windows(fields + 1).step_by(fields).enumerate() {
         let own = ends[0] as usize..ends[fields] as usize;
-        // A batch comes from far away, in memory or from another core.
-        for at in (0..fields).step_by(LINE) {
-            offsets.get(example * fields + at + AHEAD).into_iter().for_each(prefetch);
-        }
-        for at in own.clone().step_by(LINE) {
-            values.get(at + AHEAD).into_iter().for_each(prefetch);
-        }
+        ask_ahead(bags, example * fields..(example + 1) * fields);
         let (values, rows) = (&values[own.clone()], &mut rows[own]);
         // All are looked at, many at once.
         let others = ends.windows(2).fold(0, |others, bag| others | ((bag[1] - bag[0]) ^ 1));
@@ -64,6 +60,19 @@ pub fn row_numbers(bags: Jagged<'_>, numbering: Numbering<'_>, rows: &mut [u32])
             }
             next = bag.end;
         }
+    }
+}
+
+/// Asks for what comes behind these bags: a batch comes from far away, in memory or from another
+/// core.
+#[inline]
+pub(super) fn ask_ahead(of: Jagged<'_>, bags: Range<usize>) {
+    let values = of.offsets[bags.start] as usize..of.offsets[bags.end] as usize;
+    for at in bags.step_by(LINE) {
+        of.offsets.get(at + AHEAD).into_iter().for_each(prefetch);
+    }
+    for at in values.step_by(LINE) {
+        of.values.get(at + AHEAD).into_iter().for_each(prefetch);
     }
 }
 

@@ -5,6 +5,8 @@
 //! order of its uses, as `bag.rs` does it over copies of rows: the same bits,
 //! signs of zeros aside.
 
+use core::ops::Range;
+
 use super::Table;
 use super::bag::Pooling;
 use super::group::Use;
@@ -12,29 +14,35 @@ use crate::batch::Jagged;
 use crate::kernel::Precision;
 use crate::kernel::isa::{Isa, Kernel, Source, run};
 use crate::kernel::pool::{Bag, Rows, add_scaled, sum_rows};
-use crate::kernel::prefetch::{BURST, FarRows};
+use crate::kernel::prefetch::{BURST, FarRows, NEXT};
 use crate::kernel::row_values::{Pair, Stored};
 use crate::optim::{RowLoop, RowRule, SparseOptimizer};
 
 /// Bags, and how each becomes a vector.
 #[derive(Clone, Copy, Debug)]
 pub struct DirectBags<'a> {
-    /// Bags; `offsets` begin with 0.
+    /// Bags, none of them empty, whose ids are indices in the table; `offsets` begin with 0.
     pub bags: Jagged<'a>,
     /// The operator.
     pub pooling: Pooling,
 }
 
 impl DirectBags<'_> {
-    /// Writes the bags' vectors, of those with values one behind the other. `rows`: index in the
-    /// table of every value's row, `[values]`; `vectors`: `[bags with values, width]`
-    pub fn pool(&self, table: &Table<'_>, rows: &[u32], vectors: &mut [f32]) {
-        run(Pool { bags: *self, table, rows, vectors });
+    /// Writes the bags' vectors. `vectors: [bags, width]`
+    pub fn pool(&self, table: &Table<'_>, vectors: &mut [f32]) {
+        run(Pool { bags: *self, table, vectors });
+    }
+
+    /// The values of some of the bags.
+    #[inline(always)]
+    pub(super) fn values(&self, bags: Range<u32>) -> Range<usize> {
+        let offsets = self.bags.offsets;
+        offsets[bags.start as usize] as usize..offsets[bags.end as usize] as usize
     }
 
     /// Weights of a bag, and what the sum of its rows is multiplied by.
     #[inline(always)]
-    pub(super) fn weights(&self, range: core::ops::Range<usize>) -> (&[f32], f32) {
+    pub(super) fn weights(&self, range: Range<usize>) -> (&[f32], f32) {
         let len = range.len();
         let weights = if self.bags.weights.is_empty() { &[] } else { &self.bags.weights[range] };
         (weights, self.pooling.scale_of(len, weights))
@@ -44,7 +52,6 @@ impl DirectBags<'_> {
 struct Pool<'a> {
     bags: DirectBags<'a>,
     table: &'a Table<'a>,
-    rows: &'a [u32],
     vectors: &'a mut [f32],
 }
 
@@ -64,16 +71,11 @@ fn pool<I: Isa, T: Stored>(isa: I, elements: &[T], of: Pool<'_>)
 where
     *const T: Source,
 {
-    let Pool { bags, table, rows: indices, vectors } = of;
+    let Pool { bags, table, vectors } = of;
     let rows = Rows { elements, stride: table.record_len(), columns: 0..table.width() };
-    let mut vectors = vectors.chunks_exact_mut(table.width());
-    let (far, mut asked) = (table.far(), 0);
-    for ends in bags.bags.offsets.windows(2) {
-        let range = ends[0] as usize..ends[1] as usize;
-        if range.is_empty() {
-            continue;
-        }
-        let Some(vector) = vectors.next() else { return };
+    let (indices, far, mut asked) = (bags.bags.values, table.far(), 0);
+    for (bag, vector) in (0..).zip(vectors.chunks_exact_mut(table.width())) {
+        let range = bags.values(bag..bag + 1);
         if asked < range.end + BURST {
             let more = asked..indices.len().min(range.end + 2 * BURST);
             indices[more.clone()].iter().for_each(|index| far.ask(*index as usize));
@@ -104,7 +106,7 @@ pub struct DirectUpdate<'a> {
     pub ends: &'a [u32],
     /// Row after row.
     pub uses: &'a [Use],
-    /// Gradients of the vectors. `[bags with values, width]`
+    /// Gradients of the vectors. `[bags, width]`
     pub gradients: &'a [f32],
 }
 
@@ -151,6 +153,9 @@ impl RowLoop for Apply<'_> {
         for (i, (row, end)) in rows.iter().zip(ends).enumerate() {
             if i.is_multiple_of(BURST) {
                 bursts.next().into_iter().for_each(ask);
+            }
+            if let Some(next) = rows.get(i + NEXT) {
+                far.fetch(*next as usize);
             }
             // Bags follow one another no more than rows do.
             if let Some(of) = all.get(start + GRADIENTS_AHEAD) {

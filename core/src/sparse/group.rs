@@ -1,29 +1,31 @@
 //! What a batch makes of every row, row by row.
 //!
 //! Where a batch uses rows of most pages of a table, they are dealt to buckets of neighbours first,
-//! and told apart bucket by bucket. So rows that are updated one after the other lie close: their
-//! pages, and the entries that say where those are, serve several of them; and what a row is
-//! compared with is near, however many a batch has.
+//! and counted bucket by bucket. So rows that are updated one after the other lie close: their
+//! pages, and the entries that say where those are, serve several of them; and the counts are near,
+//! however many rows a table has. Else they are told apart by a table of those that are there.
 //!
 //! Invariant: the uses of a row are in the order of their values, wherever the row comes.
 
+use core::ops::Range;
+
 use super::coalesce::{distinct, heads_len};
 use super::direct::DirectBags;
+use crate::batch::Jagged;
 
 /// A row in a bag: whose vector it is part of, and how often.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Use {
-    /// The place of the bag among those with values.
+    /// The bag.
     pub vector: u32,
     /// What the gradient of the vector is multiplied by.
     pub scale: f32,
 }
 
-/// Uses of a bucket, in the mean: what they are compared with stays in the second cache level.
-/// Measured with 820,000 values in 8 million rows of 256 bytes, ns a value: grouping 18 and
-/// updating 40; 20 and 41 with a quarter of it, 13 and 47 with four times as many, 25 and 52 in
-/// one bucket.
+/// Uses of a bucket, in the mean, and rows whose uses are counted together: the counts stay in the
+/// second cache level.
 const USES: usize = 16384;
+const ROWS: usize = 1 << 17;
 
 /// Most buckets.
 const BUCKETS: usize = 2048;
@@ -33,11 +35,11 @@ const BUCKETS: usize = 2048;
 pub struct GroupScratch<'a> {
     /// Rows and their uses, bucket after bucket. `[values]`
     pub dealt: &'a mut [(u32, Use)],
-    /// Which of the distinct rows those of a bucket are. `[values]`
+    /// Which of the distinct rows that of a value is. `[values]`
     pub slot: &'a mut [u32],
     /// `[heads_len(values)]`
     pub heads: &'a mut [u32],
-    /// Where buckets end. `[buckets(values)]`
+    /// Where buckets end. `[buckets(values, rows)]`
     pub ends: &'a mut [u32],
 }
 
@@ -52,20 +54,21 @@ pub struct Groups<'a> {
     pub uses: &'a mut [Use],
 }
 
-/// Buckets of up to so many values.
+/// Buckets of so many values, whose rows are below `end`.
 #[must_use]
-pub const fn buckets(values: usize) -> usize {
-    let wanted = values.div_ceil(USES).next_power_of_two();
-    if wanted < BUCKETS { wanted } else { BUCKETS }
+pub const fn buckets(values: usize, end: usize) -> usize {
+    let (by_uses, by_rows) = (values.div_ceil(USES), end.div_ceil(ROWS));
+    let wanted = if by_uses > by_rows { by_uses } else { by_rows };
+    if wanted < BUCKETS { wanted.next_power_of_two() } else { BUCKETS }
 }
 
-/// The rows of the bags' values, and how they are spread.
+/// How the rows of bags are spread.
 #[derive(Clone, Copy, Debug)]
 pub struct Spread<'a> {
-    /// `[values]`
-    pub rows: &'a [u32],
     /// All are below this.
     pub end: usize,
+    /// Where the bags of each table end: no row is in those of two.
+    pub tables: &'a [u32],
     /// Rows of a page of memory: how many neighbours it takes until one is reached faster.
     pub page: usize,
 }
@@ -80,59 +83,78 @@ impl DirectBags<'_> {
         &self,
         of: Spread<'_>,
         scratch: GroupScratch<'_>,
-        groups: Groups<'_>,
+        mut groups: Groups<'_>,
     ) -> usize {
-        let Spread { rows, end, page } = of;
-        let count = if rows.len() * page < end { 1 } else { buckets(rows.len()) };
-        if count == 1 {
-            // Nothing is dealt: uses go straight to where they stay.
-            let slots = &mut scratch.slot[..rows.len()];
-            slots.copy_from_slice(rows);
-            let heads = &mut scratch.heads[..heads_len(rows.len())];
-            let found = distinct(slots, heads, groups.rows);
-            let ends = &mut groups.ends[..found];
-            self.sort(slots, 0, ends, |place, _, of| groups.uses[place] = of);
-            return found;
-        }
+        let (Spread { end, tables, page }, rows) = (of, self.bags.values);
+        let heads = &mut scratch.heads[..heads_len(rows.len())];
+        let count = buckets(rows.len(), end);
         let bits = usize::BITS - end.saturating_sub(1).leading_zeros();
         let shift = bits.saturating_sub(count.trailing_zeros());
-        let bucket_ends = &mut scratch.ends[..count];
-        self.sort(rows, shift, bucket_ends, |place, row, of| scratch.dealt[place] = (row, of));
-        let (mut start, mut found) = (0, 0);
-        for end in bucket_ends {
-            let bucket = &scratch.dealt[start as usize..*end as usize];
-            let slots = &mut scratch.slot[..bucket.len()];
-            slots.iter_mut().zip(bucket).for_each(|(slot, (row, _))| *slot = *row);
-            let heads = &mut scratch.heads[..heads_len(slots.len())];
-            let rows = distinct(slots, heads, &mut groups.rows[found..]);
-            let ends = &mut groups.ends[found..found + rows];
-            count_starts(slots, 0, start, ends);
-            for (slot, (_, of)) in slots.iter().zip(bucket) {
-                let next = &mut ends[*slot as usize];
-                groups.uses[*next as usize] = *of;
-                *next += 1;
+        let counts = heads.get_mut(..1 << shift).filter(|_| rows.len() * page >= end);
+        let Some(counts) = counts else {
+            // Nothing is dealt: uses go straight to where they stay.
+            let (mut bag, mut found) = (0, 0);
+            for end in tables {
+                found = self.add_table(bag..*end, scratch.slot, heads, found, &mut groups);
+                bag = *end;
             }
-            (start, found) = (*end, found + rows);
+            return found;
+        };
+        let (ends, all) = (&mut scratch.ends[..count], 0..tables.last().map_or(0, |end| *end));
+        self.sort(all, rows, (shift, 0), ends, |place, row, of| scratch.dealt[place] = (row, of));
+        counts.fill(0);
+        let (mut start, mut found) = (0, 0);
+        for end in ends {
+            let dealt = &scratch.dealt[start as usize..*end as usize];
+            found = groups.add_bucket(dealt, start, found, counts);
+            start = *end;
         }
         found
     }
 
-    /// Sorts the uses of values by their `keys` without the last `shift` bits, a counting sort, and
-    /// writes where those of each end. `put` gets the place of a value, its key and its use.
+    /// Adds the uses of a table's bags behind `found` rows. Returns how many rows there are then.
+    fn add_table(
+        &self,
+        bags: Range<u32>,
+        slots: &mut [u32],
+        heads: &mut [u32],
+        found: usize,
+        groups: &mut Groups<'_>,
+    ) -> usize {
+        let Jagged { values, offsets, .. } = self.bags;
+        let (start, own) = (offsets[bags.start as usize], self.values(bags.clone()));
+        let slots = &mut slots[own.clone()];
+        slots.copy_from_slice(&values[own]);
+        let heads = &mut heads[..heads_len(slots.len())];
+        let next = found + distinct(slots, heads, &mut groups.rows[found..]);
+        let ends = &mut groups.ends[found..next];
+        self.sort(bags, slots, (0, start), ends, |place, _, of| groups.uses[place] = of);
+        next
+    }
+
+    /// Sorts the uses of the values of `bags` by their `keys` without the last `shift` bits, a
+    /// counting sort from place `start` on, and writes where those of each end. `put` gets the place
+    /// of a value, its key and its use.
     #[inline]
     fn sort(
         &self,
+        bags: Range<u32>,
         keys: &[u32],
-        shift: u32,
+        (shift, mut start): (u32, u32),
         ends: &mut [u32],
         mut put: impl FnMut(usize, u32, Use),
     ) {
-        count_starts(keys, shift, 0, ends);
-        let bags = self.bags.offsets.windows(2).filter(|ends| ends[0] < ends[1]);
-        for (vector, bag) in (0..).zip(bags) {
-            let range = bag[0] as usize..bag[1] as usize;
-            let (weights, scale) = self.weights(range.clone());
-            for (i, key) in keys[range].iter().enumerate() {
+        ends.fill(0);
+        keys.iter().for_each(|key| ends[*key as usize >> shift] += 1);
+        for end in &mut *ends {
+            (start, *end) = (start + *end, start);
+        }
+        let first = self.values(bags.clone()).start;
+        for vector in bags {
+            let values = self.values(vector..vector + 1);
+            let (weights, scale) = self.weights(values.clone());
+            let keys = &keys[values.start - first..values.end - first];
+            for (i, key) in keys.iter().enumerate() {
                 let next = &mut ends[*key as usize >> shift];
                 let scale = weights.get(i).map_or(scale, |weight| weight * scale);
                 put(*next as usize, *key, Use { vector, scale });
@@ -142,12 +164,37 @@ impl DirectBags<'_> {
     }
 }
 
-/// Writes where the keys begin, from `start` on, if sorted: once each is put there and counted, it
-/// is where they end.
-fn count_starts(keys: &[u32], shift: u32, mut start: u32, starts: &mut [u32]) {
-    starts.fill(0);
-    keys.iter().for_each(|key| starts[*key as usize >> shift] += 1);
-    for at in starts {
-        (start, *at) = (start + *at, start);
+impl Groups<'_> {
+    /// Adds the uses of a bucket of neighbours, from use `start` on, behind `found` rows. Returns how
+    /// many rows there are then. `counts`: as many as a bucket has rows, zeros before and after
+    fn add_bucket(
+        &mut self,
+        dealt: &[(u32, Use)],
+        mut start: u32,
+        found: usize,
+        counts: &mut [u32],
+    ) -> usize {
+        let (mask, mut next) = (counts.len() - 1, found);
+        for (row, _) in dealt {
+            let count = &mut counts[*row as usize & mask];
+            // It stays if it is new: whether it is, is not to be guessed.
+            self.rows[next] = *row;
+            next += usize::from(*count == 0);
+            *count += 1;
+        }
+        let rows = &self.rows[found..next];
+        for row in rows {
+            let count = &mut counts[*row as usize & mask];
+            (start, *count) = (start + *count, start);
+        }
+        for (row, of) in dealt {
+            let place = &mut counts[*row as usize & mask];
+            self.uses[*place as usize] = *of;
+            *place += 1;
+        }
+        for (row, end) in rows.iter().zip(&mut self.ends[found..next]) {
+            *end = core::mem::take(&mut counts[*row as usize & mask]);
+        }
+        next
     }
 }

@@ -10,9 +10,10 @@
 //! - `strips.rs`: tables of several widths, as tables of one
 //! - `bag.rs`: pooling of a bag's rows, forward and backward · `partial.rs`: the same where only
 //!   some of a bag's rows are at hand · `direct.rs`: without copies, where all of them are in one
-//!   table · `group.rs`: what a batch makes of every row then · `tiled.rs`: rows that are read and
-//!   updated as a batch goes through a model
+//!   table · `by_table.rs`: in which order bags go then · `group.rs`: what a batch makes of every row
+//!   · `tiled.rs`: rows that are read and updated as a batch goes through a model
 
+mod by_table;
 mod coalesce;
 mod direct;
 mod group;
@@ -24,7 +25,8 @@ mod strips;
 mod table;
 mod tiled;
 
-pub use coalesce::{coalesce, heads_len, row_numbers};
+pub use by_table::{ByTable, NextOfTable};
+pub use coalesce::{coalesce, heads_len};
 pub use direct::{DirectBags, DirectUpdate};
 pub use group::{GroupScratch, Groups, Spread, Use, buckets};
 pub use partial::{PartialBags, RowUse};

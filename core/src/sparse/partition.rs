@@ -152,6 +152,14 @@ impl<'a> Numbering<'a> {
         self.tables[field]
     }
 
+    /// The first field that uses the table of `field`.
+    #[must_use]
+    pub fn owner(&self, field: usize) -> usize {
+        let table = self.tables[field];
+        let owns = |other: &Numbers| !other.shared && other.first == table.first;
+        if table.shared { self.tables.iter().position(owns).unwrap_or(field) } else { field }
+    }
+
     /// Rows of all tables.
     #[must_use]
     pub fn rows(&self) -> u32 {

@@ -83,7 +83,13 @@ impl Data {
         let bags = Jagged { values, offsets, weights: &self.value_weights };
         let (label, weight, dense) = (&self.label, &self.weight, &self.dense);
         let batch = Batch { label, weight, dense, bags, row: &self.row };
-        Input { batch, rows: &self.rows, slot: &self.values, strips: &self.strips }
+        Input {
+            batch,
+            rows: &self.rows,
+            slot: &self.values,
+            strips: &self.strips,
+            named_once: false,
+        }
     }
 
     /// Examples `from..to` alone, with the same rows and replica.

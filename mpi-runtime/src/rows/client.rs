@@ -194,13 +194,7 @@ impl Client {
                     return Ok(self.ahead.pop_front().map(|lookup| (lookup, nanoseconds(start))));
                 }
                 if lookup.is_direct {
-                    let Lookup { batch, cut, direct, rows, .. } = lookup;
-                    direct.pool(
-                        cut.instead(batch.batch().bags),
-                        *pooling,
-                        &partition.table(),
-                        rows,
-                    );
+                    lookup.direct.pool(*pooling, &partition.table(), &mut lookup.rows);
                     return Ok(self.ahead.pop_front().map(|lookup| (lookup, nanoseconds(start))));
                 }
                 let rows = lookup.unique.iter().map(|row| *row as usize);
@@ -249,13 +243,12 @@ impl Client {
         match &mut self.way {
             Way::Local(..) if gradients.is_empty() || lookup.tiles.is_some() => {}
             Way::Local(partition, pooling, worker) if lookup.is_direct => {
-                let Lookup { batch, cut, direct, .. } = lookup;
-                let bags = (cut.instead(batch.batch().bags), *pooling);
+                let direct = &lookup.direct;
                 let table = (&partition.table().at(lookup.clock, *worker), width);
                 let how = (&self.layout.optimizer, rate);
                 grow(&mut self.heads, heads_len(direct.rows.len()));
                 let scratch = (&mut self.direct_scratch, &mut self.heads[..]);
-                direct.update(bags, table, how, gradients, scratch);
+                direct.update(*pooling, table, how, gradients, scratch);
             }
             Way::Local(partition, _, worker) => {
                 let rows = lookup.unique.iter().map(|row| *row as usize);

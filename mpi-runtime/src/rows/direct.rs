@@ -6,8 +6,8 @@ use umbra_core::batch::Jagged;
 use umbra_core::model::Pooling;
 use umbra_core::optim::SparseOptimizer;
 use umbra_core::sparse::{
-    DirectBags, DirectUpdate, GroupScratch, Groups, Numbering, Spread, Table, Use, buckets,
-    row_numbers,
+    ByTable, DirectBags, DirectUpdate, GroupScratch, Groups, NextOfTable, Numbering, Spread, Table,
+    Use, buckets,
 };
 
 /// Values of a bag, in the mean of a batch, from which on its bags are pooled so: with fewer there
@@ -23,10 +23,18 @@ pub struct Direct {
     /// Start of every bag among those with values, and the end of the last one: bags of one value
     /// or none. `[bags + 1]`
     pub offsets: Vec<u32>,
-    /// Whose vector each value of those is: their own. `[bags with values]`
+    /// Whose vector each value of those is. `[bags with values]`
     pub vectors: Vec<u32>,
-    /// Row of each value. `[values]`
+    /// Row of each value, table after table. `[values]`
     pub rows: Vec<u32>,
+    /// Its weight; empty where values have none. `[values]`
+    weights: Vec<f32>,
+    /// Where the bags of those begin, and the last one ends. `[bags with values + 1]`
+    starts: Vec<u32>,
+    /// Where the bags of each table end. `[fields]`
+    tables: Vec<u32>,
+    /// Where the next bag of a table goes. `[fields]`
+    next: Vec<NextOfTable>,
 }
 
 /// Memory of an update.
@@ -56,9 +64,7 @@ pub fn pays(bags: Jagged<'_>) -> bool {
 impl Direct {
     /// Prepares the bags of a batch, and returns how many have values.
     pub fn prepare(&mut self, bags: Jagged<'_>, numbering: Numbering<'_>) -> usize {
-        let Self { offsets, vectors, rows, .. } = self;
-        rows.resize(bags.values.len(), 0);
-        row_numbers(bags, numbering, rows);
+        let Self { offsets, vectors, rows, weights, starts, tables, next } = self;
         offsets.clear();
         offsets.push(0);
         let mut with_values = 0;
@@ -66,21 +72,33 @@ impl Direct {
             with_values += u32::from(ends[0] < ends[1]);
             with_values
         }));
-        vectors.clear();
-        vectors.extend(0..with_values);
+        rows.resize(bags.values.len(), 0);
+        weights.resize(bags.weights.len(), 0.0);
+        vectors.resize(with_values as usize, 0);
+        starts.resize(vectors.len() + 1, 0);
+        tables.resize(numbering.fields(), 0);
+        next.resize(numbering.fields(), NextOfTable::default());
+        let by_table = ByTable { rows, weights, offsets: starts, place: &mut *vectors, tables };
+        by_table.fill(bags, numbering, next);
         vectors.len()
     }
 
+    /// The bags, whose ids are the rows, table after table.
+    fn bags(&self, pooling: Pooling) -> DirectBags<'_> {
+        let Self { rows, weights, starts, .. } = self;
+        DirectBags { bags: Jagged { values: rows, offsets: starts, weights }, pooling }
+    }
+
     /// The vectors of the bags. `vectors: [bags with values, width]`
-    pub fn pool(&self, bags: Jagged<'_>, pooling: Pooling, table: &Table<'_>, vectors: &mut [f32]) {
-        DirectBags { bags, pooling }.pool(table, &self.rows, vectors);
+    pub fn pool(&self, pooling: Pooling, table: &Table<'_>, vectors: &mut [f32]) {
+        self.bags(pooling).pool(table, vectors);
     }
 
     /// Updates the distinct rows with the gradients of the bags' vectors. `gradients: [bags with
     /// values, width]`, `heads: [heads_len(values)]` or more, scratch
     pub fn update(
         &self,
-        (bags, pooling): (Jagged<'_>, Pooling),
+        pooling: Pooling,
         (table, width): (&Table<'_>, usize),
         (optimizer, rate): (&SparseOptimizer, f32),
         gradients: &[f32],
@@ -93,14 +111,13 @@ impl Direct {
         }
         dealt.resize(values, (0, Use::default()));
         uses.resize(values, Use::default());
-        bucket_ends.resize(buckets(values), 0);
+        bucket_ends.resize(buckets(values, table.rows()), 0);
         gradient.resize(width, 0.0);
         let (scratch, groups) =
             (GroupScratch { dealt, slot, heads, ends: bucket_ends }, Groups { rows, ends, uses });
-        let bags = DirectBags { bags, pooling };
         let page = (PAGE / table.record_len()).max(1);
-        let of = Spread { rows: &self.rows, end: table.rows(), page };
-        let found = bags.group_uses(of, scratch, groups);
+        let of = Spread { end: table.rows(), tables: &self.tables, page };
+        let found = self.bags(pooling).group_uses(of, scratch, groups);
         let (rows, ends) = (&rows[..found], &ends[..found]);
         DirectUpdate { optimizer, rate, rows, ends, uses, gradients }.apply(table, gradient);
     }

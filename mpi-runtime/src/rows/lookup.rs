@@ -92,12 +92,12 @@ impl Lookup {
         if self.is_direct {
             let Direct { offsets, vectors, .. } = &self.direct;
             batch.bags = Jagged { values: vectors, offsets, weights: &[] };
-            return Input { batch, rows: &self.rows, slot: vectors, strips };
+            return Input { batch, rows: &self.rows, slot: vectors, strips, named_once: true };
         }
         if let Some(bags) = &self.bags {
             batch.bags = Jagged { values: &self.slot, offsets: &bags.offsets, weights: &[] };
         }
-        Input { batch, rows: &self.rows, slot: &self.slot, strips }
+        Input { batch, rows: &self.rows, slot: &self.slot, strips, named_once: false }
     }
 
     /// Sorts the places of the rows by partition: a counting sort.

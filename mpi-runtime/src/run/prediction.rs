@@ -209,7 +209,7 @@ fn step_sums(plan: &Plan, global_norm: bool) -> Vec<Sum> {
         statistics: &mut buffers.contribution.statistics,
         logits: &mut [],
     };
-    let input = Input { batch: batch.batch(), rows: &[], slot: &[], strips };
+    let input = Input { batch: batch.batch(), rows: &[], slot: &[], strips, named_once: false };
     let key = StepKey { seed: 0, step: 0 };
     model.train_step(&replica, &input, key, &mut within, &mut buffers.workspace.lend(), &mut out);
     if !global_norm {

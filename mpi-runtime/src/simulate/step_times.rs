@@ -148,7 +148,13 @@ fn compute(plan: &Plan, control: &Comm) -> Result<(f64, f64), Error> {
         slot.resize(values, 0);
         let found = coalesce(bags, layout.numbering(), &mut heads, &mut unique, &mut slot);
         let rows = vec![0.0; found * layout.width];
-        let input = Input { batch: lent, rows: &rows, slot: &slot, strips: cut.strips() };
+        let input = Input {
+            batch: lent,
+            rows: &rows,
+            slot: &slot,
+            strips: cut.strips(),
+            named_once: false,
+        };
         let start = thread_time();
         let mut out = Gradients {
             parameters: &mut buffers.contribution.gradient,

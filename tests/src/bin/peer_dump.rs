@@ -189,7 +189,8 @@ fn run(config: &ModelConfig<'_>, dump: &mut Arrays) -> Result<(), Box<dyn Error>
         let distinct = Distinct::of(&batch, numbering);
         let rows = distinct.gather(table, width);
         let mut logits = vec![0.0; EXAMPLES];
-        let input = Input { batch, rows: &rows, slot: &distinct.slot, strips: &[] };
+        let input =
+            Input { batch, rows: &rows, slot: &distinct.slot, strips: &[], named_once: false };
         model.forward(shared(&mut replica.to_vec()), &input, workspace, &mut logits);
         logits
     };
@@ -209,7 +210,7 @@ fn run(config: &ModelConfig<'_>, dump: &mut Arrays) -> Result<(), Box<dyn Error>
         let mut statistics = vec![0.0; model.replica_len() - model.parameters_len()];
         let loss = model.train_step(
             shared(&mut replica),
-            &Input { batch, rows: &rows, slot: &distinct.slot, strips: &[] },
+            &Input { batch, rows: &rows, slot: &distinct.slot, strips: &[], named_once: false },
             StepKey { seed: SEED, step: step as u64 },
             &mut |_| {},
             &mut workspace,
