@@ -36,8 +36,11 @@ pub(crate) fn prefetch_to_write<T>(at: *const T) {
 /// bags of 10 ids .80 to .88; bursts of 8 are too short.
 pub(crate) const BURST: usize = 48;
 
-/// Rows until that which is fetched to the first level, where rows are written: a core waits for
-/// what it reads from the second before it writes it, and has room for a few rows' instructions.
+/// Rows until that which is fetched to the first level, where bags' rows are updated: there is room
+/// for the instructions of a few rows in a core, which wait for what comes from the second level.
+/// Measured on a Zen 4 core, rows of 64 numbers: updated in .90 of the time (SGD) and .86 (row-wise
+/// Adagrad); 8 to 24 are alike, 4 are too few. Pooling gains nothing by it, nor do rows that a tile
+/// has just read.
 pub(crate) const NEXT: usize = 12;
 
 /// Where rows stand that are far.

@@ -10,8 +10,8 @@
 //! - `strips.rs`: tables of several widths, as tables of one
 //! - `bag.rs`: pooling of a bag's rows, forward and backward · `partial.rs`: the same where only
 //!   some of a bag's rows are at hand · `direct.rs`: without copies, where all of them are in one
-//!   table · `by_table.rs`: in which order bags go then · `group.rs`: what a batch makes of every row
-//!   · `tiled.rs`: rows that are read and updated as a batch goes through a model
+//!   table · `by_table.rs`: in which order bags go then · `group.rs`: what a batch makes of every
+//!   row · `tiled.rs`: rows that are read and updated as a batch goes through a model
 
 mod by_table;
 mod coalesce;
