@@ -12,6 +12,7 @@
 //! - `masked.rs`: vectors of which a part was sent - `bf16.rs`: products of bf16s
 //! - `thirds.rs`: products of f32s as sums of bf16s
 //! - `strips.rs`: tables of several widths - `on_table.rs`: rows that a step reads and updates
+//! - `named_once.rs`: vectors of bags, in any order
 #![allow(
     missing_docs,
     clippy::unwrap_used,
@@ -24,6 +25,7 @@ mod bf16;
 mod layers;
 mod masked;
 mod models;
+mod named_once;
 mod on_table;
 mod parts;
 mod split;
