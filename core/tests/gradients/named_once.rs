@@ -36,7 +36,7 @@ fn step(model: &Model, data: &Data, input: &Input<'_>) -> (StepLoss, Vec<f32>, V
     (loss, replica, logits, d_rows)
 }
 
-/// Every kind of model, in one tile and in several; a loss that is not finite leaves gradients of 0.
+/// Every kind of model, in one tile and in several; a loss that is not finite leaves zeros.
 #[test]
 fn rows_may_be_in_any_order() {
     for seed in 0..48 {
