@@ -39,7 +39,7 @@ pub struct GroupScratch<'a> {
     pub dealt: &'a mut [(u32, Use)],
     /// Which of the distinct rows that of a value is. `[values]`
     pub slot: &'a mut [u32],
-    /// `[heads_len(values)]`
+    /// For counts or comparisons. `[heads_len(values)]`
     pub heads: &'a mut [u32],
     /// Where buckets end. `[buckets(values, rows)]`
     pub ends: &'a mut [u32],
@@ -92,6 +92,7 @@ impl DirectBags<'_> {
         let count = buckets(rows.len(), end);
         let bits = usize::BITS - end.saturating_sub(1).leading_zeros();
         let shift = bits.saturating_sub(count.trailing_zeros());
+        // One for each row of a bucket, where there is room: a batch that is small has few heads.
         let counts = heads.get_mut(..1 << shift).filter(|_| rows.len() * page >= end);
         let Some(counts) = counts else {
             // Nothing is dealt: uses go straight to where they stay.

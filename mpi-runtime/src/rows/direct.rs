@@ -42,7 +42,7 @@ pub struct Direct {
 pub struct DirectScratch {
     /// Rows and their uses, bucket after bucket. `[values]`
     dealt: Vec<(u32, Use)>,
-    /// Which of the distinct rows those of a bucket are. `[values]`
+    /// Which of the distinct rows those of a table are. `[values]`
     slot: Vec<u32>,
     /// Where buckets end.
     bucket_ends: Vec<u32>,
