@@ -319,9 +319,23 @@ pub(crate) fn update_slices<I: Isa>(
     }
 }
 
-/// Σ (g + λ p)² of a row.
+/// Σ g² of a gradient.
 #[inline(always)]
-pub(crate) fn sum_of_squares<I: Isa, V: RowValues>(
+pub(crate) fn sum_of_squares<I: Isa>(isa: I, gradient: &[f32]) -> f32 {
+    let (mut sum, n, mut at) = (isa.zero(), gradient.len(), 0);
+    while at < n {
+        let count = I::LANES.min(n - at);
+        // SAFETY: `count` elements from `at` on.
+        let g = unsafe { load(isa, gradient.as_ptr().add(at), count) };
+        sum = isa.add(sum, isa.mul(g, g));
+        at += I::LANES;
+    }
+    sum_of_lanes(isa, sum)
+}
+
+/// Σ (g + λ p)² of a row, added as [`sum_of_squares`] does it.
+#[inline(always)]
+pub(crate) fn sum_of_squares_decayed<I: Isa, V: RowValues>(
     isa: I,
     decay: f32,
     values: V,

@@ -12,7 +12,7 @@ use super::rule::{Optimizer, OptimizerKind, StepSize};
 use crate::float;
 use crate::kernel::isa::{FLUSHED_BELOW, Isa};
 use crate::kernel::row_values::RowValues;
-use crate::kernel::update::{sum_of_squares, update_row};
+use crate::kernel::update::{sum_of_squares, sum_of_squares_decayed, update_row};
 
 /// The optimizers for rows.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -81,14 +81,21 @@ impl SparseOptimizer {
 
 /// How a row is updated, by an optimizer of a known kind.
 pub(crate) trait RowRule: Copy {
-    /// Updates a row with its whole gradient of one step (duplicates coalesced): its values, of as
-    /// many elements, and its `state` behind them. `gradient: [width]`, `state: [state_len(width)]`
+    /// What is the same for all rows with a gradient.
+    type Known: Copy;
+
+    /// Finds it. `gradient: [width]`
+    fn know<I: Isa>(self, isa: I, gradient: &[f32]) -> Self::Known;
+
+    /// Updates a row with its whole gradient of one step (duplicates coalesced), of which that is
+    /// `known`: its values, of as many elements, and its `state` behind them. `gradient: [width]`,
+    /// `state: [state_len(width)]`
     fn update_row<I: Isa>(
         self,
         isa: I,
         rate: f32,
         row: (impl RowValues, &[AtomicU32]),
-        gradient: &[f32],
+        of: (&[f32], Self::Known),
     );
 }
 
@@ -107,13 +114,18 @@ impl Optimizer {
 }
 
 impl RowRule for Optimizer {
+    type Known = ();
+
+    #[inline(always)]
+    fn know<I: Isa>(self, _: I, _: &[f32]) {}
+
     #[inline(always)]
     fn update_row<I: Isa>(
         self,
         isa: I,
         rate: f32,
         (values, state): (impl RowValues, &[AtomicU32]),
-        gradient: &[f32],
+        (gradient, ()): (&[f32], ()),
     ) {
         let (planes, own_steps) = state.split_at(self.state_planes() * gradient.len());
         let mut count = 1;
@@ -136,15 +148,27 @@ struct RowwiseAdagrad {
 }
 
 impl RowRule for RowwiseAdagrad {
+    /// Without weight decay, the sum of its squares.
+    type Known = Option<f32>;
+
+    #[inline(always)]
+    fn know<I: Isa>(self, isa: I, gradient: &[f32]) -> Option<f32> {
+        // No closure: what is not inlined has none of the set's instructions.
+        if self.weight_decay == 0.0 { Some(sum_of_squares(isa, gradient)) } else { None }
+    }
+
     #[inline(always)]
     fn update_row<I: Isa>(
         self,
         isa: I,
         rate: f32,
         (values, state): (impl RowValues, &[AtomicU32]),
-        gradient: &[f32],
+        (gradient, known): (&[f32], Option<f32>),
     ) {
-        let squares = sum_of_squares(isa, self.weight_decay, values, gradient);
+        let squares = match known {
+            Some(squares) => squares,
+            None => sum_of_squares_decayed(isa, self.weight_decay, values, gradient),
+        };
         let sum = f32::from_bits(state[0].load(Relaxed)) + squares / gradient.len() as f32;
         let kept = if sum < FLUSHED_BELOW { 0.0 } else { sum };
         state[0].store(kept.to_bits(), Relaxed);
@@ -170,7 +194,7 @@ mod tests {
         fn run<I: Isa>(self, isa: I, rule: impl RowRule) {
             let Self(record, gradient) = self;
             let (values, state) = record.split_at(gradient.len());
-            rule.update_row(isa, 0.1, (Whole(values), state), gradient);
+            rule.update_row(isa, 0.1, (Whole(values), state), (gradient, rule.know(isa, gradient)));
         }
     }
 

@@ -16,6 +16,7 @@ use crate::kernel::isa::{Isa, Kernel, Source, run};
 use crate::kernel::pool::{Bag, Rows, add_scaled, sum_rows};
 use crate::kernel::prefetch::{BURST, FarRows, NEXT};
 use crate::kernel::row_values::{Pair, Stored};
+use crate::kernel::words::all_finite_with;
 use crate::optim::{RowLoop, RowRule, SparseOptimizer};
 
 /// Bags, and how each becomes a vector.
@@ -149,7 +150,9 @@ impl RowLoop for Apply<'_> {
         };
         let mut bursts = rows.chunks(BURST);
         bursts.next().into_iter().for_each(ask);
-        let mut start = 0;
+        // Rows of a bag follow one another: what is known of its gradient stays, the gradient of
+        // whose vector that is, and which was asked for.
+        let (mut start, mut known, mut asked) = (0, None, u32::MAX);
         for (i, (row, end)) in rows.iter().zip(ends).enumerate() {
             if i.is_multiple_of(BURST) {
                 bursts.next().into_iter().for_each(ask);
@@ -158,8 +161,9 @@ impl RowLoop for Apply<'_> {
                 far.fetch(*next as usize);
             }
             // Bags follow one another no more than rows do.
-            if let Some(of) = all.get(start + GRADIENTS_AHEAD) {
+            if let Some(of) = all.get(start + GRADIENTS_AHEAD).filter(|of| of.vector != asked) {
                 vectors.ask(of.vector as usize);
+                asked = of.vector;
             }
             let uses = &all[start..*end as usize];
             start = *end as usize;
@@ -173,12 +177,24 @@ impl RowLoop for Apply<'_> {
                             add_scaled(isa, it.scale, gradient, scratch);
                         }
                     }
+                    known = None;
                     &*scratch
                 }
             };
-            if table.update_one(isa, (rule, rate), *row as usize, gradient) {
-                usage.count(*row as usize);
-            }
+            let of = match known {
+                Some((vector, of)) if vector == uses[0].vector => of,
+                _ if all_finite_with(isa, gradient) => rule.know(isa, gradient),
+                _ => {
+                    known = None;
+                    continue;
+                }
+            };
+            known = match uses {
+                [only] if only.scale == 1.0 => Some((only.vector, of)),
+                _ => None,
+            };
+            table.update_knowing(isa, (rule, rate), *row as usize, (gradient, of));
+            usage.count(*row as usize);
         }
     }
 }

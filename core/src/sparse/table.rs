@@ -181,12 +181,24 @@ impl<'a> Table<'a> {
         index: usize,
         gradient: &[f32],
     ) {
+        self.update_knowing(isa, (rule, rate), index, (gradient, rule.know(isa, gradient)));
+    }
+
+    /// Updates a row with a finite gradient of which that is known.
+    #[inline(always)]
+    pub(super) fn update_knowing<I: Isa, R: RowRule>(
+        &self,
+        isa: I,
+        (rule, rate): (R, f32),
+        index: usize,
+        of: (&[f32], R::Known),
+    ) {
         let (values, state) = self.record(index).split_at(self.record.value_words());
         match self.record.precision {
-            Precision::F32 => rule.update_row(isa, rate, (Whole(values), state), gradient),
+            Precision::F32 => rule.update_row(isa, rate, (Whole(values), state), of),
             Precision::Bf16 => {
                 let values = Rounded::new(values, self.rounding.key(index));
-                rule.update_row(isa, rate, (values, state), gradient);
+                rule.update_row(isa, rate, (values, state), of);
             }
         }
     }

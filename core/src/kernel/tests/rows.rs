@@ -30,16 +30,18 @@ impl<V: RowValues> Kernel for RowUpdate<'_, V> {
 impl<V: RowValues> RowLoop for RowUpdate<'_, V> {
     #[inline(always)]
     fn run<I: Isa>(self, isa: I, rule: impl RowRule) {
-        rule.update_row(isa, 0.1, (self.values, self.state), self.gradient);
+        let of = (self.gradient, rule.know(isa, self.gradient));
+        rule.update_row(isa, 0.1, (self.values, self.state), of);
     }
 }
 
 /// Row-wise Adagrad is its definition on every set, at every width.
 #[test]
 fn a_row_update_is_its_definition() {
-    let (eps, weight_decay) = (1e-3, 0.01);
-    let optimizer = &SparseOptimizer::RowwiseAdagrad { eps, initial: 0.5, weight_decay };
-    for (set, width) in sets().flat_map(|set| [1, 3, 10, 16, 33].map(|width| (set, width))) {
+    let eps = 1e-3;
+    let widths = sets().flat_map(|set| [1, 3, 10, 16, 33].map(|width| (set, width)));
+    for ((set, width), weight_decay) in widths.flat_map(|of| [0.0, 0.01].map(|decay| (of, decay))) {
+        let optimizer = &SparseOptimizer::RowwiseAdagrad { eps, initial: 0.5, weight_decay };
         let (p, g) = (numbers(1, width), numbers(2, width));
         let mut record = [&p[..], &[0.5]].concat();
         let (values, state) = shared(&mut record).split_at(width);
