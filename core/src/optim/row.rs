@@ -81,10 +81,10 @@ impl SparseOptimizer {
 
 /// How a row is updated, by an optimizer of a known kind.
 pub(crate) trait RowRule: Copy {
-    /// What is the same for all rows with a gradient.
+    /// What is the same for all rows that are updated with one gradient.
     type Known: Copy;
 
-    /// Finds it. `gradient: [width]`
+    /// Finds it out. `gradient: [width]`
     fn know<I: Isa>(self, isa: I, gradient: &[f32]) -> Self::Known;
 
     /// Updates a row with its whole gradient of one step (duplicates coalesced), of which that is

@@ -150,8 +150,8 @@ impl RowLoop for Apply<'_> {
         };
         let mut bursts = rows.chunks(BURST);
         bursts.next().into_iter().for_each(ask);
-        // Rows of a bag follow one another: what is known of its gradient stays, the gradient of
-        // whose vector that is, and which was asked for.
+        // Rows of a bag follow one another: the last vector whose gradient one row took as it is,
+        // and what is known of that, which is finite; and the last one asked for.
         let (mut start, mut known, mut asked) = (0, None, u32::MAX);
         for (i, (row, end)) in rows.iter().zip(ends).enumerate() {
             if i.is_multiple_of(BURST) {
