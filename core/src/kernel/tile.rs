@@ -49,6 +49,9 @@ pub(super) struct Right<S, A> {
 pub(super) trait Ahead: Copy {
     /// Asks for the lines of so many steps.
     fn ask(self, steps: usize);
+    /// That of the first of `steps` steps, and how far that of the first of the next so many is
+    /// behind it, as often as `count`. Asks for all between them.
+    fn every(self, steps: usize, count: usize) -> Option<(*const f32, usize)>;
     /// Those of the steps behind as many.
     fn step(self, steps: usize) -> Self;
     /// That of the first step behind a run of the left operand, from that of the run's first.
@@ -61,6 +64,11 @@ impl Ahead for () {
     fn ask(self, _steps: usize) {}
 
     #[inline(always)]
+    fn every(self, _steps: usize, _count: usize) -> Option<(*const f32, usize)> {
+        None
+    }
+
+    #[inline(always)]
     fn step(self, _steps: usize) {}
 
     #[inline(always)]
@@ -71,7 +79,7 @@ impl Ahead for () {
 #[derive(Clone, Copy)]
 pub(super) struct Lines {
     pub(super) at: *const f32,
-    /// From step to step.
+    /// From step to step, at most a line.
     step: usize,
     /// From run to run.
     block: usize,
@@ -101,12 +109,20 @@ impl Lines {
 impl Ahead for Lines {
     #[inline(always)]
     fn ask(self, steps: usize) {
-        prefetch_at(self.at);
-        if steps > 1 && self.step * steps > LINE {
-            for step in 1..steps {
-                prefetch_at(self.at.wrapping_add(step * self.step));
+        for step in 0..steps {
+            prefetch_at(self.at.wrapping_add(step * self.step));
+        }
+    }
+
+    #[inline(always)]
+    fn every(self, steps: usize, count: usize) -> Option<(*const f32, usize)> {
+        let apart = steps * self.step;
+        if apart > LINE {
+            for line in (0..count * apart).step_by(LINE).filter(|line| line % apart > 0) {
+                prefetch_at(self.at.wrapping_add(line));
             }
         }
+        Some((self.at, apart))
     }
 
     #[inline(always)]
@@ -315,29 +331,31 @@ unsafe fn of_size<I: Isa, O: Operand, const MR: usize, const NV: usize, const WH
         // SAFETY: the caller's promise.
         unsafe {
             // Of large tiles: small ones are few, and each height is compiled.
-            if const { I::STEPS > 1 && 2 * MR > I::ROWS && NV == 2 && WHOLE && !O::HALVES } {
-                for _ in 0..steps / I::STEPS {
-                    line.ask(I::STEPS);
-                    if a.along_rows {
-                        isa.add_steps((column, a.row), (row, b.stride), &mut sums);
-                    } else {
+            if const { I::STEPS > 1 && 2 * MR > I::ROWS && NV == 2 && !O::HALVES } {
+                // Whole vectors are read, of narrower tiles too: what is behind a row of B there
+                // lies before the next one or in it, if it is not the last, and those sums are not
+                // kept. A mask would take one register more than there are.
+                let last = usize::from(!WHOLE && left == 0);
+                let count = (steps - last) / I::STEPS;
+                steps -= count * I::STEPS;
+                if a.along_rows {
+                    let lines = line.every(I::STEPS, count).unwrap_or((column, 0));
+                    isa.add_steps(count, (column, a.row), (row, b.stride), lines, &mut sums);
+                    column = column.wrapping_add(count * I::STEPS);
+                    row = row.advance(count * I::STEPS * b.stride);
+                } else {
+                    line.ask(count * I::STEPS);
+                    for _ in 0..count {
                         for step in 0..I::STEPS {
-                            let (column, row) =
-                                (column.add(step * a.step), row.advance(step * b.stride));
-                            add_step::<I, O, MR, NV, WHOLE>(
-                                isa,
-                                (column, a.row),
-                                row,
-                                part,
-                                &mut sums,
-                            );
+                            let numbers = (column.add(step * a.step), a.row);
+                            let row = row.advance(step * b.stride);
+                            add_step::<I, O, MR, NV, true>(isa, numbers, row, part, &mut sums);
                         }
+                        column = column.wrapping_add(I::STEPS * a.step);
+                        row = row.advance(I::STEPS * b.stride);
                     }
-                    column = column.wrapping_add(I::STEPS * a.step);
-                    row = row.advance(I::STEPS * b.stride);
-                    line = line.step(I::STEPS);
                 }
-                steps %= I::STEPS;
+                line = line.step(count * I::STEPS);
             }
             for _ in 0..steps {
                 line.ask(1);

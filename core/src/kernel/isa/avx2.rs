@@ -215,12 +215,14 @@ impl Isa for Avx2 {
     #[inline(always)]
     unsafe fn add_steps<const MR: usize, const NV: usize>(
         self,
+        count: usize,
         x: (*const f32, usize),
         (b, stride): (impl Source, usize),
+        line: (*const f32, usize),
         sums: &mut [[__m256; NV]; MR],
     ) {
         // SAFETY: as above; and the caller has promised the places.
-        unsafe { add_steps(x, (b.address(), stride), sums) }
+        unsafe { add_steps(count, x, (b.address(), stride), line, sums) }
     }
 
     /// Lanes of two registers are added, then of four within the 128-bit halves, then the halves.
@@ -283,39 +285,54 @@ impl Isa for Avx2 {
     }
 }
 
-/// One step of a tile of two vectors a row, for [`Isa::add_steps`]: the first row of A is at `p`,
-/// the fourth at `q`, and every other one or two rows behind one of them. Left to itself the
-/// compiler, short of registers for numbers, computes each address or reads its distance from
-/// memory, which takes half as many instructions as the step itself.
+/// The instructions of a step whose numbers are `$step` bytes behind those of the first of four:
+/// that of each row, which is for two sums, at `$x`.
 macro_rules! step {
-    ($sums:ident, $step:expr, $p:expr, $q:expr, $row:expr, $b:expr,
-     $($i:literal $first:ident $second:ident $place:literal),*) => {{
-        $(let [mut $first, mut $second] = [$sums[$i][0], $sums[$i][1]];)*
-        asm!(
-            "vmovups {v}, [{b}]",
-            "vmovups {w}, [{b} + 32]",
+    ($step:literal: $($first:ident $second:ident $x:literal),*) => {
+        concat!(
+            "vmovups {v}, [{b}]\n",
+            "vmovups {w}, [{b} + 32]\n",
+            "add {b}, {stride}\n",
             $(
-                concat!("vbroadcastss {x}, dword ptr [", $place, " + {step}]"),
-                concat!("vfmadd231ps {", stringify!($first), "}, {v}, {x}"),
-                concat!("vfmadd231ps {", stringify!($second), "}, {w}, {x}"),
+                "vbroadcastss {x}, dword ptr [", $x, " + ", $step, "]\n",
+                "vfmadd231ps {", stringify!($first), "}, {v}, {x}\n",
+                "vfmadd231ps {", stringify!($second), "}, {w}, {x}\n",
             )*
-            v = out(ymm_reg) _, w = out(ymm_reg) _, x = out(ymm_reg) _,
-            p = in(reg) $p, q = in(reg) $q, row = in(reg) $row, b = in(reg) $b,
-            step = const 4 * $step,
-            $($first = inout(ymm_reg) $first, $second = inout(ymm_reg) $second,)*
-            options(nostack, preserves_flags, readonly)
-        );
-        $([$sums[$i][0], $sums[$i][1]] = [$first, $second];)*
-    }};
+        )
+    };
 }
 
-/// [`step`] four times.
-macro_rules! four_steps {
-    ($sums:ident, $p:expr, $q:expr, $row:expr, ($b:expr, $stride:expr), $($rows:tt)*) => {{
-        step!($sums, 0, $p, $q, $row, $b, $($rows)*);
-        step!($sums, 1, $p, $q, $row, $b.wrapping_add($stride), $($rows)*);
-        step!($sums, 2, $p, $q, $row, $b.wrapping_add(2 * $stride), $($rows)*);
-        step!($sums, 3, $p, $q, $row, $b.wrapping_add(3 * $stride), $($rows)*);
+/// Repeats four steps of a tile, for [`Isa::add_steps`]. The first row of A is at `p`, the fourth
+/// at `q`, and every other one or two rows behind one of them: left to itself the compiler, short
+/// of registers for numbers, computes each address or reads its distance from memory, which takes
+/// half as many instructions as the steps themselves; and around single steps in assembly it put
+/// twenty to the eighty of four.
+macro_rules! repeat {
+    ($sums:ident, $count:ident, ($p:ident, $row:ident), ($b:ident, $stride:ident),
+     ($line:ident, $apart:ident); $($i:literal $first:ident $second:ident $x:literal),*) => {{
+        $(let [mut $first, mut $second] = [$sums[$i][0], $sums[$i][1]];)*
+        asm!(
+            "2:",
+            "prefetcht0 [{line}]",
+            "add {line}, {apart}",
+            step!("0": $($first $second $x),*),
+            step!("4": $($first $second $x),*),
+            step!("8": $($first $second $x),*),
+            step!("12": $($first $second $x),*),
+            "add {p}, 16",
+            "add {q}, 16",
+            "dec {count}",
+            "jnz 2b",
+            v = out(ymm_reg) _, w = out(ymm_reg) _, x = out(ymm_reg) _,
+            p = inout(reg) $p => _, q = inout(reg) $p.wrapping_add(3 * $row) => _,
+            row = in(reg) size_of::<f32>() * $row,
+            b = inout(reg) $b => _, stride = in(reg) size_of::<f32>() * $stride,
+            line = inout(reg) $line => _, apart = in(reg) size_of::<f32>() * $apart,
+            count = inout(reg) $count => _,
+            $($first = inout(ymm_reg) $first, $second = inout(ymm_reg) $second,)*
+            options(nostack, readonly)
+        );
+        $([$sums[$i][0], $sums[$i][1]] = [$first, $second];)*
     }};
 }
 
@@ -326,25 +343,29 @@ macro_rules! four_steps {
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 unsafe fn add_steps<const MR: usize, const NV: usize>(
+    count: usize,
     (x, row): (*const f32, usize),
     (b, stride): (*const f32, usize),
+    (line, apart): (*const f32, usize),
     sums: &mut [[__m256; NV]; MR],
 ) {
-    let (q, row) = (x.wrapping_add(3 * row), size_of::<f32>() * row);
+    if count == 0 {
+        return;
+    }
     // SAFETY: the caller's promise.
     unsafe {
         match MR {
-            4 => four_steps!(
-                sums, x, q, row, (b, stride),
+            4 => repeat!(
+                sums, count, (x, row), (b, stride), (line, apart);
                 0 a0 b0 "{p}", 1 a1 b1 "{p} + {row}", 2 a2 b2 "{p} + 2*{row}", 3 a3 b3 "{q}"
             ),
-            5 => four_steps!(
-                sums, x, q, row, (b, stride),
+            5 => repeat!(
+                sums, count, (x, row), (b, stride), (line, apart);
                 0 a0 b0 "{p}", 1 a1 b1 "{p} + {row}", 2 a2 b2 "{p} + 2*{row}",
                 3 a3 b3 "{q}", 4 a4 b4 "{q} + {row}"
             ),
-            6 => four_steps!(
-                sums, x, q, row, (b, stride),
+            6 => repeat!(
+                sums, count, (x, row), (b, stride), (line, apart);
                 0 a0 b0 "{p}", 1 a1 b1 "{p} + {row}", 2 a2 b2 "{p} + 2*{row}",
                 3 a3 b3 "{q}", 4 a4 b4 "{q} + {row}", 5 a5 b5 "{q} + 2*{row}"
             ),

@@ -40,6 +40,7 @@ pub(crate) use source::{InPlace, Source};
 pub(super) use sse2::Sse2;
 
 use super::layout::Square;
+use super::prefetch::prefetch_at;
 #[cfg(target_arch = "x86_64")]
 use super::simd::has_fast_halves;
 use super::simd::{Simd, selected};
@@ -154,20 +155,25 @@ pub(crate) trait Isa: Copy {
         // SAFETY: the caller's promise.
         self.splat(unsafe { *from })
     }
-    /// Adds to `sums` what [`Isa::STEPS`] steps of a tile add: of each, the outer product of the
-    /// numbers at `x + step`, `row` apart, and of `NV` vectors at `b`, from step to step `stride`
-    /// apart.
+    /// Adds to `sums` what `count` times [`Isa::STEPS`] steps of a tile add: of each step, the
+    /// outer product of the numbers at `x + step`, `row` apart, and of `NV` vectors at `b`, from
+    /// step to step `stride` apart. Each time it asks for a cache line, `apart` behind the last.
     ///
     /// # Safety
-    /// Both are good for reading those.
+    /// Numbers and vectors are good for reading.
     #[inline(always)]
     unsafe fn add_steps<const MR: usize, const NV: usize>(
         self,
+        count: usize,
         (x, row): (*const f32, usize),
         (b, stride): (impl Source, usize),
+        (line, apart): (*const f32, usize),
         sums: &mut [[Self::Vector; NV]; MR],
     ) {
-        for step in 0..Self::STEPS {
+        for step in 0..count * Self::STEPS {
+            if step.is_multiple_of(Self::STEPS) {
+                prefetch_at(line.wrapping_add(step / Self::STEPS * apart));
+            }
             for (i, sums) in sums.iter_mut().enumerate() {
                 for (j, sum) in sums.iter_mut().enumerate() {
                     // SAFETY: the caller's promise.
