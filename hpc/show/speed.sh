@@ -6,7 +6,7 @@
 #     make show-speed PHASES="norm"    some of: steps parts norm rows ranks sent bf16 inlined auc; and, only if named,
 #                                      half_rows, strips, and peers and row_peers, which install PyTorch once (make
 #                                      show-peers)
-#     ROUNDS=11                        samples of every figure (5)
+#     ROUNDS=11                        samples of every figure (5); of rows, processes, three at most
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 hpc/setup.sh --quiet
