@@ -245,7 +245,8 @@ pub(super) fn ask(from: *const f32, len: usize) {
 /// over `depth` steps.
 ///
 /// # Safety
-/// The operands are good for reading the tile's rows and columns, and the epilogue is made for it.
+/// The operands are good for reading the tile's rows and columns, B from its first row to its last
+/// with all that lies between them, and the epilogue is made for it.
 #[inline(always)]
 pub(super) unsafe fn tile<I: Isa, O: Operand>(
     (isa, _): (I, O),
@@ -333,8 +334,9 @@ unsafe fn of_size<I: Isa, O: Operand, const MR: usize, const NV: usize, const WH
             // Of large tiles: small ones are few, and each height is compiled.
             if const { I::STEPS > 1 && 2 * MR > I::ROWS && NV == 2 && !O::HALVES } {
                 // Whole vectors are read, of narrower tiles too: what is behind a row of B there
-                // lies before the next one or in it, if it is not the last, and those sums are not
-                // kept. A mask would take one register more than there are.
+                // lies before the next one or in it, if it is not the last: a row and a distance
+                // have more than half of two vectors each. Those sums are not kept. A mask would
+                // take one register more than there are.
                 let last = usize::from(!WHOLE && left == 0);
                 let count = (steps - last) / I::STEPS;
                 steps -= count * I::STEPS;
