@@ -51,33 +51,56 @@ pub(crate) struct Bag<'a> {
 }
 
 /// Writes the sum of a bag's rows to `out`, a few vectors of it at a time: they stay in registers.
+/// Calls `ask` with each of its values as it comes to it first.
 #[inline(always)]
 pub(crate) fn sum_rows<I: Isa, T: Stored>(
     isa: I,
     bag: &Bag<'_>,
     rows: &Rows<'_, T>,
     out: &mut [f32],
+    ask: impl Fn(usize),
 ) where
     *const T: Source,
 {
     let mut at = 0;
-    while out.len() - at >= TOGETHER * I::LANES {
-        let sums = sum_vectors::<I, T, TOGETHER>(isa, bag, rows, (at, I::LANES));
-        for (sum, out) in sums.into_iter().zip(out[at..].chunks_exact_mut(I::LANES)) {
-            // SAFETY: a piece of a vector's length.
-            unsafe { isa.store(out.as_mut_ptr(), sum) }
-        }
-        at += TOGETHER * I::LANES;
+    while out.len() - at >= 8 * I::LANES {
+        put_vectors::<I, T, 8>(isa, bag, rows, (&mut at, I::LANES), out, &ask);
     }
-    for (out, at) in out[at..].chunks_mut(I::LANES).zip((at..).step_by(I::LANES)) {
-        let [sum] = sum_vectors::<I, T, 1>(isa, bag, rows, (at, out.len()));
-        // SAFETY: as many elements as the piece has.
-        unsafe { store(isa, out.as_mut_ptr(), out.len(), sum) }
+    if out.len() - at >= 4 * I::LANES {
+        put_vectors::<I, T, 4>(isa, bag, rows, (&mut at, I::LANES), out, &ask);
+    }
+    while out.len() > at {
+        let count = I::LANES.min(out.len() - at);
+        put_vectors::<I, T, 1>(isa, bag, rows, (&mut at, count), out, &ask);
     }
 }
 
-/// Vectors that are summed at a time.
-const TOGETHER: usize = 4;
+/// Writes `N` vectors of a bag's sum, the last of `count` elements, from element `at` on, and moves
+/// that behind them.
+#[inline(always)]
+fn put_vectors<I: Isa, T: Stored, const N: usize>(
+    isa: I,
+    bag: &Bag<'_>,
+    rows: &Rows<'_, T>,
+    (at, count): (&mut usize, usize),
+    out: &mut [f32],
+    ask: &impl Fn(usize),
+) where
+    *const T: Source,
+{
+    let first = *at == 0;
+    let sums = sum_vectors::<I, T, N>(isa, bag, rows, (*at, count), |value| {
+        if first {
+            ask(value);
+        }
+    });
+    let len = (N - 1) * I::LANES + count;
+    for (sum, out) in sums.into_iter().zip(out[*at..*at + len].chunks_mut(I::LANES)) {
+        // SAFETY: as many elements as the piece has.
+        unsafe { store(isa, out.as_mut_ptr(), out.len(), sum) }
+    }
+    *at += len;
+}
 
 /// The sums of `N` vectors, one behind the other, from element `at` of every row on, the last of
 /// `count` elements.
@@ -87,12 +110,14 @@ fn sum_vectors<I: Isa, T: Stored, const N: usize>(
     bag: &Bag<'_>,
     rows: &Rows<'_, T>,
     (at, count): (usize, usize),
+    ask: impl Fn(usize),
 ) -> [I::Vector; N]
 where
     *const T: Source,
 {
     let mut sums = [isa.zero(); N];
     for (i, value) in bag.range.clone().enumerate() {
+        ask(value);
         let elements = ((N - 1) * I::LANES + count).div_ceil(T::VALUES);
         let row = &rows.row(bag.indices[value])[at / T::VALUES..][..elements];
         for (j, sum) in sums.iter_mut().enumerate() {

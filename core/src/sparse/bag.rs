@@ -202,7 +202,7 @@ impl Bags<'_> {
         if range.is_empty() || scale == 0.0 {
             out.fill(0.0);
         } else {
-            sum_rows(isa, &Bag { indices: self.slot, range, weights, scale }, rows, out);
+            sum_rows(isa, &Bag { indices: self.slot, range, weights, scale }, rows, out, |_| ());
         }
     }
 

@@ -14,7 +14,7 @@ use crate::batch::Jagged;
 use crate::kernel::Precision;
 use crate::kernel::isa::{Isa, Kernel, Source, run};
 use crate::kernel::pool::{Bag, Rows, add_scaled, sum_rows};
-use crate::kernel::prefetch::{BURST, FarRows, NEXT};
+use crate::kernel::prefetch::{BURST, FarRows, NEXT, ROWS_AHEAD};
 use crate::kernel::row_values::{Pair, Stored};
 use crate::kernel::words::all_finite_with;
 use crate::optim::{RowLoop, RowRule, SparseOptimizer};
@@ -75,18 +75,29 @@ where
     let Pool { bags, table, vectors } = of;
     let rows = Rows { elements, stride: table.record_len(), columns: 0..table.width() };
     let (indices, far, mut asked) = (bags.bags.values, table.far(), 0);
+    let ask = |values: &[u32]| values.iter().for_each(|index| far.ask(*index as usize));
+    let ask_one = |value: usize| {
+        if const { I::ONE_BY_ONE }
+            && let Some(index) = indices.get(value + ROWS_AHEAD)
+        {
+            far.ask(*index as usize);
+        }
+    };
+    if const { I::ONE_BY_ONE } {
+        ask(&indices[..ROWS_AHEAD.min(indices.len())]);
+    }
     for (bag, vector) in (0..).zip(vectors.chunks_exact_mut(table.width())) {
         let range = bags.values(bag..bag + 1);
-        if asked < range.end + BURST {
+        if const { !I::ONE_BY_ONE } && asked < range.end + BURST {
             let more = asked..indices.len().min(range.end + 2 * BURST);
-            indices[more.clone()].iter().for_each(|index| far.ask(*index as usize));
+            ask(&indices[more.clone()]);
             asked = more.end;
         }
         let (weights, scale) = bags.weights(range.clone());
         if scale == 0.0 {
             vector.fill(0.0);
         } else {
-            sum_rows(isa, &Bag { indices, range, weights, scale }, &rows, vector);
+            sum_rows(isa, &Bag { indices, range, weights, scale }, &rows, vector, ask_one);
         }
     }
 }

@@ -180,7 +180,7 @@ fn sums_of_bf16s_are_those_of_the_f32s_that_they_are() {
                 weights: &[0.5, -1.0, 0.25],
                 scale: 0.3,
             };
-            sum_rows(isa, &bag, &Rows { elements, stride, columns: 0..width }, out);
+            sum_rows(isa, &bag, &Rows { elements, stride, columns: 0..width }, out, |_| ());
         }
     }
     for (set, width) in sets().flat_map(|set| WIDTHS.map(|width| (set, width))) {

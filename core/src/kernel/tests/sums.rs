@@ -2,6 +2,8 @@
 //! and the update at the end of a weight gradient. And the bits of [`Simd::Plain`], which are those
 //! of [`Plain`] whatever the target has for it.
 
+use core::cell::Cell;
+
 use super::*;
 use crate::kernel::dot::Dot;
 use crate::kernel::dot_backward::DotBackward;
@@ -113,9 +115,11 @@ impl Kernel for Pool<'_> {
             scale: self.scale,
         };
         let rows = Rows { elements: self.rows, stride, columns: columns.clone() };
-        sum_rows(isa, &bag, &rows, private);
+        let next = Cell::new(bag.range.start);
+        sum_rows(isa, &bag, &rows, private, |value| assert_eq!(next.replace(value + 1), value));
+        assert_eq!(next.get(), bag.range.end, "values that were come to");
         let rows = Rows { elements: &words[..], stride, columns };
-        sum_rows(isa, &bag, &rows, in_shared);
+        sum_rows(isa, &bag, &rows, in_shared, |_| ());
         add_scaled(isa, self.scale, private, added);
     }
 }
@@ -124,7 +128,7 @@ impl Kernel for Pool<'_> {
 fn sums_of_rows_have_the_same_bits_on_every_set() {
     let indices = [9, 4, 0, 7, 4];
     let ones = [1.0; 4];
-    for width in [1, 3, 4, 10, 16, 33, 64, 70, 131] {
+    for width in [1, 3, 4, 10, 16, 33, 64, 70, 100, 131, 200] {
         let (rows, weights) = (numbers(61, 10 * (width + 2)), numbers(62, 4));
         for (weights, scale) in [(&[][..], 1.0), (&[][..], 0.3), (&weights[..], 0.3)] {
             let sum = |k: usize| {
