@@ -115,7 +115,7 @@ impl<O: Operand> DotBackward<'_, O> {
                     let size = (rows, (width - d).min(2 * I::LANES));
                     let sum = Sum { add: false, to, row: width };
                     // SAFETY: rows of the square and of T, both of this example, and of d_T.
-                    unsafe { tile((isa, self.operand), size, depth, a, b, &sum) }
+                    unsafe { tile((isa, self.operand), size, (depth, None), a, b, &sum) }
                 }
             }
         }

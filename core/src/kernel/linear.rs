@@ -8,9 +8,11 @@
 //! - `weight.rs`: the gradients of W and b
 //!
 //! Rows of examples are cut evenly into tiles. A panel of W is multiplied with up to [`EXAMPLES`]
-//! of them while the next one comes near: W passes by once, from wherever it is. There is no
-//! blocking over the depth.
+//! of them while the next one comes near: W passes by once, from wherever it is. Over the depth it
+//! is cut only where the set's tiles are too low for panels from the second cache level
+//! ([`Isa::DEPTH`]).
 
+use core::ops::Range;
 use core::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 #[cfg(target_arch = "x86_64")]
@@ -19,7 +21,7 @@ use super::isa::{InPlace, Isa, Kernel, Source, run, run_halves};
 use super::layout::{Activations, ActivationsMut, PANEL, place, width_at};
 use super::operand::{Halves, Operand, Precision, Whole};
 use super::prefetch::prefetch_at;
-use super::tile::{Epilogue, Left, Lines, Right, even, load, put_each, store, tile};
+use super::tile::{Epilogue, Left, Lines, Right, Sum, even, load, put_each, store, tile};
 use super::transpose::transpose_panel;
 use super::update::sum_of_lanes;
 use super::weight::{EXAMPLES, EXAMPLES_AT_MOST};
@@ -139,12 +141,13 @@ pub(super) fn check_mask(mask: Option<Mask<'_>>, d_x: &ActivationsMut<'_>) {
     }
 }
 
-/// The tile's rows of activations, as the left operand of a product over their columns.
+/// The tile's rows of activations, as the left operand of a product over their columns, from the
+/// first column of a block on.
 #[inline(always)]
-fn rows_of(x: Activations<'_>, first: usize) -> Left {
+fn rows_of(x: Activations<'_>, row: usize, column: usize) -> Left {
     let strides = x.strides();
     Left {
-        first: x.as_ptr().wrapping_add(first * strides.row),
+        first: x.as_ptr().wrapping_add(place(strides, row, column)),
         row: strides.row,
         step: 1,
         along_rows: true,
@@ -156,33 +159,78 @@ fn rows_of(x: Activations<'_>, first: usize) -> Left {
 /// `C[n, width] = A[n, depth] · panel[width, depth]ᵀ`, tile by tile; `epilogue(row, column)` makes
 /// that of the tile at (row, column). Meanwhile `ahead` comes near.
 ///
+/// Sums of one part of the depth wait for the next in C, `(to, apart)`: where it starts, and how
+/// far apart its rows are. They are the same sums.
+///
 /// # Safety
-/// `panel` is good for reading `width * depth` elements, and the epilogues fit their tiles.
+/// `panel` is good for reading `width * depth` elements, C for writing, and the epilogues fit their
+/// tiles.
 #[inline(always)]
 unsafe fn product<I: Isa, O: Operand, E: Epilogue>(
     (isa, operand): (I, O),
     a: Activations<'_>,
     (panel, width): (impl Source, usize),
     ahead: Lines,
+    (to, apart): (*mut f32, usize),
     epilogue: impl Fn(usize, usize) -> E,
 ) {
     let depth = a.width();
     #[cfg(target_arch = "x86_64")]
     if I::TILES && O::HALVES {
-        let (rows, epilogue) = (|row| rows_of(a, row), |row| epilogue(row, 0));
+        let (rows, epilogue) = (|row| rows_of(a, row, 0), |row| epilogue(row, 0));
         let panel = (panel.address(), width);
         // SAFETY: the set says so; the rest is the caller's promise.
         return unsafe { amx::halves::product(isa, (a.n(), depth), rows, panel, epilogue) };
     }
+    const { assert!(I::DEPTH == usize::MAX || I::DEPTH.is_multiple_of(PANEL), "whole blocks") }
+    let mut done = 0;
+    if const { I::DEPTH < usize::MAX } {
+        while depth - done > I::DEPTH {
+            let sum = |row, column| Sum {
+                add: false,
+                to: to.wrapping_add(row * apart + column),
+                row: apart,
+            };
+            let steps = done..done + I::DEPTH;
+            // SAFETY: the caller's promise.
+            unsafe { add_part((isa, operand), a, (panel, width), ahead, steps, (to, apart), sum) }
+            done += I::DEPTH;
+        }
+    }
+    // SAFETY: the caller's promise.
+    unsafe {
+        add_part((isa, operand), a, (panel, width), ahead, done..depth, (to, apart), epilogue)
+    }
+}
+
+/// Takes some steps of the depth of a [`product`], the first of them that of a block, after those
+/// before.
+///
+/// # Safety
+/// As there.
+#[inline(always)]
+unsafe fn add_part<I: Isa, O: Operand, E: Epilogue>(
+    (isa, operand): (I, O),
+    a: Activations<'_>,
+    (panel, width): (impl Source, usize),
+    ahead: Lines,
+    steps: Range<usize>,
+    (to, apart): (*mut f32, usize),
+    epilogue: impl Fn(usize, usize) -> E,
+) {
+    let done = steps.start;
+    let (panel, ahead) = (panel.advance(done * width), ahead.from(done / PANEL));
     let tiles = a.n().div_ceil(I::ROWS);
     for (number, (row, rows)) in even(a.n(), I::ROWS).enumerate() {
         for at in (0..width).step_by(2 * I::LANES) {
             let first = panel.advance(at);
             let b = Right { first, stride: width, ahead: ahead.of_tile(number, tiles) };
             let size = (rows, (width - at).min(2 * I::LANES));
-            let epilogue = epilogue(row, at);
+            let before = to.wrapping_add(row * apart + at).cast_const();
+            let of = (steps.len(), (done > 0).then_some((before, apart)));
+            let (a, epilogue) = (rows_of(a, row, done), epilogue(row, at));
             // SAFETY: rows of A by construction of the view; the rest is the caller's promise.
-            unsafe { tile((isa, operand), size, depth, rows_of(a, row), b, &epilogue) }
+            unsafe { tile((isa, operand), size, of, a, b, &epilogue) }
         }
     }
 }
@@ -231,8 +279,9 @@ impl<O: Operand, S: Source> Kernel for Forward<'_, '_, O, S> {
                     to: to.wrapping_add(place(strides, start + row, first + column)),
                     row: strides.row,
                 };
+                let to = (to.wrapping_add(place(strides, start, first)), strides.row);
                 // SAFETY: `check_forward` compared the shapes.
-                unsafe { product((isa, self.operand), x, (panel, width), ahead, epilogue) }
+                unsafe { product((isa, self.operand), x, (panel, width), ahead, to, epilogue) }
             }
         }
     }
@@ -368,9 +417,10 @@ impl<O: Operand> Kernel for DataGradient<'_, '_, O> {
                         row: strides.row,
                     }
                 };
+                let to = (to.wrapping_add(place(strides, start, first)), strides.row);
                 // SAFETY: `data_gradient` compared the shapes, and the mask's layout with that of
                 // d_X.
-                unsafe { product((isa, self.operand), d_y, (panel, width), ahead, epilogue) }
+                unsafe { product((isa, self.operand), d_y, (panel, width), ahead, to, epilogue) }
             }
         }
     }

@@ -224,6 +224,7 @@ fn the_products_are_their_definitions() {
         check(set, 0, 33, 7, 5);
         check(set, 300, 100, 70, 7);
         check(set, 257, 70, 400, 0);
+        check(set, 20, 550, 600, 7);
     }
 }
 

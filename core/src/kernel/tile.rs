@@ -91,6 +91,12 @@ impl Lines {
         Self { at, step: PANEL, block }
     }
 
+    /// Those from run `number` on.
+    #[inline(always)]
+    pub(super) fn from(self, number: usize) -> Self {
+        Self { at: self.at.wrapping_add(number * self.block), ..self }
+    }
+
     /// Those of tile `number` of `count`: where there are many, an eighth of a run's, each asked
     /// for in four steps. A line a step in two tiles of ten made a step of a DLRM 1 % longer, on
     /// an Intel core.
@@ -241,17 +247,21 @@ pub(super) fn ask(from: *const f32, len: usize) {
     let _ = (from, len);
 }
 
+/// Sums of the steps before those of a tile, and how far apart their rows are; without them a tile
+/// begins with zeros.
+pub(super) type Before = Option<(*const f32, usize)>;
+
 /// Computes a tile of `rows` ≤ `ROWS` rows and `columns` ≤ 2 · `LANES` columns, both 1 or more,
-/// over `depth` steps.
+/// over so many `steps`, behind those before.
 ///
 /// # Safety
 /// The operands are good for reading the tile's rows and columns, B from its first row to its last
-/// with all that lies between them, and the epilogue is made for it.
+/// with all that lies between them, so are the sums before, and the epilogue is made for it.
 #[inline(always)]
 pub(super) unsafe fn tile<I: Isa, O: Operand>(
     (isa, _): (I, O),
     (rows, columns): (usize, usize),
-    depth: usize,
+    steps: (usize, Before),
     a: Left,
     b: Right<impl Source, impl Ahead>,
     epilogue: &impl Epilogue,
@@ -260,13 +270,13 @@ pub(super) unsafe fn tile<I: Isa, O: Operand>(
     // SAFETY: the caller's promise.
     unsafe {
         match (columns > I::LANES, whole) {
-            (true, true) => of_width::<I, O, 2, true>(isa, (rows, columns), depth, a, b, epilogue),
+            (true, true) => of_width::<I, O, 2, true>(isa, (rows, columns), steps, a, b, epilogue),
             (true, false) => {
-                of_width::<I, O, 2, false>(isa, (rows, columns), depth, a, b, epilogue)
+                of_width::<I, O, 2, false>(isa, (rows, columns), steps, a, b, epilogue)
             }
-            (false, true) => of_width::<I, O, 1, true>(isa, (rows, columns), depth, a, b, epilogue),
+            (false, true) => of_width::<I, O, 1, true>(isa, (rows, columns), steps, a, b, epilogue),
             (false, false) => {
-                of_width::<I, O, 1, false>(isa, (rows, columns), depth, a, b, epilogue)
+                of_width::<I, O, 1, false>(isa, (rows, columns), steps, a, b, epilogue)
             }
         }
     }
@@ -280,7 +290,7 @@ pub(super) unsafe fn tile<I: Isa, O: Operand>(
 unsafe fn of_width<I: Isa, O: Operand, const NV: usize, const WHOLE: bool>(
     isa: I,
     (rows, columns): (usize, usize),
-    depth: usize,
+    steps: (usize, Before),
     a: Left,
     b: Right<impl Source, impl Ahead>,
     epilogue: &impl Epilogue,
@@ -292,7 +302,7 @@ unsafe fn of_width<I: Isa, O: Operand, const NV: usize, const WHOLE: bool>(
             match rows {
                 // SAFETY: the caller's promise.
                 $($height if $height <= I::ROWS => unsafe {
-                    of_size::<I, O, $height, NV, WHOLE>(isa, columns, depth, a, b, epilogue);
+                    of_size::<I, O, $height, NV, WHOLE>(isa, columns, steps, a, b, epilogue);
                 },)*
                 _ => unreachable!("a tile of {rows} rows"),
             }
@@ -309,7 +319,7 @@ unsafe fn of_width<I: Isa, O: Operand, const NV: usize, const WHOLE: bool>(
 unsafe fn of_size<I: Isa, O: Operand, const MR: usize, const NV: usize, const WHOLE: bool>(
     isa: I,
     columns: usize,
-    depth: usize,
+    (depth, before): (usize, Before),
     a: Left,
     b: Right<impl Source, impl Ahead>,
     epilogue: &impl Epilogue,
@@ -322,6 +332,18 @@ unsafe fn of_size<I: Isa, O: Operand, const MR: usize, const NV: usize, const WH
         }
     }
     let mut sums = [[isa.zero(); NV]; MR];
+    if const { I::DEPTH < usize::MAX }
+        && let Some((first, row)) = before
+    {
+        for (i, sums) in sums.iter_mut().enumerate() {
+            for (j, sum) in sums.iter_mut().enumerate() {
+                let from = first.wrapping_add(i * row + j * I::LANES);
+                let count = if WHOLE || j + 1 < NV { I::LANES } else { part };
+                // SAFETY: the caller's promise.
+                *sum = unsafe { load(isa, from, count) };
+            }
+        }
+    }
     let (mut left, mut run, mut row, mut lines) = (depth, a.first, b.first, b.ahead);
     while left > 0 {
         let mut steps = a.run.min(left);

@@ -229,7 +229,7 @@ unsafe fn outer<I: Isa, O: Operand, E: Epilogue>(
                 let b = Right { first: InPlace(from), stride: xs.row, ahead: () };
                 let epilogue = epilogue(first + at, columns, columns);
                 // SAFETY: as below.
-                unsafe { tile((isa, operand), (1, columns), x.n(), a, b, &epilogue) }
+                unsafe { tile((isa, operand), (1, columns), (x.n(), None), a, b, &epilogue) }
             }
         }
         return;
@@ -257,7 +257,7 @@ unsafe fn outer<I: Isa, O: Operand, E: Epilogue>(
                         width,
                     );
                     // SAFETY: both views hold these columns; the rest is the caller's promise.
-                    unsafe { tile((isa, operand), (rows, columns), x.n(), a, b, &epilogue) }
+                    unsafe { tile((isa, operand), (rows, columns), (x.n(), None), a, b, &epilogue) }
                 }
             }
         }

@@ -83,6 +83,7 @@ impl Isa for Avx2 {
     const ROWS: usize = 6;
     const FUSES: bool = true;
     const STEPS: usize = 4;
+    const DEPTH: usize = 128;
     const ONE_BY_ONE: bool = true;
 
     one_instruction!(

@@ -76,6 +76,10 @@ pub(crate) trait Isa: Copy {
     /// them and computes addresses would take longer than sums: a set with vectors half as long has
     /// half as much to do in a step.
     const STEPS: usize = 1;
+    /// Columns of activations that go through tiles before the others do, in whole blocks: that
+    /// much of a panel stays in the first cache level, for a set with so few rows in a tile that
+    /// it would wait for panels from the second.
+    const DEPTH: usize = usize::MAX;
     /// The rows of bags are asked for one by one while others are read. Measured with rows of 64
     /// numbers: in bursts (`prefetch.rs`) bags of 50 took 1.25 times as long on a Zen 3 core, where
     /// this is AVX2's, and .78 to .87 of the time on a Zen 4 core.
