@@ -15,6 +15,7 @@ use super::words::{LoadFinite, Move};
 use super::*;
 use crate::rng::{Purpose, Stream};
 
+mod edges;
 mod halves;
 mod pairs;
 mod rows;
