@@ -87,9 +87,9 @@ impl FarRows {
         self.each(index, ask::<FIRST_LEVEL>);
     }
 
-    /// Somewhere in each of the row's lines; maybe twice in the last. Four at a time: asked for line
-    /// by line in a loop, rows of 64 numbers took 1.1 to 1.25 times as long to be read or updated
-    /// on a Zen 3 core.
+    /// Somewhere in each of the row's lines; maybe twice in the last. Four at a time: asked for
+    /// line by line in a loop, rows of 64 numbers took 1.1 to 1.25 times as long to be read or
+    /// updated on a Zen 3 core.
     #[inline(always)]
     fn each(self, index: usize, mut line: impl FnMut(*const u8)) {
         let row = self.first.wrapping_add(index.wrapping_mul(self.stride));
