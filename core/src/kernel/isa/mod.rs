@@ -81,8 +81,8 @@ pub(crate) trait Isa: Copy {
     /// it would wait for panels from the second.
     const DEPTH: usize = usize::MAX;
     /// The rows of bags are asked for one by one while others are read. Measured with rows of 64
-    /// numbers: in bursts (`prefetch.rs`) bags of 50 took 1.25 times as long on a Zen 3 core, where
-    /// this is AVX2's, and .78 to .87 of the time on a Zen 4 core.
+    /// numbers: in bursts (`prefetch.rs`) reading them took 1.25 times as long on a Zen 3 core,
+    /// whose set is AVX2, and .87 of the time on a Zen 4 core.
     const ONE_BY_ONE: bool = false;
     /// Linear layers multiply halves by the instructions of `amx/mod.rs`.
     const TILES: bool = false;
